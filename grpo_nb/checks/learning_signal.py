@@ -351,7 +351,7 @@ def baseline(
     empty = [""] * len(rows)
     score_as_trial(rewards, empty, started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
-        deciding_reward(rewards, rows),
+        deciding_reward(rewards),
         rows,
         task.format,
         tokenizer=tokenizer,

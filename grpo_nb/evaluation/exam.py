@@ -142,7 +142,7 @@ class Exam:
                     "the folder of the run has only its source. So correctness() decides which "
                     f"answers are correct, unless you write correct={name}."
                 )
-        return deciding_reward(rewards, self.rows) or correctness()
+        return deciding_reward(rewards) or correctness()
 
     def _grader(self, tokenizer: Any) -> Grader:
         """Return the grader. To find a function's full score, gold answers are scored with it."""
@@ -167,7 +167,7 @@ class Exam:
         if asked != own or is_shorter or self.samples > 1:
             return False
         known, missing = rewards_of_run(self.run, self.deciding_reward)
-        record = missing or record_of(deciding_reward(known, self.rows) or correctness())
+        record = missing or record_of(deciding_reward(known) or correctness())
         return _is_record_of(self.deciding_reward, record)
 
     # Asking and grading.

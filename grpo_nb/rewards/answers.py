@@ -13,11 +13,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import (
-    is_contradictory_option,
-    is_copied_from_question,
-    is_copied_option,
-)
+from grpo_nb.rewards.question_text import is_copied_from_question, is_option_of_question
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -158,15 +154,14 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0, is_whole=False)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if is_copied_option(given, gold, row):
-            return True
+        is_option = is_option_of_question(given, gold, row)
+        if is_option is not None:
+            return is_option
         if not is_same_answer(given, gold, self.tolerance):
-            return False
-        if is_contradictory_option(given, gold, row):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
-        return not (is_number and is_copied_from_question(given, gold, row, self.format))
+        return not (is_number and is_copied_from_question(given, gold, row))
 
 
 @dataclass(frozen=True, kw_only=True)

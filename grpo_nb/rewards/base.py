@@ -6,7 +6,6 @@ name, weight and range of a plain function as well.
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -158,7 +157,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
     True
     """
     # A bound method has no attributes of its own.
-    marked = reward.__func__ if inspect.ismethod(reward) else reward
+    marked = getattr(reward, "__func__", reward)
     # Rewards of the kit are frozen.
     object.__setattr__(marked, "is_relative", True)
     return reward
@@ -239,11 +238,6 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[Rewa
                 f"rewards = {reward!r:.80} is not a reward function: "
                 "write rewards=[gn.rewards.correctness()]."
             )
-        if is_async(reward):
-            raise ValueError(
-                f"the reward {reward_name(reward)!r} is async: write def, and make several calls "
-                "at once with concurrent.futures.ThreadPoolExecutor(8).map(call, completions)."
-            )
     return listed
 
 
@@ -283,9 +277,3 @@ def weights_by_name(
             f"weights has {names}, which is no reward. The rewards are {list(weights)}."
         )
     return weights
-
-
-def is_async(reward: Callable[..., Any]) -> bool:
-    """Return True if this function, or its `__call__`, is a coroutine function."""
-    call = getattr(reward, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(call)

@@ -6,37 +6,19 @@ are parsed and never run.
 """
 
 import ast
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any
 
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits, Outcome
-from grpo_nb.sandbox.values import refuse_equal_hashes
+from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
-# ```x``` on one line is no fence.
-_FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
-
-
-def _as_set(value: Any) -> set[Any]:
-    """Return the items of a result as a set.
-
-    The items come from generated code. Equal hashes are refused, because a set of them would take
-    quadratic time.
-    """
-    items = list(value)
-    refuse_equal_hashes(items)
-    return set(items)
-
-
-_WRAPPERS = {"set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len}
-"""Functions that an assert may apply to a call or a value. They are applied here, to plain data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +27,14 @@ class CodeTest:
 
     call: Call
     expected: Any
-    wrapper: str = ""
-    """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
-    comparison: Literal["==", "is", "bool"] = "=="
-    """Use `is` for None, True and False. `bool` compares the truth of the result."""
+    compares_truth: bool = False
+    """True for `assert f(x)` and `assert not f(x)`, which any value passes or fails."""
 
     def accepts(self, result: CallResult) -> bool:
         """Return True if a call gave the expected value."""
         if not result.is_value:
             return False
-        value = result.value
-        if self.comparison == "bool":
-            value = bool(value)
-        if self.wrapper:
-            try:
-                value = _WRAPPERS[self.wrapper](value)
-            except (TypeError, ValueError):
-                return False
-        if self.comparison == "is":
-            return value is self.expected
+        value = bool(result.value) if self.compares_truth else result.value
         return value == self.expected
 
 
@@ -71,10 +42,9 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     """Return the hidden tests in one cell of a data set.
 
     A cell is one test or a list of tests. A test is an assert:
-    `assert f(1) == 2`, `assert f(1) is None`, `assert f(1)` or `assert not f(1)`. Arguments and
-    value are written out, and are compared as Python does. As in MBPP, the call may be in `set`,
-    `sorted`, `list`, `tuple` or `len`. The result of a call must be plain data: a `Decimal` or
-    `Fraction` does not count as a float.
+    `assert f(1) == 2`, `assert f(1)` or `assert not f(1)`. Arguments and value are written out, and
+    are compared as Python does. The result of a call must be plain data: a `Decimal` or `Fraction`
+    does not count as a float.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.
@@ -110,54 +80,27 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 
 
 def _read_assert(statement: ast.stmt) -> CodeTest:
-    comparison: Literal["==", "is", "bool"]
-    wrapper = ""
     condition = statement.test if isinstance(statement, ast.Assert) else None
+    compares_truth = True
     match condition:
-        case ast.Compare(
-            left=ast.Call() as call, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]
-        ):
-            expected = _value(right)
-            comparison = "is" if isinstance(operator, ast.Is) else "=="
-            if comparison == "is" and not (expected is None or isinstance(expected, bool)):
-                raise ValueError("`is` is for None, True and False; write == for other values")
-            # The call of `sorted(f(x))` is f(x), and `sorted` is applied to its result.
-            match call:
-                case ast.Call(func=ast.Name(id=name), args=[ast.Call() as inner], keywords=[]) if (
-                    name in _WRAPPERS
-                ):
-                    wrapper = name
-                    call = inner
+        case ast.Compare(left=ast.Call() as call, ops=[ast.Eq()], comparators=[right]):
+            expected = ast.literal_eval(right)
+            compares_truth = False
         case ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call):
             expected = False
-            comparison = "bool"
         case ast.Call() as call:
             expected = True
-            comparison = "bool"
         case _:
             raise ValueError(
-                "it is not an assert of a call, with == or `is` and a value, or with `not` before "
-                "the call"
+                "it is not an assert of a call, with == and a value, or with `not` before the call"
             )
-    args = [_value(argument) for argument in call.args]
-    kwargs = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
+    args = [ast.literal_eval(argument) for argument in call.args]
+    kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     # `**values` has no name.
     if None in kwargs:
         raise ValueError("** is not a value")
-    return CodeTest(
-        call=Call(ast.unparse(call.func), args, kwargs),
-        expected=expected,
-        wrapper=wrapper,
-        comparison=comparison,
-    )
-
-
-def _value(node: ast.expr) -> Any:
-    """Return the value of a literal, or of a literal in `set([1, 2])` and the like."""
-    match node:
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _WRAPPERS:
-            return _WRAPPERS[name](ast.literal_eval(argument))
-    return ast.literal_eval(node)
+    call = Call(ast.unparse(call.func), args, kwargs)
+    return CodeTest(call=call, expected=expected, compares_truth=compares_truth)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,18 +171,14 @@ class code_tests(Reward):
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes = run_untrusted_batch(candidates, limits=self.limits)
         for place, outcome in zip(places, outcomes, strict=True):
-            scores[place] = self._score(tests_of_rows[place], outcome)
+            if outcome.status == "lost":
+                # The machine failed, which says nothing about the code: TRL leaves a None out.
+                scores[place] = None
+                continue
+            answers = zip(tests_of_rows[place], outcome.answers, strict=True)
+            share = fmean(test.accepts(result) for test, result in answers)
+            scores[place] = float(share == 1.0) if self.all_or_nothing else share
         return scores
-
-    def _score(self, tests: Sequence[CodeTest], outcome: Outcome) -> float | None:
-        if outcome.status == "lost":
-            # The machine failed, which says nothing about the code: TRL leaves a None out.
-            return None
-        passed = 0
-        for test, result in zip(tests, outcome.answers, strict=True):
-            passed += test.accepts(result)
-        share = passed / len(tests)
-        return float(share == 1.0) if self.all_or_nothing else share
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
@@ -261,20 +200,12 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
 
 
 def _python_blocks(text: str) -> list[str]:
-    """Return the blocks of Python in a text, without unclosed ones.
-
-    It walks from fence to fence. One pattern for a whole block would take quadratic time on a text
-    of fences that are never closed.
-    """
+    """Return the blocks of Python in a text, without unclosed ones."""
     blocks = []
-    opening = None
-    for fence in _FENCE.finditer(text):
-        language = fence[1].strip().lower()
-        if opening is None:
-            opening = fence
-        elif not language:
-            if opening[1].strip().lower() in _PYTHON:
-                # A block in a list is indented as a whole.
-                blocks.append(textwrap.dedent(text[opening.end() + 1 : fence.start()]))
-            opening = None
+    # Text and blocks in turn. The last part is text, or an unclosed block.
+    for block in text.split("```")[1:-1:2]:
+        language, _, code = block.partition("\n")
+        if language.strip().lower() in _PYTHON:
+            # A block in a list is indented as a whole.
+            blocks.append(textwrap.dedent(code))
     return blocks

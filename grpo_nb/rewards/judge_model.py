@@ -9,6 +9,7 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 
 import contextlib
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import in_line, require_number
-from grpo_nb.rewards.base import (
-    Completion,
-    Reward,
-    completion_text,
-    is_async,
-    rows_of,
-    valid_range,
-)
+from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, valid_range
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]
@@ -141,7 +135,7 @@ class judge(Reward):
                 f"scale = {in_line(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
             )
-        if is_async(self.ask):
+        if inspect.iscoroutinefunction(self.ask):
             raise TypeError(
                 "ask is async, but a judge calls it in threads: write def ask(messages), with a "
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."

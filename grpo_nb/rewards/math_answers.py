@@ -29,14 +29,8 @@ from grpo_nb.rewards.math_shapes import (
     without_spaces,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import (
-    is_contradictory_option,
-    is_copied_from_question,
-    is_copied_option,
-    option_starts_with,
-    options_in_question,
-)
-from grpo_nb.tasks.answers import folded, is_same_answer, read_letter
+from grpo_nb.rewards.question_text import is_copied_from_question, is_option_of_question
+from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
 
@@ -101,8 +95,7 @@ class maths(SlotReward):
       such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
-    * For the gold answer B, `B)` with the text of another option scores 0.0. The text of B may be
-      spelled in any way.
+    * For the gold answer B, `B)` with another text than that of B in the question scores 0.0.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. An expression has two seconds of processor time, so a busy machine
       changes no score. An expression that takes longer gets None.
@@ -123,29 +116,14 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if is_copied_option(given, gold, row):
-            return True
+        is_option = is_option_of_question(given, gold, row)
+        if is_option is not None:
+            return is_option
         if not is_same_maths(given, gold):
             return False
-        # A text that belongs to no option may be another spelling of the right one.
-        if is_contradictory_option(given, gold, row) and _has_text_of_another_option(given, row):
-            return False
-        # The text of an option is copied from the question, and is right.
-        is_option_or_words = read_number(gold) is None and is_same_answer(given, gold)
-        return is_option_or_words or not is_copied_from_question(given, gold, row, self.format)
-
-
-def _has_text_of_another_option(given: str, row: dict[str, Any]) -> bool:
-    """Return True if the text after a letter is that of other options only, in any spelling."""
-    letter, text_after = read_letter(given)
-    letters = []
-    for option_letter, option in options_in_question(row):
-        is_option = option_starts_with(option, text_after)
-        if not is_option and len(option) <= _LONGEST_EXPRESSION:
-            is_option = is_same_maths(text_after, option)
-        if is_option:
-            letters.append(option_letter.upper())
-    return bool(letters) and letter not in letters
+        # Words may be copied from the question, and are right.
+        are_words = read_number(gold) is None and is_same_answer(given, gold)
+        return are_words or not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:

@@ -3,8 +3,8 @@
 A grader decides whether an answer is correct. `deciding_reward` chooses it from the rewards of a
 training, as the first of these:
 
-1. The only reward of the set that compares the answer slot, if the rows have the column that it
-   reads. It is a `SlotReward`, such as `maths()` or a user's subclass.
+1. The only reward of the set that compares the answer slot. It is a `SlotReward`, such as `maths()`
+   or a user's subclass.
 2. If the set has no `SlotReward`: the one function (the user's or `code_tests()`) with the highest
    weight, unless it is marked `relative`.
 3. `correctness()`.
@@ -61,9 +61,7 @@ class FunctionGrader:
 Grader = SlotReward | FunctionGrader
 
 
-def deciding_reward(
-    rewards: Iterable[RewardFunction], rows: Sequence[Mapping[str, Any]] = ()
-) -> RewardFunction | None:
+def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     """Return the reward of a set that decides which answers are correct.
 
     The rules are in the docstring of this module. None if `correctness()` decides. The kit's other
@@ -83,9 +81,7 @@ def deciding_reward(
     slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if slot_rewards:
         # Two rewards for the slot may disagree, and neither is more right than the other.
-        is_only_one = len(slot_rewards) == 1
-        has_column = not rows or slot_rewards[0].column in rows[0]
-        return slot_rewards[0] if is_only_one and has_column else None
+        return slot_rewards[0] if len(slot_rewards) == 1 else None
     weights = weights_by_name(rewards)
     highest = max(weights.values())
     heaviest = []

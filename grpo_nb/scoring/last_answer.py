@@ -8,7 +8,7 @@ of the gold answer decides what is searched for:
 | --- | --- |
 | number | the last number written with digits, with its unit where the gold answer has one |
 | label | the label, such as "spam" or the letter of an option, that is named last |
-| JSON | the JSON object or array that ends last |
+| JSON | the text from the first opening bracket to the last closing one |
 | expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
@@ -16,7 +16,6 @@ Only the last candidate counts. The tags of the format are not searched. Neither
 the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -180,20 +179,8 @@ def _label_pattern(label: str) -> str:
 
 
 def _last_json(text: str) -> list[str]:
-    decoder = json.JSONDecoder()
-    last: list[str] = []
-    end = 0
-    # Text after the last closing bracket cannot be read, and trying would take long.
-    text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
-    for bracket in re.finditer(r"[{\[]", text):
-        if bracket.start() < end:  # inside the value that was read
-            continue
-        try:
-            _, end = decoder.raw_decode(text, bracket.start())
-        except (ValueError, RecursionError):
-            continue
-        last = [text[bracket.start() : end]]
-    return last
+    # Greedy, because the value may hold other ones.
+    return re.findall(r"[{\[].*[}\]]", text, re.DOTALL)
 
 
 def _last_formula(text: str) -> list[str]:

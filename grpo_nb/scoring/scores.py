@@ -44,8 +44,8 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# TRL ignores data columns with these names. A column named like its other keywords is an error.
-_REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
+# TRL ignores data columns with these names.
+_REPLACED_BY_TRL = ("prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
@@ -62,8 +62,6 @@ class RewardError(Exception):
     """
 
     def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
-        self.reward = reward
-        self.row = row
         place = f"on row {row}: {excerpt}"
         if row is None:
             place = "on the whole batch, though on none of its rows alone"
@@ -92,18 +90,11 @@ def make_batch(
     _require_completions(completions)
     is_one_row = rows is None or isinstance(rows, Mapping)
     listed_rows = [rows or {}] * len(completions) if is_one_row else list(rows)
-    if not all(isinstance(row, Mapping) for row in listed_rows):
+    are_rows = all(isinstance(row, Mapping) for row in listed_rows)
+    if not are_rows or len(listed_rows) != len(completions):
         raise ValueError(
-            f"rows = {in_line(rows)} must be a list with one dict for each completion, or one dict."
-        )
-    if len(listed_rows) != len(completions):
-        raise ValueError(
-            f"{len(listed_rows)} rows for {len(completions)} completions: pass one for each."
-        )
-    if completion_ids is not None and len(completion_ids) != len(completions):
-        raise ValueError(
-            f"{len(completion_ids)} completion_ids for {len(completions)} completions: "
-            "pass one list of token ids for each."
+            f"rows = {in_line(rows)} must be a list with one dict for each of the "
+            f"{len(completions)} completions, or one dict."
         )
     first_row = listed_rows[0]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
@@ -123,11 +114,8 @@ def make_batch(
         "completion_ids": completion_ids,
     }
     for name in first_row:
-        if name in _REPLACED_BY_TRL:
-            continue
-        if name in TRL_KEYWORDS:
-            raise ValueError(f"a data column cannot be named {name!r}: the trainer passes its own.")
-        batch[name] = [row[name] for row in listed_rows]
+        if name not in batch and name not in _REPLACED_BY_TRL:
+            batch[name] = [row[name] for row in listed_rows]
     return batch
 
 
@@ -372,9 +360,7 @@ def find_failure(
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     name = reward_name(reward)
-    # The reward may have shortened a list before it failed.
-    shortest = min(len(values) for values in batch.values() if values is not None)
-    for place, text in enumerate(texts[:shortest]):
+    for place, text in enumerate(texts):
         row_alone = {}
         for column, values in batch.items():
             row_alone[column] = None if values is None else [values[place]]
@@ -418,11 +404,6 @@ def group_advantages(
     """
     if scale_rewards not in ("group", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group' or 'none'.")
-    if num_generations < 1 or len(totals) == 0 or len(totals) % num_generations:
-        raise ValueError(
-            f"{len(totals)} totals cannot be divided into groups of "
-            f"num_generations = {num_generations}."
-        )
     # Imported here, because importing the package must not load it.
     import numpy as np
 

@@ -285,7 +285,7 @@ class HoldoutScore:
         self._questions = list(asked)
         # The grader is chosen once, so that all points of the curve have the same full score.
         self._grader = choose_grader(
-            deciding_reward(prepared.rewards, self._questions),
+            deciding_reward(prepared.rewards),
             self._questions,
             prepared.task.format,
             tokenizer=prepared.tokenizer,

@@ -140,26 +140,6 @@ def test_option_copied_in_any_spelling_is_right(question: str, option: str, make
 
 
 @pytest.mark.parametrize("make", [correctness, rewards.maths])
-@pytest.mark.parametrize(
-    ("given", "score"),
-    [
-        pytest.param("B", 1.0, id="letter"),
-        pytest.param("B) Paris", 1.0, id="letter with its text"),
-        pytest.param("B) Rome", 0.0, id="letter with the text of another option"),
-        pytest.param("A) Paris", 0.0, id="another letter with the right text"),
-    ],
-)
-def test_options_of_a_list_have_the_letters_in_order(given: str, score: float, make) -> None:
-    prompts = ["Which? ['Rome', 'Paris']"]
-    assert make()(completions=[slot(given)], answer=["B"], prompts=prompts) == [score]
-
-
-def test_list_without_the_text_after_a_letter_is_refused() -> None:
-    columns = {"answer": ["B"], "prompts": ["Which? ['Rome', 'Paris']"]}
-    assert correctness()(completions=[slot("B) Madrid")], **columns) == [0.0]
-
-
-@pytest.mark.parametrize("make", [correctness, rewards.maths])
 def test_letter_a_after_another_option_is_no_article(make) -> None:
     prompts = ["Which? A) cat B) a dog C) bird"] * 2
     completions = [slot("B) a dog"), slot("B) A is also right")]
@@ -208,13 +188,6 @@ EXAMPLE = [
     {"role": "user", "content": "Write 3/4 of 8 as a number."},
     {"role": "assistant", "content": slot("6")},
 ]
-ASKED = [{"role": "user", "content": "Which share of 4 is 3?"}]
-
-
-def test_fraction_shown_in_an_example_turn_is_no_copy() -> None:
-    columns = {"answer": ["0.75"], "prompts": [[*EXAMPLE, *ASKED]]}
-    assert correctness()(completions=[slot("3/4")], **columns) == [1.0]
-
 
 TOOL_CALL = {"role": "assistant", "content": "", "tool_calls": [{"name": "divide"}]}
 

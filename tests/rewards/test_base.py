@@ -202,14 +202,6 @@ def test_class_in_place_of_a_reward_is_refused() -> None:
         base.reward_list([correctness])
 
 
-def test_async_reward_is_refused_with_the_fix() -> None:
-    async def rated(completions, **columns):
-        return [1.0 for _ in completions]
-
-    with pytest.raises(ValueError, match=r"'rated' is async: write def.*ThreadPoolExecutor"):
-        base.reward_list(rated)
-
-
 @pytest.mark.parametrize(
     "column",
     [

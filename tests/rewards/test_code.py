@@ -1,13 +1,11 @@
 """The code reward scores passed hidden tests only, and finds bad tests before training."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_nb.rewards.code import code_tests, extract_code, read_tests
-from grpo_nb.sandbox.jobs import CallResult
 from grpo_nb.tasks import formats
 from tests.rewards.cases import slot
 
@@ -50,26 +48,13 @@ def test_tests_as_json_text_are_an_error_with_the_fix() -> None:
         read_tests('["assert f(1) == 2"]')
 
 
-def test_values_of_one_hash_are_compared_quickly() -> None:
-    (test,) = read_tests(["assert set(f()) == {1}"])
-    started = time.process_time()
-    numbers = [number * (2**61 - 1) for number in range(1, 20_000)]
-    assert not test.accepts(CallResult(numbers, error=None))
-    assert time.process_time() - started < 1
-
-
-def test_fences_that_never_close_are_read_quickly() -> None:
-    started = time.process_time()
-    assert extract_code(slot("```python\n" * 50_000), formats.xml()) is None
-    assert time.process_time() - started < 1
-
-
 BAD_TESTS = [
     (["assert f(x) == 2"], r"'assert f\(x\) == 2' cannot be read.*Write call and value out"),
     (["assert f(1) == g(2)"], "Write call"),
     (["assert f(1) < 3"], "not an assert of a call"),
     (["x = 1"], "not an assert"),
-    (["assert f(1) is 500"], "`is` is for None, True and False"),
+    (["assert f(1) is None"], "not an assert of a call, with =="),
+    (["assert sorted(f(1)) == [1]"], "Write call and value out"),
     (["assert abs(f(1) - 2.5) < 0.01"], "not an assert of a call"),
     (["assert 1 == 1"], "not an assert of a call"),
     (["assert f(*[1]) == 1"], "Write call"),

@@ -81,8 +81,8 @@ def test_two_functions_of_one_weight_do_not_decide() -> None:
 
 
 def test_kit_reward_for_the_answer_takes_precedence() -> None:
-    assert deciding_reward([Weighed(9.0), maths()], ROWS) == maths()
-    assert deciding_reward([Weighed(9.0), correctness()], ROWS) == correctness()
+    assert deciding_reward([Weighed(9.0), maths()]) == maths()
+    assert deciding_reward([Weighed(9.0), correctness()]) == correctness()
 
 
 def test_code_tests_decide_where_they_are_the_main_reward() -> None:
@@ -305,7 +305,7 @@ def test_function_without_a_wrong_answer_is_not_proven() -> None:
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])
 def test_copied_question_is_no_correct_answer(rewards: list) -> None:
     rows = [{"question": "What is 84 / 2?", "answer": "42"}]
-    grader = choose_grader(deciding_reward(rewards, rows), rows, xml())
+    grader = choose_grader(deciding_reward(rewards), rows, xml())
     assert verdicts(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
