@@ -160,10 +160,9 @@ def brevity_with_unused_answer(completions, answer, **_):
 
 
 @pytest.mark.parametrize("reward", [formed, brevity, brevity_with_unused_answer])
-def test_lone_format_or_length_reward_gets_a_note(reward) -> None:
+def test_lone_format_or_length_reward_is_not_accused(reward) -> None:
     report = check_rewards(reward, SUMS)
     assert report.ok, report
-    assert "no reward for answers" in kinds(report, "note")
 
 
 def test_bounded_bonus_is_not_called_endless() -> None:
@@ -260,7 +259,7 @@ def test_gold_answers_that_score_nothing_are_named() -> None:
         return [float(bool(g) and g[0] == gold) for g, gold in zip(given, answer, strict=True)]
 
     report = check_rewards(digits_only, LARGE)
-    (finding,) = [finding for finding in report.findings if finding.severity != "note"]
+    (finding,) = report.findings
     assert finding.kind == "not on every row"
     assert "'1,204', '3,918', '7,255'" in finding.what
 
@@ -572,10 +571,8 @@ def test_lone_reward_for_certain_answers_is_no_format_reward(wanted) -> None:
     assert not kinds(report).isdisjoint({"nothing tells right from wrong", "right answer unknown"})
 
 
-def test_lone_format_reward_gets_a_note_only() -> None:
-    report = check_rewards(formed, TOPICS)
-    assert report.ok
-    assert [finding.kind for finding in report.findings] == ["no reward for answers"]
+def test_lone_format_reward_for_labels_is_not_accused() -> None:
+    assert check_rewards(formed, TOPICS).ok
 
 
 # ---- Near misses ----
