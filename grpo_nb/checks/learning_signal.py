@@ -116,30 +116,6 @@ class Baseline(Shown):
         return share_interval([float(result == "differs") for result in self.groups])
 
     @functools.cached_property
-    def by_reward(self) -> pandas.DataFrame:
-        """One row per reward, NaN for None.
-
-        Columns: weight, mean with its 95 % interval over groups, mean spread within a group, and
-        number of groups in which the scores differ.
-        """
-        import pandas
-
-        scores = pandas.DataFrame(self.scores.values, dtype=float)
-        # With Bessel's correction, as in TRL; 0 if fewer than two scores of a group are known.
-        deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
-        means = {}
-        for name, values in self.scores.values.items():
-            means[name] = mean_with_interval(in_groups(values, self.num_generations))
-        columns = {
-            "weight": pandas.Series(self.scores.weights, dtype=float),
-            "mean": pandas.Series(means),
-            "spread": deviations.mean(),
-            "differing_groups": (deviations > SMALLEST_SPREAD).sum(),
-        }
-        # With the index given, the rewards keep their order. Without it, pandas sorts them.
-        return pandas.DataFrame(columns, index=list(means))
-
-    @functools.cached_property
     def is_right(self) -> list[bool]:
         """True for each sampled completion with a correct answer."""
         return self._are_correct(self.scores)
@@ -179,20 +155,23 @@ class Baseline(Shown):
 
     @property
     def has_answer_signal(self) -> bool:
-        """True if groups differ in their answers, and not only in their format.
+        """True if the reward for answers differs within some group, and not only the format.
 
-        Some group that differs has right and wrong answers, or the reward for answers differs in
-        some group. If the grader is not among the rewards, each reward with a weight must differ.
+        If the grader is not among the rewards, each reward with a weight must differ in some group,
+        because each of them may be the one for answers.
         """
-        for result, is_right in zip(self.groups, self.is_right_by_group, strict=True):
-            if result == "differs" and any(is_right) and not all(is_right):
-                return True
-        table = self.by_reward
-        is_for_answers = table.index == self._answer_reward
-        if not is_for_answers.any():
-            # `correctness()` decides, and each of the rewards may be the one for answers.
-            is_for_answers = table["weight"] != 0
-        return bool((table["differing_groups"][is_for_answers] > 0).all())
+        names = [name for name, weight in self.scores.weights.items() if weight != 0]
+        if self._answer_reward in self.scores.values:
+            names = [self._answer_reward]
+        return all((self._spreads(name) > SMALLEST_SPREAD).any() for name in names)
+
+    def _spreads(self, name: str) -> pandas.Series:
+        """Return the standard deviation of a reward in each group, with Bessel's correction."""
+        import pandas
+
+        groups = in_groups(self.scores.values[name], self.num_generations)
+        # 0 if fewer than two scores of a group are known.
+        return pandas.DataFrame(groups, dtype=float).std(axis=1).fillna(0.0)
 
     @property
     def verdict(self) -> Verdict:
@@ -274,10 +253,12 @@ class Baseline(Shown):
 
     def _reward_table(self) -> Table:
         rows = []
-        for name, reward in self.by_reward.iterrows():
-            weighted_name = f"{name} x {reward['weight']:g}"
-            spread = as_score(reward["spread"])
-            rows.append((weighted_name, reward["mean"], spread, reward["differing_groups"]))
+        for name, scores in self.scores.values.items():
+            weighted_name = f"{name} x {self.scores.weights[name]:g}"
+            mean = mean_with_interval(in_groups(scores, self.num_generations))
+            spreads = self._spreads(name)
+            differing = (spreads > SMALLEST_SPREAD).sum()
+            rows.append((weighted_name, mean, as_score(spreads.mean()), differing))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 
