@@ -286,9 +286,7 @@ def baseline(
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
     The same seed gives the same result on the same machine. Model and random state do not change,
-    and rewards forget these calls if they have `state_dict` and `load_state_dict`. The rewards are
-    tried first on empty completions, so a reward that cannot be called fails before anything is
-    sampled.
+    and rewards forget these calls if they have `state_dict` and `load_state_dict`.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
@@ -326,11 +324,8 @@ def baseline(
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)  # raises if the settings ask for another chat template
 
-    # 1. Choose the prompts, and call the rewards before anything is sampled.
+    # 1. Choose the prompts, and the grader.
     rows = sample_rows(task.train, prompts, settings.seed)
-    started_rows = [task.start_episode(row) for row in rows]
-    empty = [""] * len(rows)
-    score_as_trial(rewards, empty, started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
         deciding_reward(rewards, rows),
         rows,
