@@ -46,18 +46,9 @@ def test_near_miss_of_a_list_has_a_new_item(gold: str) -> None:
     assert item not in gold
 
 
-@pytest.mark.parametrize(
-    ("gold", "near_misses"),
-    [
-        ("[1, 2, 3]", ["[1, 2]", "[1, 2, 3, 4]"]),
-        ("(1, 2)", ["(1)", "(1, 2, 3)"]),
-        ("[7]", ["[7], 8"]),
-        ("x = [1, 2]", ["x = [1, 2], 3"]),
-        ("f(x)", []),
-    ],
-)
-def test_near_misses_of_one_list_are_lists(gold: str, near_misses: list[str]) -> None:
-    assert [*make_near_misses([gold]).values()] == near_misses
+@pytest.mark.parametrize("gold", ["[1, 2]", "(1, 2)", "[1, 2], [3]", "f(x)"])
+def test_text_with_brackets_has_no_near_miss(gold: str) -> None:
+    assert make_near_misses([gold]) == {}
 
 
 def test_near_misses_leave_out_accepted_answers() -> None:
