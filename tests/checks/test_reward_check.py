@@ -482,10 +482,12 @@ def test_hung_reward_off_the_main_thread_costs_a_bounded_time() -> None:
         pytest.param({"rewards": [right, right]}, "right", id="two of one name"),
         pytest.param({"task": []}, "no rows", id="no rows"),
         pytest.param({"task": None}, "None", id="no task"),
-        pytest.param({"answer": "gold"}, "no column 'gold'", id="no such column"),
+        pytest.param(
+            {"answer": "gold"}, "no row has a gold answer with answer='gold'", id="no such column"
+        ),
         pytest.param(
             {"answer": lambda row: None},
-            "no row has a gold answer from the function",
+            "no row has a gold answer",
             id="no answer",
         ),
         pytest.param({"seconds_per_call": 0}, "seconds_per_call", id="no time"),
