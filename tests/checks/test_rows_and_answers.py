@@ -88,3 +88,17 @@ def test_wrong_answers_leave_out_accepted_ones_before_the_cut() -> None:
     accepted = ["12", "31", "32", "33.0", "34"]
     wrong = make_wrong_answers(accepted, ["12", "31", "32", "33", "34", "55"])
     assert wrong == ["55", "16", "20", "8"]
+
+
+def test_near_miss_of_a_record_has_another_number() -> None:
+    assert make_near_misses(['{"age": 31, "name": "Ann"}']) == {
+        "another number": '{"age": 311, "name": "Ann"}'
+    }
+
+
+def test_near_misses_of_a_record_without_numbers_are_none() -> None:
+    assert make_near_misses(['{"name": "Ann"}']) == {}
+
+
+def test_wrong_answer_of_a_task_with_one_text_is_another_text() -> None:
+    assert make_wrong_answers(["yes"], ["yes", "yes"]) == ["yesx"]
