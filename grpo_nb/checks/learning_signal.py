@@ -103,7 +103,8 @@ class Baseline(Shown):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: whether its totals differ, and if not, why."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        return tuple(map(_compare_group, totals, self.is_right_by_group))
+        is_right = in_groups(self.is_right, self.num_generations)
+        return tuple(map(_compare_group, totals, is_right))
 
     @functools.cached_property
     def counts(self) -> Counter[GroupResult]:
@@ -121,24 +122,14 @@ class Baseline(Shown):
         return self._are_correct(self.scores)
 
     @property
-    def is_right_by_group(self) -> list[Sequence[bool]]:
-        """`is_right` of each group."""
-        return in_groups(self.is_right, self.num_generations)
-
-    @property
     def sampled_accuracy(self) -> float:
         """Share of correct answers among the sampled completions."""
         return fmean(self.is_right)
 
-    @property
-    def _answer_reward(self) -> str:
-        is_function = isinstance(self.grader, FunctionGrader)
-        return self.grader.name if is_function else reward_name(self.grader)
-
     def _are_correct(self, scores: Scores) -> list[bool]:
         if isinstance(self.grader, FunctionGrader):
             # Its scores are known, so do not call it again.
-            return are_correct(self.grader, scores.values[self._answer_reward])
+            return are_correct(self.grader, scores.values[self.grader.name])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
         known = grader_scores(self.grader, scores.completions, repeated, self.format)
@@ -160,9 +151,11 @@ class Baseline(Shown):
         If the grader is not among the rewards, each reward with a weight must differ in some group,
         because each of them may be the one for answers.
         """
+        is_function = isinstance(self.grader, FunctionGrader)
+        answer_reward = self.grader.name if is_function else reward_name(self.grader)
         names = [name for name, weight in self.scores.weights.items() if weight != 0]
-        if self._answer_reward in self.scores.values:
-            names = [self._answer_reward]
+        if answer_reward in self.scores.values:
+            names = [answer_reward]
         return all((self._spreads(name) > SMALLEST_SPREAD).any() for name in names)
 
     def _spreads(self, name: str) -> pandas.Series:
