@@ -100,5 +100,5 @@ def test_near_misses_of_a_record_without_numbers_are_none() -> None:
     assert make_near_misses(['{"name": "Ann"}']) == {}
 
 
-def test_wrong_answer_of_a_task_with_one_text_is_another_text() -> None:
-    assert make_wrong_answers(["yes"], ["yes", "yes"]) == ["yesx"]
+def test_wrong_answers_of_a_task_with_one_text_are_distorted() -> None:
+    assert make_wrong_answers(["yes"], ["yes", "yes"]) == ["sey", "yesx"]
