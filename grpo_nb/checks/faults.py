@@ -24,12 +24,15 @@ from grpo_nb.checks.probes import (
 from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
+    FORMAT,
     OTHER,
     Role,
     best_scores,
     is_answer_dependent,
+    is_length_dependent,
     tolerance_of,
 )
+from grpo_nb.checks.rows import CheckRows
 from grpo_nb.core.words import in_line
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ class TriedReward:
     nothing can be compared there.
     """
     columns: set[str]
-    """Data columns that the reward reads, besides question and gold answer."""
+    """Data columns that the reward reads, besides the question."""
 
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
@@ -198,7 +201,9 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 # ---- The weighted total ----
 
 
-def check_total(rewards: Sequence[TriedReward], weights: Mapping[str, float]) -> list[Finding]:
+def check_total(
+    rewards: Sequence[TriedReward], weights: Mapping[str, float], rows: CheckRows
+) -> list[Finding]:
     """Report a total that rises with the format more than with the answer, or not with answers.
 
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
@@ -207,6 +212,7 @@ def check_total(rewards: Sequence[TriedReward], weights: Mapping[str, float]) ->
     Args:
         rewards: The rewards with their scores.
         weights: Weight of each reward, by name.
+        rows: The rows that were tried.
     """
     layouts = [
         reward.role.layout
@@ -214,7 +220,7 @@ def check_total(rewards: Sequence[TriedReward], weights: Mapping[str, float]) ->
         if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
     ]
     if not layouts:
-        return _find_total_without_answers(rewards)
+        return _find_total_without_answers(rewards, rows)
     # The total is compared in the layout that the first reward for answers reads.
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layouts[0])
@@ -225,7 +231,7 @@ def check_total(rewards: Sequence[TriedReward], weights: Mapping[str, float]) ->
     answer_gain = answer_gains[answer_gains != 0].mean()
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:
-        return _find_total_without_answers(rewards)
+        return _find_total_without_answers(rewards, rows)
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
     if format_gain > answer_gain:
@@ -251,12 +257,12 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     return totals.rename("score").reset_index()
 
 
-def _find_total_without_answers(rewards: Sequence[TriedReward]) -> list[Finding]:
+def _find_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows) -> list[Finding]:
     """Report a total that does not follow right answers.
 
     It is critical, with two exceptions if no reward depends on the answer. Rewards that read other
     columns of the row may define right answers by these columns, which is a warning. A single
-    reward is probably one part of a set, such as the one for the format, which is fine.
+    reward for the format, the length or the wording is probably one part of a set, which is fine.
     """
     what = "the gold answer has no higher total than a wrong answer in the same words and format"
     critical = make_finding("nothing tells right from wrong", WHOLE_SET, what)
@@ -266,10 +272,16 @@ def _find_total_without_answers(rewards: Sequence[TriedReward]) -> list[Finding]
     # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
     # expression, but not the gold answer of the row.
     columns = set().union(*(reward.columns for reward in rewards))
-    if columns:
+    other_columns = sorted(columns - {"answer", rows.answer})
+    if other_columns and not callable(rows.answer):
         what = (
             "no gold answer scores higher than a wrong one, and the rewards read "
-            f"{', '.join(sorted(columns))}"
+            f"{', '.join(other_columns)}"
         )
         return [make_finding("right answer unknown", WHOLE_SET, what)]
-    return [] if len(rewards) == 1 else [critical]
+
+    only = rewards[0]
+    is_for_form = only.role.name == FORMAT or is_length_dependent(only.probes)
+    # Many functions have an argument `answer` that they do not use, so `columns` is not enough.
+    is_part_of_a_set = len(rewards) == 1 and (is_for_form or not columns)
+    return [] if is_part_of_a_set else [critical]

@@ -33,8 +33,8 @@ from grpo_nb.tasks.task import Task
 DETAIL_ROWS = 4
 """Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
-USUAL_COLUMNS = {"prompt", "question", "answer"}
-"""Columns that a reward may read without defining what is right."""
+QUESTION_COLUMNS = {"prompt", "question"}
+"""Columns that do not decide which answer is right."""
 
 CALLS_JUDGE = "calls a judge"
 """Role of a reward that calls a judge. The check does not call such a reward."""
@@ -120,7 +120,7 @@ def check_rewards(
     if any(result.tried is None and not result.is_left_out for result in results):
         not_checked.append("the weighted total, because the scores of a reward are not known")
     elif tried:
-        findings += faults.check_total(tried, weights)
+        findings += faults.check_total(tried, weights, rows)
 
     checked = ""
     counts = [result.completions for result in results if result.completions > 0]
@@ -208,7 +208,7 @@ def _try_all_probes(
         name=runner.name,
         role=role,
         probes=faults.with_relative_scores(table, role),
-        columns=texts.intersection(rows.chosen[0].columns) - {*USUAL_COLUMNS, rows.answer},
+        columns=texts.intersection(rows.chosen[0].columns) - QUESTION_COLUMNS,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.

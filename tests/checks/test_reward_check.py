@@ -237,11 +237,11 @@ LINES = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>"
 
 
 def test_broken_reward_is_critical_with_a_renamed_gold_column() -> None:
-    def one_number(completions, solution, **_):
-        return [float(slots(completion_text(c)) == ["17"]) for c in completions]
+    def never_right(completions, solution, **_):
+        return [float(gold == "x") for gold in solution]
 
     rows = [{"question": row["question"], "solution": row["answer"]} for row in SUMS]
-    report = check_rewards(one_number, rows, answer="solution")
+    report = check_rewards(never_right, rows, answer="solution")
     assert "nothing tells right from wrong" in kinds(report, "critical")
 
 
