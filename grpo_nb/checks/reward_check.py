@@ -170,7 +170,7 @@ def _try_reward(
         findings = calls.find_unsteadiness(runner, [*rights[:2], *scored[-1:]])
         has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
         if has_scores and not findings:
-            return _try_all_probes(runner, layouts, role, texts)
+            return _try_all_probes(runner, layouts, role.layout, texts)
     return RewardResult(
         name,
         UNKNOWN,
@@ -181,29 +181,25 @@ def _try_reward(
 
 
 def _try_all_probes(
-    runner: ProbeRunner, layouts: Sequence[Layout], role: Role, texts: set[str]
+    runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, texts: set[str]
 ) -> RewardResult:
     """Try a reward whose calls work with all other probes, and find its faults.
 
     Args:
         runner: The runner that has called the reward with the controls.
         layouts: The task's own layouts come first.
-        role: Role that the controls have shown.
+        layout: Layout that the reward reads, as the controls have shown.
         texts: Texts in the code of the reward.
     """
     rows = runner.rows
-    # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
-    # right answer beats a wrong one come first: on others, nothing can be compared.
-    comparable_first = sorted(rows.chosen, key=lambda row: row.index not in role.margins.index)
-    detail_rows = comparable_first[:DETAIL_ROWS]
-    runner.run(_write_probes(runner, role.layout, detail_rows))
+    runner.run(_write_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
     table = runner.table()
-    role = roles.find_role(table, [role.layout])
+    role = roles.find_role(table, [layout])
     if role.name == roles.FORMAT and roles.is_length_dependent(table):
         # A reward for length also prefers the format to prose, because the format is longer.
-        role = roles.no_role(role.layout)
+        role = roles.no_role(layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
@@ -265,11 +261,11 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
     runner.run(controls)
 
 
-def _write_probes(
-    runner: ProbeRunner, layout: Layout, detail_rows: Sequence[CheckRow]
-) -> list[Probe]:
+def _write_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and all others for the first of them."""
     rows = runner.rows
+    # One row that shows a fault is enough for its finding.
+    detail_rows = rows.chosen[:DETAIL_ROWS]
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
