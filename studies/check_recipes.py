@@ -859,6 +859,13 @@ NO_ANSWER = (
 STATE = ("unsteady", "depends on its group")  # the second kind was split off from the first
 
 
+def weighted(reward, weight):
+    """Return the reward with another weight."""
+    changed = functools.partial(reward)
+    changed.weight = weight
+    return changed
+
+
 @dataclass(frozen=True)
 class Case:
     """A reward, or a set of rewards, with its labels."""
@@ -1054,25 +1061,22 @@ FAULTY = [
     ),
     faulty(sums_and_nothing, MIXED, ("not on every row",)),
     faulty(
-        lambda: [exact, xml_formed],
+        lambda: [weighted(exact, 0.3), xml_formed],
         SUMS,
         ("format outweighs the answer", "nothing tells right from wrong"),
         name="format is heavier",
-        weights={"exact": 0.3},
     ),
     faulty(
-        lambda: [exact, xml_formed],
+        lambda: [weighted(exact, 0.0), xml_formed],
         SUMS,
         NO_ANSWER,
         name="the answer weighs nothing",
-        weights={"exact": 0.0},
     ),
     faulty(
-        lambda: [exact, xml_formed],
+        lambda: [weighted(exact, -1.0), xml_formed],
         SUMS,
         NO_ANSWER,
         name="the answer weighs less than nothing",
-        weights={"exact": -1.0},
     ),
 ]
 CASES = [*SOUND, *FAULTY]

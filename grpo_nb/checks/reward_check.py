@@ -67,7 +67,6 @@ def check_rewards(
     *,
     format: AnswerFormat | None = None,
     answer: str | Callable[[Mapping[str, Any]], str] = "answer",
-    weights: Mapping[str, float] | None = None,
     tokenizer: Any = None,
     seconds_per_call: float = 2.0,
 ) -> RewardReport:
@@ -86,7 +85,6 @@ def check_rewards(
         format: Format of the answer if `task` is rows. Default: `xml()`.
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
             right answer, for tasks such as Countdown, which have many.
-        weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words are counted.
         seconds_per_call: Time that one call may take. A call that takes four times as long hangs.
 
@@ -100,7 +98,7 @@ def check_rewards(
     True
     """
     rewards = base.reward_list(rewards)
-    weights = base.weights_by_name(rewards, weights)
+    weights = base.weights_by_name(rewards)
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 

@@ -619,8 +619,10 @@ def test_answer_reward_of_negative_weight_lowers_the_gain() -> None:
     def exact(completions, answer, **_):
         return right(completions, answer)
 
-    rewards = [right, exact, gn.rewards.xml_format()]
-    report = check_rewards(rewards, SUMS, weights={"right": 2.0, "exact": -1.0, "xml_format": 1.5})
+    exact.weight = -1.0
+    twice = functools.partial(right)
+    twice.weight = 2.0
+    report = check_rewards([twice, exact, gn.rewards.xml_format(weight=1.5)], SUMS)
     assert "format outweighs the answer" in kinds(report)
 
 
