@@ -72,10 +72,6 @@ class TriedReward:
         in_category = self.probes["category"] == category
         return self.probes[in_layout & in_category]
 
-    def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
-        """Return a finding about this reward, with the shortest of the probes as example."""
-        return make_finding(kind, self.name, what, list(probes["text"]))
-
 
 def with_relative_scores(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `relative_score`."""
@@ -132,7 +128,7 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
             f"one: {golds}"
         )
-        yield reward.finding("not on every row", what, lost)
+        yield make_finding("not on every row", reward.name, what, lost["text"])
 
 
 def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
@@ -147,7 +143,7 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
             f"this: {prompt_layout.name}"
         )
         rewarded = reward.of_category("right").dropna(subset="relative_score")
-        yield reward.finding("another format", what, rewarded)
+        yield make_finding("another format", reward.name, what, rewarded["text"])
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
@@ -172,7 +168,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             count = f"{len(unexpected)} of {len(probes)} such completions"
             variants = ", ".join(unexpected["variant"].unique())
             what = f"{count} {seen}: {variants}"
-            yield reward.finding(category, what, unexpected)
+            yield make_finding(category, reward.name, what, unexpected["text"])
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:

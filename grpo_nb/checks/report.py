@@ -7,7 +7,7 @@ faults, refer to the kind by the same key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -204,7 +204,7 @@ class Finding(Shown):
         yield Table(details, narrow=(0,))
 
 
-def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -> Finding:
+def make_finding(kind: str, reward: str, what: str, texts: Collection[str] = ()) -> Finding:
     """Return a finding.
 
     Args:
@@ -217,7 +217,7 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
         reward=reward,
         kind=kind,
         what=what,
-        example=shorten(min(texts, key=len), 160) if texts else None,
+        example=shorten(min(texts, key=len), 160) if len(texts) > 0 else None,
         **KINDS[kind]._asdict(),
     )
 
