@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
-from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
@@ -272,7 +271,7 @@ def baseline(
     tokenizer: Any,
     task: Task,
     rewards: RewardFunction | Sequence[RewardFunction],
-    settings: Settings | None = None,
+    settings: Settings,
     *,
     prompts: int = 8,
 ) -> Baseline:
@@ -286,8 +285,8 @@ def baseline(
         tokenizer: Its tokenizer.
         task: Prompts are sampled from its `train`. Nothing of `holdout` is read.
         rewards: As for `train`.
-        settings: Settings of the planned training; default `preset("auto")`. The baseline uses
-            their temperature, `top_p`, `top_k`, length limit, group size and seed.
+        settings: Settings of the planned training. The baseline uses their temperature, `top_p`,
+            `top_k`, length limit, group size and seed.
         prompts: Number of groups, at most the number of training rows. More groups make the
             intervals narrower.
 
@@ -304,7 +303,6 @@ def baseline(
     """
     require(
         "gn.baseline(model, tokenizer, task, rewards, settings)",
-        optional=("settings",),
         model=model,
         tokenizer=tokenizer,
         task=task,
@@ -312,7 +310,6 @@ def baseline(
     )
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
-    settings = settings or preset("auto")
     # With other settings than those of the loaded model, training would sample something else.
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)  # raises if the settings ask for another chat template

@@ -46,7 +46,7 @@ def choose_level(
     tokenizer: Any,
     levels: Iterable[Task],
     rewards: RewardFunction | Sequence[RewardFunction],
-    settings: Settings | None = None,
+    settings: Settings,
     *,
     prompts: int = 8,
 ) -> LevelChoice:

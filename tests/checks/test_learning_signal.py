@@ -258,7 +258,7 @@ IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
 )
 def test_choose_level_takes_signal_of_answers(monkeypatch, before: Baseline, reason: str) -> None:
     monkeypatch.setattr("grpo_nb.checks.levels.baseline", lambda *_, **__: before)
-    assert reason in choose_level(None, None, [None], REWARDS).sentence
+    assert reason in choose_level(None, None, [None], REWARDS, None).sentence
 
 
 def test_advice_finds_the_example_behind_a_call_without_text() -> None:
