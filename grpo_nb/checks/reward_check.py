@@ -90,7 +90,7 @@ def check_rewards(
 
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
-            rows without the columns named, or a value out of range. No reward has been called then.
+            rows without gold answers, or a value out of range. No reward has been called then.
 
     >>> from grpo_nb.rewards import correctness, xml_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
