@@ -68,8 +68,8 @@ class Part:
     @property
     def sentence(self) -> str:
         return (
-            f"{self.name}: {self.found} of {self.faults} faults at warning or above, "
-            f"{self.accused} of {self.sound} sound rewards and sets."
+            f"{self.name}: {self.found} of {self.faults} faults found, "
+            f"{self.accused} of {self.sound} sound rewards and sets accused."
         )
 
 
@@ -79,9 +79,9 @@ def check(rewards: list[Any], task: Rows) -> RewardReport:
 
 
 def serious(report: RewardReport) -> list[str]:
-    """Return the kinds of the findings at warning or above, each once."""
-    findings = [finding for finding in report.findings if finding.severity != "note"]
-    return list(dict.fromkeys(f"{finding.severity}: {finding.kind}" for finding in findings))
+    """Return the kinds of the findings, each once."""
+    kinds = [f"{finding.severity}: {finding.kind}" for finding in report.findings]
+    return list(dict.fromkeys(kinds))
 
 
 def try_sound_rewards(parts: dict[bool, Part]) -> None:

@@ -7,9 +7,8 @@ The rewards follow TRL, open-r1, Countdown, IFEval, GSM8K, label and preference 
 them, drawn once by chance, was looked at while the rules were tuned (`open`). The other half
 (`closed`) was only counted.
 
-`faults` lists the kinds of findings of which one has to be reported at warning or above. `true`
-lists kinds that are also true of the reward. A finding at warning or above of another kind counts
-as false.
+`faults` lists the kinds of findings of which one has to be reported. `true` lists kinds that are
+also true of the reward. A finding of another kind counts as false.
 """
 
 from __future__ import annotations
@@ -854,11 +853,17 @@ LAX = (
 NO_ANSWER = (
     "nothing tells right from wrong",
     "ignores the gold answer",
-    "no reward for answers",
     "constant",
     "right answer unknown",
 )
 STATE = ("unsteady", "depends on its group")  # the second kind was split off from the first
+
+
+def weighted(reward, weight):
+    """Return the reward with another weight."""
+    changed = functools.partial(reward)
+    changed.weight = weight
+    return changed
 
 
 @dataclass(frozen=True)
@@ -1056,25 +1061,22 @@ FAULTY = [
     ),
     faulty(sums_and_nothing, MIXED, ("not on every row",)),
     faulty(
-        lambda: [exact, xml_formed],
+        lambda: [weighted(exact, 0.3), xml_formed],
         SUMS,
         ("format outweighs the answer", "nothing tells right from wrong"),
         name="format is heavier",
-        weights={"exact": 0.3},
     ),
     faulty(
-        lambda: [exact, xml_formed],
+        lambda: [weighted(exact, 0.0), xml_formed],
         SUMS,
         NO_ANSWER,
         name="the answer weighs nothing",
-        weights={"exact": 0.0},
     ),
     faulty(
-        lambda: [exact, xml_formed],
+        lambda: [weighted(exact, -1.0), xml_formed],
         SUMS,
         NO_ANSWER,
         name="the answer weighs less than nothing",
-        weights={"exact": -1.0},
     ),
 ]
 CASES = [*SOUND, *FAULTY]
@@ -1093,10 +1095,9 @@ class Result:
 
     case: Case
     kinds: list[str]
-    """Kinds of the findings at warning or above."""
+    """Kinds of the findings."""
     is_critical: bool
     seconds: float
-    notes: list[str]
 
     @property
     def false(self) -> list[str]:
@@ -1117,13 +1118,11 @@ class Result:
 def try_case(case: Case) -> Result:
     start = time.perf_counter()
     report = gn.check_rewards(case.make(), case.task, format=case.format, **case.options)
-    serious = [finding for finding in report.findings if finding.severity != "note"]
     return Result(
         case=case,
-        kinds=list(dict.fromkeys(finding.kind for finding in serious)),
-        is_critical=any(finding.severity == "critical" for finding in serious),
+        kinds=list(dict.fromkeys(finding.kind for finding in report.findings)),
+        is_critical=any(finding.severity == "critical" for finding in report.findings),
         seconds=time.perf_counter() - start,
-        notes=[finding.kind for finding in report.findings if finding.severity == "note"],
     )
 
 
@@ -1147,16 +1146,15 @@ def main() -> None:
         try:
             result = try_case(case)
         except Exception as error:  # a check that ends in an error finds nothing
-            result = Result(case, [f"error: {error!r:.80}"], True, 0.0, [])
+            result = Result(case, [f"error: {error!r:.80}"], True, 0.0)
         count["faulty" if case.faults else "sound"] += 1
         count["found" if case.faults else "alone"] += result.is_right
         count["findings"] += len(result.kinds)
         count["false"] += len(result.false)
         kinds = ", ".join(kind for kind in result.kinds if kind not in result.false)
-        notes = f" (notes: {', '.join(result.notes)})" if result.notes else ""
         is_sound = "" if case.faults else "yes"
         flag = "" if result.is_right else " **wrong**"
-        found = f"{kinds or '-'}{notes}{flag}"
+        found = f"{kinds or '-'}{flag}"
         lines.append(f"| {case.name} | {half} | {is_sound} | {found} | {', '.join(result.false)} |")
         if half == "open" or not chosen.counts_only:
             sys.stderr.write(f"{lines[-1]} {result.seconds:.1f} s\n")

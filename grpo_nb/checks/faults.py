@@ -72,10 +72,6 @@ class TriedReward:
         in_category = self.probes["category"] == category
         return self.probes[in_layout & in_category]
 
-    def finding(self, kind: str, what: str, probes: pandas.DataFrame) -> Finding:
-        """Return a finding about this reward, with the shortest of the probes as example."""
-        return make_finding(kind, self.name, what, list(probes["text"]))
-
 
 def with_relative_scores(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `relative_score`."""
@@ -132,7 +128,7 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
             f"one: {golds}"
         )
-        yield reward.finding("not on every row", what, lost)
+        yield make_finding("not on every row", reward.name, what, lost["text"])
 
 
 def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
@@ -147,7 +143,7 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
             f"this: {prompt_layout.name}"
         )
         rewarded = reward.of_category("right").dropna(subset="relative_score")
-        yield reward.finding("another format", what, rewarded)
+        yield make_finding("another format", reward.name, what, rewarded["text"])
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
@@ -172,7 +168,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             count = f"{len(unexpected)} of {len(probes)} such completions"
             variants = ", ".join(unexpected["variant"].unique())
             what = f"{count} {seen}: {variants}"
-            yield reward.finding(category, what, unexpected)
+            yield make_finding(category, reward.name, what, unexpected["text"])
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
@@ -220,7 +216,7 @@ def check_total(
         if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
     ]
     if not layouts:
-        return [_report_total_without_answers(rewards, rows)]
+        return _find_total_without_answers(rewards, rows)
     # The total is compared in the layout that the first reward for answers reads.
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layouts[0])
@@ -231,7 +227,7 @@ def check_total(
     answer_gain = answer_gains[answer_gains != 0].mean()
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:
-        return [_report_total_without_answers(rewards, rows)]
+        return _find_total_without_answers(rewards, rows)
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
     if format_gain > answer_gain:
@@ -257,17 +253,17 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     return totals.rename("score").reset_index()
 
 
-def _report_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
-    """Return the finding about a total that does not follow right answers.
+def _find_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows) -> list[Finding]:
+    """Report a total that does not follow right answers.
 
     It is critical, with two exceptions if no reward depends on the answer. Rewards that read other
     columns of the row may define right answers by these columns, which is a warning. A single
-    reward for the format, the length or the wording is probably one part of a set, which is a note.
+    reward for the format, the length or the wording is probably one part of a set, which is fine.
     """
     what = "the gold answer has no higher total than a wrong answer in the same words and format"
     critical = make_finding("nothing tells right from wrong", WHOLE_SET, what)
     if any(is_answer_dependent(reward.probes) for reward in rewards):
-        return critical
+        return [critical]
 
     # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
     # expression, but not the gold answer of the row.
@@ -278,14 +274,10 @@ def _report_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRow
             "no gold answer scores higher than a wrong one, and the rewards read "
             f"{', '.join(other_columns)}"
         )
-        return make_finding("right answer unknown", WHOLE_SET, what)
+        return [make_finding("right answer unknown", WHOLE_SET, what)]
 
-    if len(rewards) > 1:
-        return critical
     only = rewards[0]
     is_for_form = only.role.name == FORMAT or is_length_dependent(only.probes)
     # Many functions have an argument `answer` that they do not use, so `columns` is not enough.
-    if is_for_form or not columns:
-        what = "the only reward follows the format, length or wording, whatever the answer"
-        return make_finding("no reward for answers", WHOLE_SET, what)
-    return critical
+    is_part_of_a_set = len(rewards) == 1 and (is_for_form or not columns)
+    return [] if is_part_of_a_set else [critical]

@@ -17,7 +17,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
-from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
@@ -103,7 +102,8 @@ class Baseline(Shown):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: whether its totals differ, and if not, why."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        return tuple(map(_compare_group, totals, self.is_right_by_group))
+        is_right = in_groups(self.is_right, self.num_generations)
+        return tuple(map(_compare_group, totals, is_right))
 
     @functools.cached_property
     def counts(self) -> Counter[GroupResult]:
@@ -116,53 +116,19 @@ class Baseline(Shown):
         return share_interval([float(result == "differs") for result in self.groups])
 
     @functools.cached_property
-    def by_reward(self) -> pandas.DataFrame:
-        """One row per reward, NaN for None.
-
-        Columns: weight, mean with its 95 % interval over groups, mean spread within a group, and
-        number of groups in which the scores differ.
-        """
-        import pandas
-
-        scores = pandas.DataFrame(self.scores.values, dtype=float)
-        # With Bessel's correction, as in TRL; 0 if fewer than two scores of a group are known.
-        deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
-        means = {}
-        for name, values in self.scores.values.items():
-            means[name] = mean_with_interval(in_groups(values, self.num_generations))
-        columns = {
-            "weight": pandas.Series(self.scores.weights, dtype=float),
-            "mean": pandas.Series(means),
-            "spread": deviations.mean(),
-            "differing_groups": (deviations > SMALLEST_SPREAD).sum(),
-        }
-        # With the index given, the rewards keep their order. Without it, pandas sorts them.
-        return pandas.DataFrame(columns, index=list(means))
-
-    @functools.cached_property
     def is_right(self) -> list[bool]:
         """True for each sampled completion with a correct answer."""
         return self._are_correct(self.scores)
-
-    @property
-    def is_right_by_group(self) -> list[Sequence[bool]]:
-        """`is_right` of each group."""
-        return in_groups(self.is_right, self.num_generations)
 
     @property
     def sampled_accuracy(self) -> float:
         """Share of correct answers among the sampled completions."""
         return fmean(self.is_right)
 
-    @property
-    def _answer_reward(self) -> str:
-        is_function = isinstance(self.grader, FunctionGrader)
-        return self.grader.name if is_function else reward_name(self.grader)
-
     def _are_correct(self, scores: Scores) -> list[bool]:
         if isinstance(self.grader, FunctionGrader):
             # Its scores are known, so do not call it again.
-            return are_correct(self.grader, scores.values[self._answer_reward])
+            return are_correct(self.grader, scores.values[self.grader.name])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
         known = grader_scores(self.grader, scores.completions, repeated, self.format)
@@ -179,20 +145,25 @@ class Baseline(Shown):
 
     @property
     def has_answer_signal(self) -> bool:
-        """True if groups differ in their answers, and not only in their format.
+        """True if the reward for answers differs within some group, and not only the format.
 
-        Some group that differs has right and wrong answers, or the reward for answers differs in
-        some group. If the grader is not among the rewards, each reward with a weight must differ.
+        If the grader is not among the rewards, each reward with a weight must differ in some group,
+        because each of them may be the one for answers.
         """
-        for result, is_right in zip(self.groups, self.is_right_by_group, strict=True):
-            if result == "differs" and any(is_right) and not all(is_right):
-                return True
-        table = self.by_reward
-        is_for_answers = table.index == self._answer_reward
-        if not is_for_answers.any():
-            # `correctness()` decides, and each of the rewards may be the one for answers.
-            is_for_answers = table["weight"] != 0
-        return bool((table["differing_groups"][is_for_answers] > 0).all())
+        is_function = isinstance(self.grader, FunctionGrader)
+        answer_reward = self.grader.name if is_function else reward_name(self.grader)
+        names = [name for name, weight in self.scores.weights.items() if weight != 0]
+        if answer_reward in self.scores.values:
+            names = [answer_reward]
+        return all((self._spreads(name) > SMALLEST_SPREAD).any() for name in names)
+
+    def _spreads(self, name: str) -> pandas.Series:
+        """Return the standard deviation of a reward in each group, with Bessel's correction."""
+        import pandas
+
+        groups = in_groups(self.scores.values[name], self.num_generations)
+        # 0 if fewer than two scores of a group are known.
+        return pandas.DataFrame(groups, dtype=float).std(axis=1).fillna(0.0)
 
     @property
     def verdict(self) -> Verdict:
@@ -274,10 +245,12 @@ class Baseline(Shown):
 
     def _reward_table(self) -> Table:
         rows = []
-        for name, reward in self.by_reward.iterrows():
-            weighted_name = f"{name} x {reward['weight']:g}"
-            spread = as_score(reward["spread"])
-            rows.append((weighted_name, reward["mean"], spread, reward["differing_groups"]))
+        for name, scores in self.scores.values.items():
+            weighted_name = f"{name} x {self.scores.weights[name]:g}"
+            mean = mean_with_interval(in_groups(scores, self.num_generations))
+            spreads = self._spreads(name)
+            differing = (spreads > SMALLEST_SPREAD).sum()
+            rows.append((weighted_name, mean, as_score(spreads.mean()), differing))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 
@@ -298,24 +271,22 @@ def baseline(
     tokenizer: Any,
     task: Task,
     rewards: RewardFunction | Sequence[RewardFunction],
-    settings: Settings | None = None,
+    settings: Settings,
     *,
     prompts: int = 8,
 ) -> Baseline:
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
     The same seed gives the same result on the same machine. Model and random state do not change,
-    and rewards forget these calls if they have `state_dict` and `load_state_dict`. The rewards are
-    tried first on empty completions, so a reward that cannot be called fails before anything is
-    sampled.
+    and rewards forget these calls if they have `state_dict` and `load_state_dict`.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
         tokenizer: Its tokenizer.
         task: Prompts are sampled from its `train`. Nothing of `holdout` is read.
         rewards: As for `train`.
-        settings: Settings of the planned training; default `preset("auto")`. The baseline uses
-            their temperature, `top_p`, `top_k`, length limit, group size and seed.
+        settings: Settings of the planned training. The baseline uses their temperature, `top_p`,
+            `top_k`, length limit, group size and seed.
         prompts: Number of groups, at most the number of training rows. More groups make the
             intervals narrower.
 
@@ -332,7 +303,6 @@ def baseline(
     """
     require(
         "gn.baseline(model, tokenizer, task, rewards, settings)",
-        optional=("settings",),
         model=model,
         tokenizer=tokenizer,
         task=task,
@@ -340,16 +310,12 @@ def baseline(
     )
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
-    settings = settings or preset("auto")
     # With other settings than those of the loaded model, training would sample something else.
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)  # raises if the settings ask for another chat template
 
-    # 1. Choose the prompts, and call the rewards before anything is sampled.
+    # 1. Choose the prompts, and the grader.
     rows = sample_rows(task.train, prompts, settings.seed)
-    started_rows = [task.start_episode(row) for row in rows]
-    empty = [""] * len(rows)
-    score_as_trial(rewards, empty, started_rows, tokenizer=tokenizer)  # raises if one fails
     grader = choose_grader(
         deciding_reward(rewards),
         rows,

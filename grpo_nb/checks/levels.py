@@ -41,17 +41,12 @@ def _is_mastered(measured: Baseline) -> bool:
     return measured.sampled_accuracy >= MASTERED
 
 
-def _gives_signal(measured: Baseline) -> bool:
-    """Return whether groups differ, and not only in their format."""
-    return measured.counts["differs"] > 0 and measured.has_answer_signal
-
-
 def choose_level(
     model: Any,
     tokenizer: Any,
     levels: Iterable[Task],
     rewards: RewardFunction | Sequence[RewardFunction],
-    settings: Settings | None = None,
+    settings: Settings,
     *,
     prompts: int = 8,
 ) -> LevelChoice:
@@ -96,7 +91,10 @@ def choose_level(
 
     # The last level measured is the first that is not mastered, unless all are.
     last = len(baselines) - 1
-    with_signal = [level for level, measured in enumerate(baselines) if _gives_signal(measured)]
+    with_signal = []
+    for level, measured in enumerate(baselines):
+        if measured.counts["differs"] > 0 and measured.has_answer_signal:
+            with_signal.append(level)
     chosen = last
     if _is_mastered(baselines[last]):
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."

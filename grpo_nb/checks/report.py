@@ -7,15 +7,15 @@ faults, refer to the kind by the same key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import shorten
 
-Severity = Literal["critical", "warning", "note"]
-WORST_FIRST: tuple[Severity, ...] = ("critical", "warning", "note")
+Severity = Literal["critical", "warning"]
+WORST_FIRST: tuple[Severity, ...] = ("critical", "warning")
 WHOLE_SET = "all rewards together"
 """Used in place of a reward's name in findings about the weighted total."""
 
@@ -174,11 +174,6 @@ KINDS: dict[str, Kind] = {
         effect="a wrong answer in perfect format beats a right answer in its slot alone",
         fix="give the answer more weight than all format rewards together",
     ),
-    "no reward for answers": Kind(
-        "note",
-        effect="the model does not learn to answer, which may be what you want",
-        fix="add a reward for the answer such as gn.rewards.correctness()",
-    ),
 }
 
 
@@ -187,10 +182,7 @@ class Finding(Shown):
     """One fault of a reward, with the shortest completion that shows the fault."""
 
     severity: Severity
-    """`critical`: the training fails or learns the wrong thing.
-
-    `warning`: it learns less well. `note`: good to know.
-    """
+    """`critical`: the training fails or learns the wrong thing. `warning`: it learns less well."""
     reward: str
     """Name of the reward, or `WHOLE_SET`."""
     kind: str
@@ -212,7 +204,7 @@ class Finding(Shown):
         yield Table(details, narrow=(0,))
 
 
-def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -> Finding:
+def make_finding(kind: str, reward: str, what: str, texts: Collection[str] = ()) -> Finding:
     """Return a finding.
 
     Args:
@@ -225,7 +217,7 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
         reward=reward,
         kind=kind,
         what=what,
-        example=shorten(min(texts, key=len), 160) if texts else None,
+        example=shorten(min(texts, key=len), 160) if len(texts) > 0 else None,
         **KINDS[kind]._asdict(),
     )
 
@@ -254,11 +246,11 @@ class RewardReport(Shown):
 
     @property
     def ok(self) -> bool:
-        """True if no finding is critical or a warning. Notes are allowed.
+        """True if nothing was found.
 
         `limits` names the parts that were not checked, for example because a reward is slow.
         """
-        return all(finding.severity == "note" for finding in self.findings)
+        return not self.findings
 
     def raise_if_critical(self) -> RewardReport:
         """Return the report, or stop a script before it spends hours on a broken reward.

@@ -33,7 +33,7 @@ from grpo_nb.tasks.task import Task
 DETAIL_ROWS = 4
 """Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
-QUESTION_COLUMNS = {"prompt", "question", "environments"}
+QUESTION_COLUMNS = {"prompt", "question"}
 """Columns that do not decide which answer is right."""
 
 CALLS_JUDGE = "calls a judge"
@@ -67,7 +67,6 @@ def check_rewards(
     *,
     format: AnswerFormat | None = None,
     answer: str | Callable[[Mapping[str, Any]], str] = "answer",
-    weights: Mapping[str, float] | None = None,
     tokenizer: Any = None,
     seconds_per_call: float = 2.0,
 ) -> RewardReport:
@@ -86,13 +85,12 @@ def check_rewards(
         format: Format of the answer if `task` is rows. Default: `xml()`.
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
             right answer, for tasks such as Countdown, which have many.
-        weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words are counted.
         seconds_per_call: Time that one call may take. A call that takes four times as long hangs.
 
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
-            rows without the columns named, or a value out of range. No reward has been called then.
+            rows without gold answers, or a value out of range. No reward has been called then.
 
     >>> from grpo_nb.rewards import correctness, xml_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
@@ -100,7 +98,7 @@ def check_rewards(
     True
     """
     rewards = base.reward_list(rewards)
-    weights = base.weights_by_name(rewards, weights)
+    weights = base.weights_by_name(rewards)
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
@@ -151,59 +149,55 @@ def _try_reward(
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
     texts = set(texts_in(reward))
-    reason_left_out = ""
+    reason = ""
     if base.is_relative(reward):
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+        reason = "it ranks the completions of a group, so single completions show nothing"
     elif "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        reason = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+    if reason:
+        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
 
     # Do the calls work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     findings = calls.check_signature(runner)
-    if not findings and not base.is_relative(reward):
+    if not findings:
         role = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
         findings = calls.find_unsteadiness(runner, [*rights[:2], *scored[-1:]])
         has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-        if has_scores and not findings and not reason_left_out:
-            return _try_all_probes(runner, layouts, role, texts)
+        if has_scores and not findings:
+            return _try_all_probes(runner, layouts, role.layout, texts)
     return RewardResult(
         name,
         UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
-        not_checked=reason_left_out
-        or "its scores, because it breaks the contract, fails or is unsteady",
+        not_checked="its scores, because it breaks the contract, fails or is unsteady",
         completions=runner.completions,
-        is_left_out=bool(reason_left_out),
     )
 
 
 def _try_all_probes(
-    runner: ProbeRunner, layouts: Sequence[Layout], role: Role, texts: set[str]
+    runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, texts: set[str]
 ) -> RewardResult:
     """Try a reward whose calls work with all other probes, and find its faults.
 
     Args:
         runner: The runner that has called the reward with the controls.
         layouts: The task's own layouts come first.
-        role: Role that the controls have shown.
+        layout: Layout that the reward reads, as the controls have shown.
         texts: Texts in the code of the reward.
     """
     rows = runner.rows
-    # One row that shows a fault is enough for its finding, so a few rows are tried. Rows on which a
-    # right answer beats a wrong one come first: on others, nothing can be compared.
-    comparable_first = sorted(rows.chosen, key=lambda row: row.index not in role.margins.index)
-    detail_rows = comparable_first[:DETAIL_ROWS]
-    runner.run(_write_probes(runner, role.layout, detail_rows))
+    runner.run(_write_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
     table = runner.table()
-    role = roles.find_role(table, [role.layout])
+    role = roles.find_role(table, [layout])
     if role.name == roles.FORMAT and roles.is_length_dependent(table):
         # A reward for length also prefers the format to prose, because the format is longer.
-        role = roles.no_role(role.layout)
+        role = roles.no_role(layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
@@ -265,11 +259,11 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
     runner.run(controls)
 
 
-def _write_probes(
-    runner: ProbeRunner, layout: Layout, detail_rows: Sequence[CheckRow]
-) -> list[Probe]:
+def _write_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and all others for the first of them."""
     rows = runner.rows
+    # One row that shows a fault is enough for its finding.
+    detail_rows = rows.chosen[:DETAIL_ROWS]
     written = []
     for row in detail_rows:
         written += probes.write_harmless(row, layout)

@@ -241,24 +241,20 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[Rewa
     return listed
 
 
-def weights_by_name(
-    rewards: RewardFunction | Iterable[RewardFunction], changed: Mapping[str, float] | None = None
-) -> dict[str, float]:
+def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:
     """Return each reward's weight by its name, 1.0 for a reward without the attribute `weight`.
 
     Args:
         rewards: One reward function or several.
-        changed: Weights by name, in place of the rewards' own.
 
     Raises:
-        ValueError: One is not a reward function, a weight is not a finite number, two rewards have
-            the same name (TRL logs only the mean of the two), or `changed` has another name.
+        ValueError: One is not a reward function, a weight is not a finite number, or two rewards
+            have the same name (TRL logs only the mean of the two).
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])
     {'correctness': 2.0, 'xml_tags': 1.0}
     """
-    changed = changed or {}
     weights: dict[str, float] = {}
     for reward in reward_list(rewards):
         name = reward_name(reward)
@@ -268,12 +264,5 @@ def weights_by_name(
                 "name, such as name='strict' for a reward of the kit, or "
                 "strict.__name__ = 'strict' for a function."
             )
-        own_weight = _attribute(reward, "weight", default=1.0)
-        weights[name] = weight_as_float(changed.get(name, own_weight), name)
-    unknown = changed.keys() - weights.keys()
-    if unknown:
-        names = ", ".join(map(repr, unknown))
-        raise ValueError(
-            f"weights has {names}, which is no reward. The rewards are {list(weights)}."
-        )
+        weights[name] = weight_as_float(_attribute(reward, "weight", default=1.0), name)
     return weights

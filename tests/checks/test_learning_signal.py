@@ -171,9 +171,6 @@ def test_baseline_asks_a_function_what_is_right() -> None:
     ("name", "before"),
     [
         pytest.param("example turn", make([[PROSE] * 4] * 4, example=False), id="example"),
-        pytest.param("priming", make([[PROSE] * 4] * 4), id="priming"),
-        pytest.param("easier data", make([[WRONG] * 4] * 8, REWARDS[:1]), id="easier"),
-        pytest.param("harder data", make([[RIGHT] * 4] * 8), id="harder"),
         pytest.param(
             "longer completions",
             make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on"),
@@ -225,13 +222,7 @@ def test_advice_turn_of_a_conversation_is_no_example() -> None:
 
 def test_advice_without_format_proposes_no_length() -> None:
     before = make([[PROSE] * 4] * 4, truncated=PROSE, example=False)
-    assert not {"longer completions", "easier data"} & advice_names(before)
-
-
-def test_advice_counts_groups_that_differ_in_format_as_wrong() -> None:
-    before = make([[WRONG, PROSE]] * 8)
-    (advice,) = [one for one in before.advice if one.name == "easier data"]
-    assert "8 of 8 groups have no correct answer" in advice.reason
+    assert "longer completions" not in advice_names(before)
 
 
 def test_advice_on_length_claims_no_started_format() -> None:
@@ -267,19 +258,14 @@ IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
 )
 def test_choose_level_takes_signal_of_answers(monkeypatch, before: Baseline, reason: str) -> None:
     monkeypatch.setattr("grpo_nb.checks.levels.baseline", lambda *_, **__: before)
-    assert reason in choose_level(None, None, [None], REWARDS).sentence
-
-
-def test_advice_on_priming_names_the_recipe() -> None:
-    (advice,) = [one for one in make([[PROSE] * 4] * 4).advice if one.name == "priming"]
-    assert advice.code.startswith("SFTTrainer(")
+    assert reason in choose_level(None, None, [None], REWARDS, None).sentence
 
 
 def test_advice_finds_the_example_behind_a_call_without_text() -> None:
     before = make([[PROSE] * 4] * 4)
     call = {"role": "assistant", "content": None, "tool_calls": []}
     rows = [{**row, "prompt": [call, *row["prompt"]]} for row in before.rows]
-    assert "priming" in advice_names(dataclasses.replace(before, rows=rows))
+    assert advice_names(dataclasses.replace(before, rows=rows)) == set()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -291,16 +277,9 @@ def test_baseline_numbers_add_up(seed: int) -> None:
     few = generator.sample(pool, generator.randint(1, 3))
     before = make([[generator.choice(few) for _ in range(size)] for _ in range(count)])
     assert sum(before.counts.values()) == count == len(before.groups)
-    assert not {"easier data", "harder data"} <= advice_names(before)
 
     low, high = before.differing_interval
     assert 0 <= low <= before.counts["differs"] / count <= high <= 1
-
-    totals = list(before.scores.totals)
-    table = before.by_reward
-    means = [estimate.mean for estimate in table["mean"]]
-    assert sum(table["weight"] * means) == pytest.approx(sum(totals) / len(totals))
-    assert (table["differing_groups"] <= count).all()
 
 
 @pytest.mark.parametrize("seed", range(10))

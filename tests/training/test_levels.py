@@ -104,4 +104,4 @@ def test_choose_level_measures_a_single_task(loaded: tuple) -> None:
 
 def test_choose_level_without_levels_is_refused() -> None:
     with pytest.raises(ValueError, match="levels has no tasks"):
-        choose_level(None, None, [], REWARDS)
+        choose_level(None, None, [], REWARDS, None)
