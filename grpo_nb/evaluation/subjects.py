@@ -78,7 +78,7 @@ def locate_subjects(
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
-        ValueError: `"base"` or `"start"` without a run, or a GGUF file.
+        ValueError: `"base"` or `"start"` without a run.
         FileNotFoundError: There is no such folder or model.
         OSError: The Hub does not provide the model.
     """
@@ -105,11 +105,6 @@ def _locate(subject: Any) -> Subject:
         return RunModel(subject)
     if isinstance(subject, tuple) or subject in EARLIER_PARTS:
         return subject
-    if Path(subject).suffix == ".gguf":
-        raise ValueError(
-            f"{str(subject)!r} is a GGUF file, which llama.cpp answers. Get its answers with "
-            "complete_with_gguf, and grade them with gn.score, as in docs/guide/evaluate.md."
-        )
     # `open_run` refuses every folder that is not a run.
     with contextlib.suppress(FileNotFoundError):
         return RunModel(open_run(subject))

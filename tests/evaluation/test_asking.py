@@ -452,14 +452,6 @@ def test_system_prompt_that_the_template_leaves_out_is_refused(
         function(run)
 
 
-@pytest.mark.parametrize("function", [gn.evaluate, gn.compare])
-def test_gguf_file_is_refused_with_the_recipe(
-    task: gn.tasks.Task, function: Callable[..., Any]
-) -> None:
-    with pytest.raises(ValueError, match=r"'x\.gguf' is a GGUF file.*complete_with_gguf"):
-        function("x.gguf", task)
-
-
 def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:
     info = info_of({"right": 1.0})
     info["task"]["tools"] = ["search"]
