@@ -316,25 +316,20 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
 def shared_start(run: Run) -> Chat:
     """Return the messages with which all prompts of a run start, before their questions.
 
-    If the prompts have system messages of their own, return the system prompt of the format.
+    If the prompts have system messages of their own, or no question was held out, return the system
+    prompt of the format.
     """
-    prompts = [row["prompt"] for row in run.holdout]
-    # A task may hold out no questions. The prompts of its training start in the same way. A step
-    # can have a single prompt, so several are read.
-    if not prompts:
-        first_steps = [run.step(step) for step in run.steps[:10]]
-        prompts = [group.messages for step in first_steps for group in step.groups]
-    starts = [prompt[:-1] for prompt in prompts]
+    starts = [row["prompt"][:-1] for row in run.holdout]
     shared = []
     # The prompts of conversations have different lengths.
     for messages in zip(*starts, strict=False):
         if any(message != messages[0] for message in messages):
             break
         shared.append(messages[0])
-    has_system_prompts = any(split_system(prompt)[0] for prompt in prompts)
-    if has_system_prompts and not shared:
-        return [{"role": "system", "content": format_of(run).system_prompt()}]
-    return shared
+    is_without_system_prompt = starts != [] and not any(split_system(start)[0] for start in starts)
+    if shared or is_without_system_prompt:
+        return shared
+    return [{"role": "system", "content": format_of(run).system_prompt()}]
 
 
 def require_no_tools(run: Run, advice: str) -> None:

@@ -288,28 +288,10 @@ def test_own_system_prompts_are_replaced_by_that_of_the_format(run: gn.runs.Run)
     assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
-def test_run_without_held_out_rows_starts_as_in_training(run: gn.runs.Run) -> None:
-    start = shared_start(run)
+def test_run_without_held_out_rows_starts_with_the_format(run: gn.runs.Run) -> None:
     (run.path / "holdout.jsonl").write_text("")
-    assert shared_start(run) == start
-    assert start[0]["role"] == "system"
-
-
-def test_conversation_of_a_single_prompt_is_not_shared(run: gn.runs.Run) -> None:
-    (run.path / "holdout.jsonl").write_text("")
-    system, *_ = shared_start(run)
-    for step in run.steps:
-        rows = run.completions(step)
-        talk = [
-            {"role": "user", "content": f"I am {step}."},
-            {"role": "assistant", "content": "hi"},
-        ]
-        question = {"role": "user", "content": "What is 1 + 1?"}
-        # Each step has one prompt, with a conversation of its own.
-        rows["prompt"] = json.dumps([system, *talk, question])
-        rows["group"] = 0
-        rows.to_parquet(run.completions_file(step))
-    assert shared_start(run) == [system]
+    format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
+    assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
 def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
