@@ -81,7 +81,6 @@ def clean(
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: Kind | None = None,
-    argument: str = "",
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -92,14 +91,12 @@ def clean(
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
-        argument: The argument of `load_task` that the rows come from, if it is not `source`.
 
     Raises:
         ValueError: No rows, a role without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
-    described_as = argument or source.described_as
-    prefix = f"in {argument}, " if argument else ""
+    described_as = source.described_as
     if not source.rows:
         raise ValueError(
             f"{described_as} has no rows: a task needs at least two, one to train on and "
@@ -129,7 +126,7 @@ def clean(
         row = source.rows[number]
         cells = [f"{name}={in_line(row.get(name), 80)}" for name in column_of.values()]
         example = f"row {number}: {', '.join(cells)}"
-        changes.leave_out(prefix + reason, example)
+        changes.leave_out(reason, example)
         rows.pop(number, None)
     if not rows:
         raise ValueError(

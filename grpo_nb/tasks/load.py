@@ -138,7 +138,7 @@ def load_task(
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, argument="holdout")
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
         # A column may hold 3 in one source and "3" in the other.
