@@ -12,6 +12,7 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from jinja2 import TemplateError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
@@ -418,7 +419,13 @@ REFUSING = (
 SILENT = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
 
 
-@pytest.mark.parametrize("template", [REFUSING, SILENT], ids=["refused", "left out"])
+@pytest.mark.parametrize(
+    ("template", "error", "message"),
+    [
+        pytest.param(REFUSING, TemplateError, "System role not supported", id="refused"),
+        pytest.param(SILENT, ValueError, "leaves out the system prompt", id="left out"),
+    ],
+)
 @pytest.mark.parametrize(
     "function",
     [
@@ -426,11 +433,15 @@ SILENT = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% en
         pytest.param(lambda run: gn.ask(run, "?"), id="ask"),
     ],
 )
-def test_system_prompt_that_the_template_leaves_out_is_refused(
-    run: gn.runs.Run, template: str, function: Callable[[gn.runs.Run], Any]
+def test_system_prompt_that_the_template_does_not_render_is_refused(
+    run: gn.runs.Run,
+    template: str,
+    error: type[Exception],
+    message: str,
+    function: Callable[[gn.runs.Run], Any],
 ) -> None:
     (run.path / "chat_template.jinja").write_text(template)
-    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+    with pytest.raises(error, match=message):
         function(run)
 
 

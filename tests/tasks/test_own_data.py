@@ -398,18 +398,17 @@ def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
 
 
 def test_system_prompt_that_the_template_refuses_is_refused() -> None:
-    with pytest.raises(ValueError, match="chat template leaves out the system prompt") as refused:
+    with pytest.raises(TemplateError, match="System role not supported"):
         gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
-    assert isinstance(refused.value.__cause__, TemplateError)
-    assert "System role not supported" in str(refused.value.__cause__)
 
 
 def test_system_prompt_of_a_later_row_is_refused_too() -> None:
     rows = [{"prompt": [{"role": "user", "content": f"{n}?"}], "answer": "1"} for n in range(20)]
     rows[7]["prompt"].insert(0, {"role": "system", "content": "Answer."})
-    for template in (SILENT, GEMMA_2):
-        with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
-            gn.load_task(rows, tokenizer=tokenizer_with(template))
+    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+        gn.load_task(rows, tokenizer=tokenizer_with(SILENT))
+    with pytest.raises(TemplateError, match="System role not supported"):
+        gn.load_task(rows, tokenizer=tokenizer_with(GEMMA_2))
 
 
 def test_tokenizer_that_cannot_render_prompts_is_refused() -> None:
