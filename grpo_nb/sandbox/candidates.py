@@ -179,19 +179,10 @@ def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]
     # Two threads for each core, so that code that sleeps does not leave a core idle.
     threads = ThreadPoolExecutor(min(2 * usable_cores(), 32))
     try:
-        return list(threads.map(functools.partial(_run_or_try_again, limits=limits), candidates))
+        return list(threads.map(functools.partial(_run, limits=limits), candidates))
     finally:
         # After an interrupt nothing new is started, and what runs soon reaches its limits.
         threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _run_or_try_again(candidate: Candidate, limits: Limits) -> Outcome:
-    """Run one candidate, and a second time if the machine failed."""
-    outcome = _run(candidate, limits)
-    if outcome.status == "lost":
-        # The machine may have been out of memory for a moment.
-        outcome = _run(candidate, limits)
-    return outcome
 
 
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
