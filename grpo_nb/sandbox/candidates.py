@@ -106,8 +106,9 @@ def run_untrusted_batch(
         self_test.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
-            f"{'; '.join(isolation_failures)}. Code that is not isolated could read your files and "
-            "choose its own reward."
+            f"{'; '.join(isolation_failures)}. It takes Linux and libseccomp (apt-get install -y "
+            "libseccomp2). Code that is not isolated could read your files and choose its own "
+            "reward."
         )
     return _run_batch(candidates, limits or Limits())
 
@@ -127,9 +128,7 @@ def self_test() -> tuple[str, ...]:
     endless = Candidate(code="while True: pass")
     attacked, ended = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
     if attacked.status == "lost":
-        is_library_missing = "libseccomp.so" in attacked.error
-        hint = " (run apt-get install -y libseccomp2)" if is_library_missing else ""
-        return (f"{attacked.error}{hint}",)
+        return (attacked.error,)
     # dup2 fails with EBADF for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest_answer, *answers = attacked.answers
