@@ -77,6 +77,10 @@ def test_reward_for_programs_scores_as_the_page_says(monkeypatch: pytest.MonkeyP
     assert batches == [8]
 
 
+def test_reward_for_programs_scores_no_program_that_fails() -> None:
+    assert prints_right()(["no code"], [[{"stdin": "", "stdout": "None"}]]) == [0.0]
+
+
 def test_reward_for_programs_gives_no_score_if_the_machine_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
