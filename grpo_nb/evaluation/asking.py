@@ -223,7 +223,7 @@ def ask(
     Raises:
         FileNotFoundError: There is no such run, or it has no adapter yet.
         ValueError: There are no questions, the run was trained with tools, its model has been
-            trained since, or its chat template has no system role.
+            trained since, or its chat template leaves out the system prompt.
 
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')

@@ -7,7 +7,7 @@ import functools
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -26,8 +26,7 @@ from grpo_nb.evaluation.subjects import (
 )
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness
-from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.rewards.code import code_tests
+from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
 from grpo_nb.runs.run_folder import Run, all_trained_questions
 from grpo_nb.scoring.correct_answers import (
     Grader,
@@ -134,15 +133,17 @@ class Exam:
         if self.rewards:
             rewards = reward_list(self.rewards)
         elif self.run is not None:
-            rewards, missing = rewards_of_run(self.run)
-            if missing is not None:
-                name = missing["name"]
-                warn_user(
-                    f"The main reward of the run {self.run.name!r} is your function {name}(), but "
-                    "the folder of the run has only its source. So correctness() decides which "
-                    f"answers are correct, unless you write correct={name}."
-                )
-        return deciding_reward(rewards) or correctness()
+            rewards = rewards_of_run(self.run)
+        reward = deciding_reward(rewards)
+        if isinstance(reward, RecordedReward):
+            name = reward.__name__
+            warn_user(
+                f"The main reward of the run {self.run.name!r} is your function {name}(), but "
+                "the folder of the run has only its source. So correctness() decides which "
+                f"answers are correct, unless you write correct={name}."
+            )
+            reward = None
+        return reward or correctness()
 
     def _grader(self, tokenizer: Any) -> Grader:
         """Return the grader. To find a function's full score, gold answers are scored with it."""
@@ -166,8 +167,9 @@ class Exam:
         is_shorter = self.decoding.max_completion_length < self.run.settings.max_completion_length
         if asked != own or is_shorter or self.samples > 1:
             return False
-        known, missing = rewards_of_run(self.run, self.deciding_reward)
-        record = missing or record_of(deciding_reward(known) or correctness())
+        rewards = rewards_of_run(self.run, self.deciding_reward)
+        own = deciding_reward(rewards) or correctness()
+        record = own.record if isinstance(own, RecordedReward) else record_of(own)
         return _is_record_of(self.deciding_reward, record)
 
     # Asking and grading.
@@ -204,7 +206,7 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
-                    description=description_of(subject, self.rows),
+                    description=description_of(subject),
                     model_id=model_id_of(subject),
                     samples=self.samples,
                     temperature=decoding.temperature,
@@ -257,43 +259,35 @@ class Exam:
                 )
 
 
-class RewardsOfRun(NamedTuple):
-    """The rewards of a run, as far as they are known."""
+@dataclass(frozen=True, kw_only=True)
+class RecordedReward(Reward):
+    """A reward of which the folder of a run has only the record, such as a user's function."""
 
-    known: list[RewardFunction]
-    missing: Mapping[str, Any] | None = None
-    """Record of the function that decides what is correct, if it is not among `known`."""
+    record: Mapping[str, Any]
 
 
-def rewards_of_run(run: Run, given: RewardFunction | None = None) -> RewardsOfRun:
-    """Return the rewards of a run from memory, or the rewards of the kit from its records.
+def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[RewardFunction]:
+    """Return the rewards of a run from memory, or from their records if it was reopened.
 
     Args:
         run: A run. If it was opened from its folder, its functions are not in memory.
         given: A reward in memory that may be one of the run.
     """
     if run.rewards:
-        return RewardsOfRun(run.rewards)
-    highest = max(run.weights.values(), default=0.0)
-    known = []
-    functions = []
+        return run.rewards
+    rewards = []
     for record in run.info["rewards"]:
         reward = rebuild_reward(record)
+        if reward is None:
+            reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
+            if record.get("kind") == "judge":
+                # Like a relative reward, a judge never decides.
+                reward = relative(reward)
         # A record does not show that a user's class compares the answer slot.
         if isinstance(given, SlotReward) and _is_record_of(given, record):
             reward = given
-        if reward is not None:
-            known.append(reward)
-        # As in `deciding_reward`. A judge cannot be rebuilt either, but it never decides.
-        may_decide = record["weight"] == highest and record.get("kind") != "judge"
-        if may_decide and (reward is None or isinstance(reward, code_tests)):
-            functions.append((reward, record))
-    if not functions or any(isinstance(reward, SlotReward) for reward in known):
-        return RewardsOfRun(known)
-    if len(functions) > 1:
-        return RewardsOfRun([])  # Of several functions with the highest weight none decides.
-    ((reward, record),) = functions
-    return RewardsOfRun(known) if reward is not None else RewardsOfRun([], missing=record)
+        rewards.append(reward)
+    return rewards
 
 
 def _is_record_of(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
@@ -322,25 +316,20 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
 def shared_start(run: Run) -> Chat:
     """Return the messages with which all prompts of a run start, before their questions.
 
-    If the prompts have system messages of their own, return the system prompt of the format.
+    If the prompts have system messages of their own, or no question was held out, return the system
+    prompt of the format.
     """
-    prompts = [row["prompt"] for row in run.holdout]
-    # A task may hold out no questions. The prompts of its training start in the same way. A step
-    # can have a single prompt, so several are read.
-    if not prompts:
-        first_steps = [run.step(step) for step in run.steps[:10]]
-        prompts = [group.messages for step in first_steps for group in step.groups]
-    starts = [prompt[:-1] for prompt in prompts]
+    starts = [row["prompt"][:-1] for row in run.holdout]
     shared = []
     # The prompts of conversations have different lengths.
     for messages in zip(*starts, strict=False):
         if any(message != messages[0] for message in messages):
             break
         shared.append(messages[0])
-    has_system_prompts = any(split_system(prompt)[0] for prompt in prompts)
-    if has_system_prompts and not shared:
-        return [{"role": "system", "content": format_of(run).system_prompt()}]
-    return shared
+    is_without_system_prompt = starts != [] and not any(split_system(start)[0] for start in starts)
+    if shared or is_without_system_prompt:
+        return shared
+    return [{"role": "system", "content": format_of(run).system_prompt()}]
 
 
 def require_no_tools(run: Run, advice: str) -> None:

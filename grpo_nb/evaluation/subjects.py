@@ -78,7 +78,7 @@ def locate_subjects(
         run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
-        ValueError: `"base"` or `"start"` without a run, or a GGUF file.
+        ValueError: `"base"` or `"start"` without a run.
         FileNotFoundError: There is no such folder or model.
         OSError: The Hub does not provide the model.
     """
@@ -105,11 +105,6 @@ def _locate(subject: Any) -> Subject:
         return RunModel(subject)
     if isinstance(subject, tuple) or subject in EARLIER_PARTS:
         return subject
-    if Path(subject).suffix == ".gguf":
-        raise ValueError(
-            f"{str(subject)!r} is a GGUF file, which llama.cpp answers. Get its answers with "
-            "complete_with_gguf, and grade them with gn.score, as in docs/guide/evaluate.md."
-        )
     # `open_run` refuses every folder that is not a run.
     with contextlib.suppress(FileNotFoundError):
         return RunModel(open_run(subject))
@@ -181,26 +176,19 @@ def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
             yield model, tokenizer
 
 
-def description_of(subject: Subject, questions: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on where a model is from, and on its advantage on these questions."""
+def description_of(subject: Subject) -> str:
+    """Return a sentence on where a model is from."""
     if isinstance(subject, tuple):
         return "A model in memory, as it is."
     if isinstance(subject, str):
         return f"The model {name_of(subject)}, with its own tokenizer and chat template."
     run = subject.run
-    keeps_best = run.best is not None and run.settings.keep_adapter == "best"
-    if subject.part == "adapter" and keeps_best and _chose_best_on(questions, run):
+    if subject.part == "adapter" and run.settings.keep_adapter == "best":
         return (
-            f"The adapter of the run {run.name}. It is the best of several by its score on some of "
-            "these questions, so its score here is a little too high."
+            f"The adapter of the run {run.name}. It is the best of several by its score on the "
+            "held-out questions of the run, so its score on these is a little too high."
         )
     return PART_IN_WORDS[subject.part].format(run.name)
-
-
-def _chose_best_on(questions: Sequence[Mapping[str, Any]], run: Run) -> bool:
-    """Return True if a run that keeps its best adapter chose it by some of these questions."""
-    scored = {row["question"] for row in run.holdout[: run.settings.holdout_questions]}
-    return any(row["question"] in scored for row in questions)
 
 
 @contextlib.contextmanager

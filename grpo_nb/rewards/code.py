@@ -113,7 +113,7 @@ class code_tests(Reward):
     printing a verdict.
 
     The same code always gets the same score: random numbers and the order of sets are fixed, and
-    time is measured as processor time. The score is None if the sandbox itself failed twice.
+    time is measured as processor time. The score is None if the sandbox itself failed.
 
     Args:
         column: The data column with the tests; `read_tests` describes its cells.

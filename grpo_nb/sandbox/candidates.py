@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import DEVNULL, PIPE
 from typing import IO, Any
 
 from grpo_nb.core.problems import EnvironmentProblem
@@ -51,7 +51,7 @@ _ATTACKS = {
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
-# The kernel closes the pipes of a process a moment before the process counts as ended.
+# The kernel closes the pipe of a process a moment before the process counts as ended.
 _END_SECONDS = 0.1
 # Attack: pages that lie far apart in the address space need page tables of twice their own size.
 # No limit of the kernel counts page tables. Defence: this process reads their size again and again,
@@ -61,19 +61,18 @@ _MEMORY_PER_PAGE_TABLES = 16
 
 
 def run_untrusted(
-    code: str, calls: Sequence[Call] = (), *, stdin: str | None = None, limits: Limits | None = None
+    code: str, calls: Sequence[Call] = (), *, limits: Limits | None = None
 ) -> Outcome:
     """Run generated Python code and return the outcome.
 
-    The code is either called or run as a program with standard input. It has no files, network,
-    environment, new processes or other programs, and can import the standard library. An error of
-    the code is in the outcome, and is not raised. Compare the answers in the caller: the
-    code cannot copy an expected value that it never sees.
+    The code has no files, network, environment, new processes or other programs, and can import the
+    standard library. An error of the code is in the outcome, and is not raised. Compare the answers
+    in the caller: the code cannot copy an expected value that it never sees. What the code prints
+    is lost.
 
     Args:
         code: Untrusted Python source.
         calls: Functions of the code to call, in one process, in order.
-        stdin: If given, run the code as a program that reads this text.
         limits: Time, memory and output.
 
     Raises:
@@ -83,9 +82,7 @@ def run_untrusted(
     >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
     5
     """
-    (outcome,) = run_untrusted_batch(
-        [Candidate(code=code, calls=calls, stdin=stdin)], limits=limits
-    )
+    (outcome,) = run_untrusted_batch([Candidate(code=code, calls=calls)], limits=limits)
     return outcome
 
 
@@ -109,8 +106,9 @@ def run_untrusted_batch(
         self_test.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
-            f"{'; '.join(isolation_failures)}. Code that is not isolated could read your files and "
-            "choose its own reward."
+            f"{'; '.join(isolation_failures)}. It takes Linux and libseccomp (apt-get install -y "
+            "libseccomp2). Code that is not isolated could read your files and choose its own "
+            "reward."
         )
     return _run_batch(candidates, limits or Limits())
 
@@ -130,9 +128,7 @@ def self_test() -> tuple[str, ...]:
     endless = Candidate(code="while True: pass")
     attacked, ended = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
     if attacked.status == "lost":
-        is_library_missing = "libseccomp.so" in attacked.error
-        hint = " (run apt-get install -y libseccomp2)" if is_library_missing else ""
-        return (f"{attacked.error}{hint}",)
+        return (attacked.error,)
     # dup2 fails with EBADF for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest_answer, *answers = attacked.answers
@@ -182,19 +178,10 @@ def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]
     # Two threads for each core, so that code that sleeps does not leave a core idle.
     threads = ThreadPoolExecutor(min(2 * usable_cores(), 32))
     try:
-        return list(threads.map(functools.partial(_run_or_try_again, limits=limits), candidates))
+        return list(threads.map(functools.partial(_run, limits=limits), candidates))
     finally:
         # After an interrupt nothing new is started, and what runs soon reaches its limits.
         threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _run_or_try_again(candidate: Candidate, limits: Limits) -> Outcome:
-    """Run one candidate, and a second time if the machine failed."""
-    outcome = _run(candidate, limits)
-    if outcome.status == "lost":
-        # The machine may have been out of memory for a moment.
-        outcome = _run(candidate, limits)
-    return outcome
 
 
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
@@ -202,7 +189,6 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     job = {
         "code": candidate.code,
         "calls": [(call.function, list(call.args), dict(call.kwargs)) for call in candidate.calls],
-        "is_program": candidate.stdin is not None,
         "modules": modules_of(candidate.code),
         "cpu_seconds": limits.cpu_seconds,
         "memory_mib": limits.memory_mib,
@@ -217,18 +203,17 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         # Some interpreters do not start without it.
         "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
     }
-    stdin = (candidate.stdin or "").encode("utf-8", "surrogatepass")
     try:
         with open(os.memfd_create("job"), "wb+") as file:
-            file.write(marshal.dumps(job) + stdin)
+            file.write(marshal.dumps(job))
             file.seek(0)
             child = subprocess.Popen(
-                command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment
+                command, stdin=file, stdout=DEVNULL, stderr=PIPE, cwd="/", env=environment
             )
     except OSError as error:
         return lost_outcome(candidate, f"no process can be started: {error}")
-    with child.stdout, child.stderr:
-        written, reached_limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
+    with child.stderr:
+        report, reached_limit = _read_until_end(child.stderr, limits, child.pid)
     has_ended = not reached_limit and _ends_by_itself(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
@@ -241,13 +226,13 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         return lost_outcome(candidate, "the system killed it: it may be out of memory")
     if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
         reached_limit = "processor time"
-    return outcome_of(candidate, *written, reached_limit, child.returncode)
+    return outcome_of(candidate, report, reached_limit, child.returncode)
 
 
 def _ends_by_itself(pid: int) -> bool:
-    """Return True if a process that has closed its pipes ends within a moment.
+    """Return True if a process that has closed its pipe ends within a moment.
 
-    A process can also close its pipes and run on.
+    A process can also close its pipe and run on.
     """
     deadline = time.monotonic() + _END_SECONDS
     while time.monotonic() < deadline:
@@ -257,19 +242,16 @@ def _ends_by_itself(pid: int) -> bool:
     return False
 
 
-def _read_until_end(
-    pipes: Sequence[IO[bytes]], limits: Limits, pid: int
-) -> tuple[list[bytes], str]:
-    """Read pipes until all are closed or a limit is reached; return their content and the limit."""
+def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, str]:
+    """Read a pipe until it is closed or a limit is reached; return its content and the limit."""
     # A bytearray grows in place, so that output of one byte at a time does not cost quadratic time.
-    written = {pipe: bytearray() for pipe in pipes}
+    content = bytearray()
     deadline = time.monotonic() + limits.wall_seconds
     next_poll = time.monotonic() + _POLL_SECONDS
     reached_limit = ""
     with selectors.DefaultSelector() as selector:
-        for pipe in pipes:
-            selector.register(pipe, selectors.EVENT_READ)
-        while selector.get_map() and not reached_limit:
+        selector.register(pipe, selectors.EVENT_READ)
+        while not reached_limit:
             now = time.monotonic()
             # The clock is read in each round: a pipe that is always ready lets no select time out.
             if now >= deadline:
@@ -279,15 +261,14 @@ def _read_until_end(
                 most_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
                 if _page_tables_mib(pid) > most_mib:
                     reached_limit = "memory, in page tables"
-            for key, _ in selector.select(max(0.0, min(deadline, next_poll) - now)):
-                chunk = os.read(key.fd, 1 << 16)
-                content = written[key.fileobj]
+            if selector.select(max(0.0, min(deadline, next_poll) - now)):
+                chunk = os.read(pipe.fileno(), 1 << 16)
                 content.extend(chunk)
                 if not chunk:
-                    selector.unregister(key.fileobj)
-                elif len(content) > limits.output_kib << 10:
+                    break
+                if len(content) > limits.output_kib << 10:
                     reached_limit = "output"
-    return [bytes(content) for content in written.values()], reached_limit
+    return bytes(content), reached_limit
 
 
 def _page_tables_mib(pid: int) -> float:

@@ -4,8 +4,8 @@ It imports the modules that the code will need, isolates itself, and only then r
 isolation is a list of the system calls that computing needs. None of them opens a
 file, creates a socket or a process, runs a program or reaches another process.
 
-Standard input holds the job, followed by the input of a program. Standard output belongs to the
-program. The original standard error carries the lines of the protocol.
+Standard input holds the job. The original standard error carries the lines of the protocol. What
+the code prints goes nowhere.
 """
 
 from __future__ import annotations
@@ -104,15 +104,12 @@ def main() -> None:
 
     No expected value is in this process.
     """
-    with open(0, "rb", buffering=0, closefd=False) as file:
-        # The job is from the notebook's own process, so it can be trusted. Without a buffer, the
-        # input of the program stays unread.
+    with open(0, "rb", closefd=False) as file:
+        # The job is from the notebook's own process, so it can be trusted.
         job = marshal.load(file)
     os.dup2(2, _REPORT)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (2,) if job["is_program"] else (1, 2):
-        os.dup2(nowhere, number)
-    os.closerange(_REPORT + 1, 256)
+    # Standard output goes nowhere. `subprocess` has closed all other descriptors.
+    os.dup2(1, 2)
     for name in job["modules"]:
         try:
             package, _, member = name.rpartition(".")
@@ -125,7 +122,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         return _send("not isolated", _error_text(error))
     _send("isolated", None)
-    module = types.ModuleType("__main__" if job["is_program"] else "candidate")
+    module = types.ModuleType("candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
         # The same code gives the same answers, and a reward the same score.
@@ -138,9 +135,8 @@ def main() -> None:
                 _send("value", eval(function, module.__dict__)(*args, **kwargs))
             except BaseException as error:
                 _send("error", _error_text(error))
-    # Threads, exit functions and output of a program end with the interpreter.
-    if not job["is_program"]:
-        os._exit(0)
+    # Without the threads and exit functions of the code.
+    os._exit(0)
 
 
 def _isolate(job: dict) -> None:

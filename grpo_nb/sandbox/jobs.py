@@ -37,7 +37,7 @@ class Limits:
     memory_mib: int = 512
     """Address space. The interpreter itself takes about 50 MiB."""
     output_kib: int = 256
-    """Size of the answers, and of the printed text."""
+    """Size of the answers."""
 
     def __post_init__(self) -> None:
         largest = 1 << 20
@@ -71,11 +71,10 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Code, and either calls of its functions or the standard input of a program."""
+    """Code, and calls of its functions."""
 
     code: str
     calls: Sequence[Call] = ()
-    stdin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,6 @@ class Outcome:
     """
     answers: tuple[CallResult, ...] = ()
     """One answer for each call, always."""
-    stdout: str = ""
-    """Text that a program printed; empty for calls."""
     error: str = ""
     """Reason for another status than `ok`; it may contain text of the candidate."""
 
@@ -115,7 +112,6 @@ def lost_outcome(candidate: Candidate, error: str) -> Outcome:
 
 def outcome_of(
     candidate: Candidate,
-    stdout: bytes,
     report: bytes,
     reached_limit: str,
     exit_code: int,
@@ -126,7 +122,6 @@ def outcome_of(
 
     Args:
         candidate: The candidate that was run.
-        stdout: Text that it printed.
         report: The lines of the protocol. All but the first may have been written by generated
             code.
         reached_limit: Name of the limit that it reached; empty if none.
@@ -171,7 +166,6 @@ def outcome_of(
     return Outcome(
         status=status,
         answers=(*answers, *missing),
-        stdout=stdout.decode("utf-8", "replace"),
         error=error,
     )
 

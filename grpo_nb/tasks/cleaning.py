@@ -81,7 +81,6 @@ def clean(
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: Kind | None = None,
-    argument: str = "",
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -92,14 +91,12 @@ def clean(
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
-        argument: The argument of `load_task` that the rows come from, if it is not `source`.
 
     Raises:
         ValueError: No rows, a role without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
-    described_as = argument or source.described_as
-    prefix = f"in {argument}, " if argument else ""
+    described_as = source.described_as
     if not source.rows:
         raise ValueError(
             f"{described_as} has no rows: a task needs at least two, one to train on and "
@@ -111,7 +108,7 @@ def clean(
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(names, columns or {}, described_as)
     answers = [row.get(column_of["answer"]) for row in source.rows]
-    are_lists_accepted = kind != "json" and _are_lists_of_texts(answers, changes)
+    are_lists_accepted = kind != "json" and _are_lists_of_texts(answers)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
@@ -129,7 +126,7 @@ def clean(
         row = source.rows[number]
         cells = [f"{name}={in_line(row.get(name), 80)}" for name in column_of.values()]
         example = f"row {number}: {', '.join(cells)}"
-        changes.leave_out(prefix + reason, example)
+        changes.leave_out(reason, example)
         rows.pop(number, None)
     if not rows:
         raise ValueError(
@@ -181,27 +178,16 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 # How rows are read.
 
 
-def _are_lists_of_texts(cells: Iterable[Any], changes: Changes) -> bool:
+def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
     """Return True if the lists in a column hold only texts. Some may be empty, not all.
 
-    None and NaN do not count as items. If only some lists hold only texts, a note says so.
+    None and NaN do not count as items.
     """
-    text_lists = []
-    other_lists = []
+    items = []
     for cell in cells:
-        if not isinstance(cell, (list, tuple)):
-            continue
-        items = [item for item in cell if isinstance(item, str) or _is_filled(item)]
-        if not all(isinstance(item, str) for item in items):
-            other_lists.append(cell)
-        elif items:
-            text_lists.append(cell)
-    if text_lists and other_lists:
-        changes.note(
-            "lists of answers were read as JSON, because some items are not texts, as in "
-            f"{in_line(other_lists[0], 80)}. If each item of a list is right, make all items texts"
-        )
-    return text_lists != [] and not other_lists
+        if isinstance(cell, (list, tuple)):
+            items += [item for item in cell if isinstance(item, str) or _is_filled(item)]
+    return items != [] and all(isinstance(item, str) for item in items)
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) -> TaskRow:

@@ -138,7 +138,7 @@ def load_task(
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind, argument="holdout")
+        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
         # A column may hold 3 in one source and "3" in the other.
@@ -159,10 +159,10 @@ def load_task(
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
     # A message that calls a tool may have no content.
     example_texts = [turn.get("content") or "" for turn in example_turns(example, format)]
+    train = _without(train, example_texts, "that the example shows", changes)
+    held_out = _without(held_out, example_texts, "that the example shows", changes)
     if is_size:
-        train, held_out = _split(train, holdout, seed, example_texts)
-    else:
-        held_out = _without(held_out, example_texts, "in holdout, that the example shows", changes)
+        train, held_out = _split(train, holdout, seed)
     if not train or not held_out:
         raise ValueError(
             f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -194,13 +194,8 @@ def load_task(
 # The held-out part.
 
 
-def _split(
-    rows: TaskRows, holdout: float, seed: int, example_texts: Iterable[str]
-) -> tuple[TaskRows, TaskRows]:
-    """Return training and held-out rows; questions with the same key are in the same part.
-
-    Questions that the example has shown are never held out.
-    """
+def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRows]:
+    """Return training and held-out rows; questions with the same key are in the same part."""
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
     require_number("holdout", holdout, 0)
@@ -209,11 +204,10 @@ def _split(
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    example_keys = set(map(question_key, example_texts))
     held_keys: set[str] = set()
     held_count = 0
     for key in order:
-        if held_count < holdout and key not in example_keys:
+        if held_count < holdout:
             held_keys.add(key)
             held_count += rows_per_key[key]
     train: TaskRows = []

@@ -103,26 +103,16 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
     Most templates without a system role refuse such a message. Others leave it out silently.
 
     Raises:
-        ValueError: The template refuses the system message, or leaves it out.
-        TemplateError: The template refuses a prompt without a system message.
+        ValueError: The template leaves out the system message.
+        TemplateError: The template refuses the prompt.
     """
-    from jinja2 import TemplateError
-
-    system = split_system(prompt)[0]
-    refusal = None
-    try:
-        rendered = tokenizer.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
-        )
-    except TemplateError as error:
-        if not system:
-            raise
-        rendered = ""
-        refusal = error
-    for turn in system:
+    rendered = tokenizer.apply_chat_template(
+        prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
+    )
+    for turn in split_system(prompt)[0]:
         if turn["content"].strip() not in rendered:
             raise ValueError(
                 "the model's chat template leaves out the system prompt. Put the text of "
                 "format.system_prompt() before each question, in a column prompt: "
                 '[{"role": "user", "content": "..."}].'
-            ) from refusal
+            )

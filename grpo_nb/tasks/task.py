@@ -170,6 +170,7 @@ class Task(Shown):
         Raises:
             ValueError: No training prompt or no held-out prompt is short enough, or the chat
                 template leaves out the system prompt.
+            TemplateError: The chat template refuses a prompt.
         """
         prompts = [*self.train["prompt"], *self.holdout["prompt"]]
         # One prompt for each distinct system message stands for all.

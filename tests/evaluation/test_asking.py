@@ -12,6 +12,7 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from jinja2 import TemplateError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
@@ -288,28 +289,10 @@ def test_own_system_prompts_are_replaced_by_that_of_the_format(run: gn.runs.Run)
     assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
-def test_run_without_held_out_rows_starts_as_in_training(run: gn.runs.Run) -> None:
-    start = shared_start(run)
+def test_run_without_held_out_rows_starts_with_the_format(run: gn.runs.Run) -> None:
     (run.path / "holdout.jsonl").write_text("")
-    assert shared_start(run) == start
-    assert start[0]["role"] == "system"
-
-
-def test_conversation_of_a_single_prompt_is_not_shared(run: gn.runs.Run) -> None:
-    (run.path / "holdout.jsonl").write_text("")
-    system, *_ = shared_start(run)
-    for step in run.steps:
-        rows = run.completions(step)
-        talk = [
-            {"role": "user", "content": f"I am {step}."},
-            {"role": "assistant", "content": "hi"},
-        ]
-        question = {"role": "user", "content": "What is 1 + 1?"}
-        # Each step has one prompt, with a conversation of its own.
-        rows["prompt"] = json.dumps([system, *talk, question])
-        rows["group"] = 0
-        rows.to_parquet(run.completions_file(step))
-    assert shared_start(run) == [system]
+    format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
+    assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
 def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
@@ -436,7 +419,13 @@ REFUSING = (
 SILENT = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
 
 
-@pytest.mark.parametrize("template", [REFUSING, SILENT], ids=["refused", "left out"])
+@pytest.mark.parametrize(
+    ("template", "error", "message"),
+    [
+        pytest.param(REFUSING, TemplateError, "System role not supported", id="refused"),
+        pytest.param(SILENT, ValueError, "leaves out the system prompt", id="left out"),
+    ],
+)
 @pytest.mark.parametrize(
     "function",
     [
@@ -444,20 +433,16 @@ SILENT = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% en
         pytest.param(lambda run: gn.ask(run, "?"), id="ask"),
     ],
 )
-def test_system_prompt_that_the_template_leaves_out_is_refused(
-    run: gn.runs.Run, template: str, function: Callable[[gn.runs.Run], Any]
+def test_system_prompt_that_the_template_does_not_render_is_refused(
+    run: gn.runs.Run,
+    template: str,
+    error: type[Exception],
+    message: str,
+    function: Callable[[gn.runs.Run], Any],
 ) -> None:
     (run.path / "chat_template.jinja").write_text(template)
-    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+    with pytest.raises(error, match=message):
         function(run)
-
-
-@pytest.mark.parametrize("function", [gn.evaluate, gn.compare])
-def test_gguf_file_is_refused_with_the_recipe(
-    task: gn.tasks.Task, function: Callable[..., Any]
-) -> None:
-    with pytest.raises(ValueError, match=r"'x\.gguf' is a GGUF file.*complete_with_gguf"):
-        function("x.gguf", task)
 
 
 def test_ask_of_a_run_with_tools_names_compare(tmp_path: Path) -> None:

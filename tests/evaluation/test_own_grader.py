@@ -207,14 +207,15 @@ def test_function_beside_a_judge_of_a_reopened_run_is_named() -> None:
 
 
 def test_two_functions_of_a_reopened_run_leave_it_to_correctness() -> None:
-    exam = exam_of_reopened_run(trained_with=(brevity, everything, gn.rewards.code_tests()))
+    code_tests = gn.rewards.code_tests(weight=1.0)
+    exam = exam_of_reopened_run(trained_with=(brevity, everything, code_tests))
     assert exam.deciding_reward == gn.rewards.correctness()
 
 
 def test_function_beside_code_tests_of_a_reopened_run_is_not_its_main_one(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    exam = exam_of_reopened_run(trained_with=(brevity, gn.rewards.code_tests()))
+    exam = exam_of_reopened_run(trained_with=(brevity, gn.rewards.code_tests(weight=1.0)))
     assert exam.deciding_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
     assert not recwarn.list

@@ -161,15 +161,11 @@ def test_generation_config_is_restored(task: gn.tasks.Task, folder_with_habits: 
     assert model.generation_config.repetition_penalty == 5.0
 
 
-def test_best_adapter_is_noted_for_the_questions_that_chose_it() -> None:
-    own = [{"question": f"{i} + {i}?"} for i in range(4)]
-    run = SimpleNamespace(
-        name="kept",
-        best=object(),
-        settings=gn.preset("cpu", keep_adapter="best", holdout_every=1, holdout_questions=2),
-        holdout=own,
-    )
-    subject = RunModel(run)
-    assert "the best of several by its score" in description_of(subject, own[1:])
-    assert description_of(subject, own[2:]) == "The adapter of the run kept."
-    assert description_of(subject, [{"question": "9 + 9?"}]) == "The adapter of the run kept."
+@pytest.mark.parametrize(
+    ("keep_adapter", "is_noted"),
+    [pytest.param("best", True, id="best"), pytest.param("last", False, id="last")],
+)
+def test_best_adapter_is_noted(keep_adapter: str, is_noted: bool) -> None:
+    settings = gn.preset("cpu", keep_adapter=keep_adapter, holdout_every=1)
+    subject = RunModel(SimpleNamespace(name="kept", settings=settings))
+    assert ("the best of several by its score" in description_of(subject)) == is_noted

@@ -13,7 +13,7 @@ import grpo_nb as gn
 from grpo_nb.rewards import code
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Limits, Outcome
+from grpo_nb.sandbox.jobs import CallResult, Limits, Outcome
 from grpo_nb.tasks.formats import xml
 from tests.conftest import ROOT
 from tests.rewards.cases import CASES, KINDS, Case, slot
@@ -58,7 +58,9 @@ def prints_right() -> Callable:
 
 
 PROGRAMS = [{"stdin": "3 4", "stdout": "7"}, {"stdin": "1 1\n", "stdout": "2\n"}]
-ADDS = slot("print(sum(map(int, input().split())))")
+ADDS = slot(
+    "import math, sys\nprint(int(math.fsum(map(int, sys.stdin.read().split()))))\nsys.exit()"
+)
 
 
 def test_reward_for_programs_scores_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +77,15 @@ def test_reward_for_programs_scores_as_the_page_says(monkeypatch: pytest.MonkeyP
     assert batches == [8]
 
 
+def test_reward_for_programs_scores_no_program_that_fails() -> None:
+    assert prints_right()(["no code"], [[{"stdin": "", "stdout": "None"}]]) == [0.0]
+
+
 def test_reward_for_programs_gives_no_score_if_the_machine_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lost = [Outcome(status="ok", stdout="7"), Outcome(status="lost")]
+    lost = [Outcome(status="ok", answers=(CallResult("7", None),))]
+    lost.append(Outcome(status="lost", answers=(CallResult(),)))
     monkeypatch.setattr(gn.sandbox, "run_untrusted_batch", lambda batch: lost)
     assert prints_right()([ADDS], [PROGRAMS]) == [None]
 

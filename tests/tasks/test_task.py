@@ -276,18 +276,19 @@ def test_repr_html_is_escaped(tokenizer) -> None:
     )
 
 
-def test_question_of_the_example_is_not_held_out() -> None:
+def test_question_of_the_example_is_left_out() -> None:
     held = gn.load_task(LABELS).holdout[0]
     example = (held["question"] + " ", "It says so.", held["answer"])
     task = gn.load_task(LABELS, example=example)
-    assert held["question"] in questions(task.train)
+    assert held["question"] not in questions(task.train) | questions(task.holdout)
+    assert task.dropped == {"that the example shows": 1}
     assert len(task.holdout) == 8
 
 
 def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
     example = (LABELS[0]["question"], "It says so.", "sent")
     task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
-    assert task.dropped == {"in holdout, that the example shows": 1}
+    assert task.dropped == {"that the example shows": 1}
     assert list(task.holdout["question"]) == [LABELS[1]["question"]]
 
 
