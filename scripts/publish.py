@@ -24,8 +24,12 @@ PICTURE = re.compile(r"(?<=data:image/png;base64,)[A-Za-z0-9+/=]+")
 def packed(picture: bytes, colours: int = 128) -> bytes:
     """Return a PNG in few colours, a quarter of its size, with its transparent background."""
     image = Image.open(io.BytesIO(picture)).convert("RGBA")
-    # The only method of Pillow that keeps transparency.
-    few = image.quantize(colours, Image.Quantize.FASTOCTREE)
+    lowest_opacity, _ = image.getchannel("A").getextrema()
+    if lowest_opacity == 255:
+        few = image.convert("RGB").quantize(colours, Image.Quantize.MEDIANCUT)
+    else:
+        # The only method of Pillow that keeps transparency. It changes white and pale grey.
+        few = image.quantize(colours, Image.Quantize.FASTOCTREE)
     file = io.BytesIO()
     few.save(file, "PNG", optimize=True)
     return file.getvalue()
