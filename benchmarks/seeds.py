@@ -210,7 +210,7 @@ class SeedScores(Shown):
             row = [
                 name,
                 len(self.scores[name]),
-                f"{value:.3g} ({interval.low:.3g} to {interval.high:.3g})",
+                f"{value:.3f} ({interval.low:.3f} to {interval.high:.3f})",
             ]
             difference = self.differences.get(name)
             if difference is None:
@@ -218,9 +218,9 @@ class SeedScores(Shown):
             else:
                 low, high = difference.interval
                 row += [
-                    f"{difference.value:+.2g} ({low:+.2g} to {high:+.2g})",
-                    f"{difference.p_value:.2g}",
-                    f"{difference.smallest:.2g}",
+                    f"{difference.value:+.3f} ({low:+.3f} to {high:+.3f})",
+                    f"{difference.p_value:.4f}",
+                    f"{difference.smallest:.3f}",
                     difference.verdict,
                 ]
             rows.append(row)

@@ -29,6 +29,8 @@ from grpo_nb.core.processes import SPIN_VARIABLES
 # Label, column of metrics.jsonl and format of each number on the line of a training step.
 SHOWN = (("reward", "reward", ".2f"), ("KL", "kl", "z.3f"), ("seconds", "step_time", ".1f"))
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# The part of a line that a terminal overwrites, such as the earlier states of a progress bar.
+OVERWRITTEN = re.compile(r".*\r(?=[^\n])")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -46,6 +48,28 @@ def line_of_step(row: dict[str, Any]) -> str:
         shown = "not measured" if value is None else format(value, form)
         line += f"  {label} {shown}"
     return line
+
+
+def with_merged_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Return a cell's outputs, with what is printed between two displays as one output.
+
+    nbclient's own `coalesce_streams` would merge it across displays, and so change the order.
+    """
+    merged = []
+    streams: dict[str, nbformat.NotebookNode] = {}
+    for output in outputs:
+        if output.output_type != "stream":
+            streams = {}
+            merged.append(output)
+        elif output.name in streams:
+            streams[output.name].text += output.text
+        else:
+            streams[output.name] = output
+            merged.append(output)
+    for output in merged:
+        if output.output_type == "stream":
+            output.text = OVERWRITTEN.sub("", output.text)
+    return merged
 
 
 class TrainingProgress:
@@ -78,7 +102,6 @@ class Client(NotebookClient):
             notebook,
             timeout=None,
             kernel_name="python3",
-            coalesce_streams=True,
             store_widget_state=False,
             # nbclient waits 4 s for outputs, which is too short on a busy machine.
             iopub_timeout=120,
@@ -107,6 +130,7 @@ class Client(NotebookClient):
         finally:
             following.cancel()
             self.training.print_new_steps()
+            cell.outputs = with_merged_streams(cell.outputs)
             for output in cell.outputs:
                 data = output.get("data", {})
                 traceback = "\n".join(output.get("traceback", []))

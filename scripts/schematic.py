@@ -1,6 +1,6 @@
 """Draw docs/grpo.png, one GRPO step, and docs/loss.png, clipping and the KL term.
 
-    python scripts/schematic.py
+    PYTHONPATH=. python scripts/schematic.py
 
 The README and the first notebooks show them. The text is grey and the background transparent, so
 that light and dark pages can show it.
@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from grpo_nb.core import palette
 
 ROOT = Path(__file__).resolve().parent.parent
 GREY = "#767676"
@@ -76,17 +78,17 @@ def draw_loss() -> Figure:
     figure = Figure(figsize=(8, 2.9), facecolor="none", layout="constrained")
     gain, cost = figure.subplots(1, 2)
     ratio = numpy.linspace(0.5, 1.5, 101)
-    gain.plot(ratio, numpy.minimum(ratio, 1.2), color="#0072B2")
-    gain.plot(ratio, -numpy.maximum(ratio, 0.8), color="#D55E00")
-    gain.text(0.52, 0.85, "A = +1", color="#0072B2")
-    gain.text(0.52, -0.55, "A = \N{MINUS SIGN}1", color="#D55E00")
+    gain.plot(ratio, numpy.minimum(ratio, 1.2), color=palette.BLUE)
+    gain.plot(ratio, -numpy.maximum(ratio, 0.8), color=palette.VERMILION)
+    gain.text(0.52, 0.85, "A = +1", color=palette.BLUE)
+    gain.text(0.52, -0.55, "A = \N{MINUS SIGN}1", color=palette.VERMILION)
     flat = "flat: no push"
-    gain.text(1.35, 1.27, flat, ha="center", va="bottom", color="#0072B2", fontsize=8.5)
-    gain.text(0.65, -0.87, flat, ha="center", va="top", color="#D55E00", fontsize=8.5)
+    gain.text(1.35, 1.27, flat, ha="center", va="bottom", color=palette.BLUE, fontsize=8.5)
+    gain.text(0.65, -0.87, flat, ha="center", va="top", color=palette.VERMILION, fontsize=8.5)
     gain.set_ylim(top=1.55)
     gain.set(title="Clipping", xlabel="ratio \N{GREEK SMALL LETTER RHO}", ylabel="gain of a token")
     difference = numpy.linspace(-1.5, 1.5, 101)
-    cost.plot(difference, numpy.exp(difference) - difference - 1, color="#009E73")
+    cost.plot(difference, numpy.exp(difference) - difference - 1, color=palette.GREEN)
     cost.set(title="KL term", xlabel=r"$d = \log\,p_{ref} - \log\,p$", ylabel="cost of a token")
     for axes in (gain, cost):
         axes.set_facecolor("none")

@@ -91,7 +91,7 @@ class Agreement(Shown):
             scores = map(as_score, (row.person, row.judge, row.difference))
             texts = map(as_written, (row.question, row.completion, row.words))
             differences.append((*scores, *texts))
-        yield Table(differences, list(self.table), wide=(3, 4, 5))
+        yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))
 
 
 def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:

@@ -5,17 +5,16 @@ their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders
 """
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.words import displayable
 
-_CELL = "text-align:{align};vertical-align:top;padding:0.3em 0.7em"
-# JupyterLab gives `pre` a background and breaks lines inside of words.
-_PREFORMATTED = (
-    "margin:0;white-space:pre-wrap;background:none;word-break:normal;overflow-wrap:break-word"
-)
+_CELL = "text-align:{align};vertical-align:top;padding:0.3em 0.7em;overflow-wrap:break-word"
+# Spaces that HTML would drop: those at the start of a line and all but the last of several.
+_DROPPED_SPACES = re.compile(r"^ | (?= )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,9 @@ def code(text: Any) -> Html:
 
 def as_written(text: str) -> Html:
     """Return a cell with a text's own line breaks; in plain text, the text's Python literal."""
-    return Html(repr(text), f"<pre style='{_PREFORMATTED}'>{escaped(text)}</pre>")
+    # No `pre`: where a page removes styles, it breaks lines inside of words.
+    markup = _DROPPED_SPACES.sub("&nbsp;", escaped(text.expandtabs(4)))
+    return Html(repr(text), markup.replace("\n", "<br>"))
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,13 @@ class Table:
         return f"<table>{head}<tbody>{body}</tbody></table>"
 
     def _html_row(self, row: Sequence[Any], tag: str) -> str:
-        cells = [
-            f"<{tag} style='{self._style(index)}'>{as_part(cell).html()}</{tag}>"
-            for index, cell in enumerate(row)
-        ]
+        cells = []
+        for index, cell in enumerate(row):
+            content = as_part(cell).html()
+            # Pages that remove styles align cells at the right, except for what is in such a `div`.
+            if index not in self.right:
+                content = f'<div align="left">{content}</div>'
+            cells.append(f"<{tag} style='{self._style(index)}'>{content}</{tag}>")
         return f"<tr>{''.join(cells)}</tr>"
 
     def _style(self, column: int) -> str:

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
-from grpo_nb.core.tables import Part, Shown, Table, bold, code
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, in_line, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
@@ -138,7 +138,10 @@ class Export(Shown):
         yield bold(self.path)
         yield Table(rows, head=("result", "check", "measured"), narrow=(0,))
         yield self.sentence
-        yield code("print(exported.usage)  # how to use it elsewhere")
+        yield Html(
+            ".usage has the commands that serve it elsewhere.",
+            "<code>.usage</code> has the commands that serve it elsewhere.",
+        )
 
 
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:

@@ -27,6 +27,12 @@ from grpo_nb.tasks.tools import Tool, Tools
 if TYPE_CHECKING:
     from datasets import Dataset
 
+_BOX = (
+    "margin:0;padding:6px 8px;border-radius:4px;background:rgba(128,128,128,.09);"
+    "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
+)
+_IN_BOX = "padding:0;background:none;color:inherit"
+
 
 @dataclass(frozen=True, repr=False)
 class Task(Shown):
@@ -255,4 +261,8 @@ class Task(Shown):
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
         )
-        yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
+        # Only `code` has a monospaced font on the pages of notebooks.
+        yield Html(
+            rendered,
+            f"<pre style='{_BOX}'><code style='{_IN_BOX}'>{escaped(rendered)}</code></pre>",
+        )

@@ -229,4 +229,6 @@ def test_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: La
     assert row_on(page) == row
     assert page.run(INJECTED) is None
     assert page.find(".gn-scores").is_displayed()
+    height = "return getComputedStyle(document.querySelector('.gn-prompt')).maxHeight"
+    assert page.run(height) == "none", "the end of the prompt, the question itself, is visible"
     assert "Run the notebook to use it" in page.text(".gn-lab")

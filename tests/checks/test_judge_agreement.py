@@ -73,6 +73,10 @@ def test_agreement_table_starts_with_the_largest_difference(tmp_path: Path) -> N
     assert len(measured.table) == 41
     assert first[["person", "judge", "question"]].to_list() == [1, 4, "Off?"]
     assert "Off?" in measured._repr_html_()
+    assert (
+        "text-align:right"
+        in re.search(r"<th style='([^']*)'>difference</th>", measured._repr_html_())[1]
+    )
 
 
 EQUAL = [{**row, "score": 3} for row in LABELS]

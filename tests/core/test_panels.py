@@ -1,5 +1,7 @@
 """Panels show the errors of their callbacks, and can be read on a page without widgets."""
 
+import re
+
 import pytest
 
 from grpo_nb.core.panels import Panel, empty_view, in_panel
@@ -66,6 +68,13 @@ def panel() -> SmallPanel:
 @pytest.mark.parametrize("text", ["<b>seen</b>", "Small &amp; low", ">Found<"])
 def test_page_without_widgets_shows_title_and_views(text: str, panel: SmallPanel) -> None:
     assert text in panel._repr_mimebundle_()["text/html"]
+
+
+def test_page_without_styles_keeps_its_hierarchy(panel: SmallPanel) -> None:
+    page = panel._repr_mimebundle_()["text/html"]
+    elements = re.sub(r' [a-z-]+="[^"]*"', "", page)
+    assert "<b><big>Small &amp; low</big></b>" in elements
+    assert re.search(r"<hr>\s*<div><div><b>Found</b></div>", elements)
 
 
 def test_page_without_widgets_leaves_out_empty_views(panel: SmallPanel) -> None:

@@ -1,8 +1,10 @@
 """Parts of a report as plain text and as HTML, whatever text is in them."""
 
+import re
+
 import pytest
 
-from grpo_nb.core.tables import Html, Shown, Table, bold, code
+from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, code
 
 HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
 
@@ -66,8 +68,20 @@ def test_html_keeps_markup_of_parts(markup: str, page: str) -> None:
 
 
 def test_html_leaves_out_empty_parts(page: str) -> None:
-    assert page.count("<div") == 5
+    assert page.count("<div style=") == 5
 
 
 def test_html_has_head_and_rows(page: str) -> None:
     assert page.count("<tr>") == 3
+
+
+def test_html_without_styles_aligns_only_numbers_at_the_right(page: str) -> None:
+    elements = re.sub(r" style='[^']*'", "", page)
+    assert '<th><div align="left">name</div></th><th>value</th>' in elements
+    assert '<td><div align="left">long name</div></td><td>22</td>' in elements
+
+
+def test_text_as_written_keeps_lines_and_indents_without_styles() -> None:
+    shown = as_written("if a  < b:\n    c\n\n\td").html()
+    nbsp = "&nbsp;"
+    assert shown == f"if a{nbsp} &lt; b:<br>{3 * nbsp} c<br><br>{3 * nbsp} d"

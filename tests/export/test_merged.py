@@ -216,6 +216,7 @@ def test_verification_without_memory_compares_weights(
     assert found["checks"][WEIGHTS]
     assert found["checks"]["tokens"] is None
     shown = repr(export.Export(merged.path, {**merged.verification, **found}))
+    assert "exported" not in shown.splitlines()[-1], "no variable has to have this name"
     assert re.search(
         r"not made +tokens +not measured, because no memory is free for the model here", shown
     )

@@ -1,10 +1,12 @@
 """Check the views of the reward lab, which are plain functions of data."""
 
+import re
+
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.lab.examples import example_completions
-from grpo_nb.lab.views import Mark, marks_of, split_at_marks
+from grpo_nb.lab.views import Mark, marks_of, marks_view, scores_view, split_at_marks
 from grpo_nb.rewards import correctness, xml_format, xml_tags
 from grpo_nb.tasks import formats
 from tests.support.lab_controls import page_html
@@ -24,6 +26,28 @@ TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]
 def test_mark_shows_what_the_part_earned(earned: float, css_class: str, words: str) -> None:
     (mark,) = marks_of(correctness(), "right", earned, "<answer>7</answer>")
     assert (mark.css_class, mark.title) == (css_class, f"right: answer slot, {words}")
+
+
+@pytest.mark.parametrize(
+    ("weight", "answer", "element"),
+    [
+        pytest.param(1.0, "7", "mark", id="earned"),
+        pytest.param(1.0, "8", "u", id="nothing"),
+        pytest.param(-1.0, "7", "del", id="lost"),
+    ],
+)
+def test_marks_differ_on_a_page_without_styles(weight: float, answer: str, element: str) -> None:
+    reward = correctness(weight=weight)
+    scores = gn.score([reward], [f"<answer>{answer}</answer>"], {"answer": "7"})
+    view = re.sub(r' (class|style|title)="[^"]*"', "", marks_view(scores, [reward]))
+    assert f"<{element}>{answer}</{element}>" in view
+
+
+def test_texts_of_the_table_stay_at_the_left_without_styles() -> None:
+    scores = gn.score([correctness()], ["<answer>8</answer>"], {"answer": "7"})
+    view = scores_view(scores)
+    for text in ("Completion", "&lt;answer&gt;8&lt;/answer&gt;", "In training", "not moved"):
+        assert f'<div align="left">{text}</div>' in view
 
 
 def test_reward_without_a_score_marks_nothing() -> None:

@@ -50,6 +50,14 @@ def test_failing_cell_is_shown_and_executed_cells_are_kept(tmp_path: Path) -> No
     assert executed(tmp_path).cells[2].outputs[0].output_type == "error"
 
 
+def test_output_keeps_the_order_of_prints_and_displays(tmp_path: Path) -> None:
+    cell = "print('before')\nprint('also')\ndisplay('table')\nprint('after')"
+    assert start(tmp_path, cell).wait(120) == 0
+    outputs = executed(tmp_path).cells[1].outputs
+    shown = [output.get("text") or output.data["text/plain"] for output in outputs]
+    assert shown == ["before\nalso\n", "'table'", "after\n"]
+
+
 def test_values_for_settings_are_set_and_others_refused(tmp_path: Path) -> None:
     running = start(tmp_path, PARAMETERS, "print(WORD, NUMBER)", values=(r"WORD=r'\d'", "NUMBER=2"))
     assert r"    \d 2" in running.communicate()[0].splitlines()

@@ -41,6 +41,14 @@ def test_pairing_shows_what_the_spread_of_seeds_hides() -> None:
     assert shuffled.differences["b"].smallest > 3 * one.smallest
 
 
+def test_table_has_the_same_digits_in_every_row() -> None:
+    a = dict(enumerate([0.4, 0.41, 0.42, 0.4]))
+    b = dict(enumerate([1, 1.13, 1.2, 1]))
+    shown = repr(SeedScores({"a": a, "b": b}))
+    assert "0.405 (0.400 to 0.420)" in shown
+    assert "1.065 (1.000 to 1.200)  +0.660 (+0.600 to +0.780)  0.1250  0.161" in shown
+
+
 def test_difference_of_equal_groups_is_rarely_claimed() -> None:
     draw = numpy.random.default_rng(0)
     pairs = (

@@ -264,6 +264,12 @@ def test_fit_counts_prompts_that_are_too_long(
         task.fit(tokenizer, 8)
 
 
+def test_prompt_has_a_monospaced_font_without_styles(tokenizer) -> None:
+    rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
+    shown = gn.load_task(rows, holdout=1, tokenizer=tokenizer)._repr_html_()
+    assert "<pre><code>&lt;|im_start|&gt;" in re.sub(" style='[^']*'", "", shown)
+
+
 def test_repr_html_is_escaped(tokenizer) -> None:
     rows = [{"question": f"<script>alert({i})</script>", "answer": "<b>"} for i in range(3)]
     for options in ({}, {"tokenizer": tokenizer}):
