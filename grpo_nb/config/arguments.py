@@ -118,6 +118,8 @@ _REASONS = {
     "save_total_limit save_only_model save_on_each_node": "the kit saves and keeps checkpoints "
     "itself, so it would do nothing: the setting is save_steps",
     "logging_strategy": "a run is recorded by steps: set logging_steps in extra",
+    "use_adaptive_entropy entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target": "a "
+    "checkpoint has no state for it, so a resumed run would differ: set entropy_coef, a constant",
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
     "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
     # Names that people know from elsewhere, which GRPOConfig does not have.
