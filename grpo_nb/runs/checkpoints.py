@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
-from grpo_nb.core.problems import error_chain
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
@@ -178,15 +177,3 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return True if an error, or its cause, is a full disk or a used-up quota.
-
-    Only the error number counts, because the message may quote any text.
-    """
-    return any(
-        cause.errno in FULL_DISK_ERRNOS
-        for cause in error_chain(error)
-        if isinstance(cause, OSError)
-    )
