@@ -217,12 +217,7 @@ def _newest_run(root: Path) -> Run | None:
     """
     runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
     # Of runs that started in the same second, the last name counts.
-    try:
-        runs_by_start = sorted(runs, key=lambda run: run.started)
-    except ValueError as error:
-        raise ValueError(
-            f"{error} To resume another run, name it. To start a new one, pass resume=None."
-        ) from error
+    runs_by_start = sorted(runs, key=lambda run: run.started)
     return open_run(runs_by_start[-1].path) if runs_by_start else None
 
 

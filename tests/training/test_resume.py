@@ -353,10 +353,7 @@ def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) ->
     """Otherwise an older run would be resumed, or returned as if it were the newest."""
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.raises(
-        ValueError,
-        match=r"b/run\.json is damaged.*started Field required.*name it.*pass resume=None",
-    ):
+    with pytest.raises(ValueError, match=r"b/run\.json is damaged.*started Field required"):
         find_run(settings, None, "auto")
     with pytest.raises(ValueError, match="started Field required"):
         find_run(settings, "b", "auto")
