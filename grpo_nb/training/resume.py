@@ -170,7 +170,8 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
 
     Raises:
         ValueError: Another process trains the run; the message names it.
-        PermissionError: The lock file belongs to another user, or is read-only.
+        PermissionError: The lock file belongs to another user, or is read-only. If nobody trains
+            the run now, it can be deleted.
     """
     try:
         locks.enter_context(locked(folder))
@@ -180,11 +181,6 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
             "would overwrite each other's steps. Wait until that process has ended, or end it, and "
             "run this cell again. To start another run, pass resume=None and another name."
         ) from None
-    except PermissionError as error:
-        raise PermissionError(
-            f"{error}. This file belongs to another user, or is read-only. If nobody trains the "
-            f"run {folder.name!r} now, delete the file and run this cell again."
-        ) from error
 
 
 def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:

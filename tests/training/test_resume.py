@@ -323,22 +323,6 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
         assert (run.path / ".lock").is_file()
 
 
-def test_lock_file_of_another_user_is_refused_with_advice(
-    root: Path, settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(root / "a")
-
-    def refuse(path: Path, *arguments: object) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    # The folder can be written to, only its lock file cannot be opened.
-    monkeypatch.setattr("grpo_nb.core.locks.os.open", refuse)
-    with pytest.raises(PermissionError, match="another user, or is read-only") as raised:
-        find_run(settings, None, "auto")
-    assert str(run.path / ".lock") in str(raised.value)
-    assert "If nobody trains the run 'a' now, delete the file" in str(raised.value)
-
-
 def test_unfinished_run_of_an_earlier_version_is_resumed(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     earlier = json.loads((run.path / "run.json").read_text())
