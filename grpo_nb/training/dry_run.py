@@ -7,7 +7,6 @@ answers another question: whether randomly chosen prompts give a learning signal
 """
 
 import contextlib
-import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups, completions_table
+from grpo_nb.scoring.scores import kept_memories
 from grpo_nb.tasks.task import Task
 from grpo_nb.upstream.trl import last_generation
 
@@ -32,7 +32,7 @@ from grpo_nb.training.prepare import (
     deleting_reference_adapter,
     prepare,
 )
-from grpo_nb.training.trainer import KitTrainer, stateful_functions
+from grpo_nb.training.trainer import KitTrainer
 
 
 def dry_run(
@@ -63,27 +63,20 @@ def dry_run(
         task=task,
         settings=settings,
     )
-    with_state = stateful_functions(reward_list(rewards))
-    # Copied, because a state_dict may return the very lists that the reward adds to. The reward
-    # itself may hold a lock or a model, which cannot be copied.
-    states = {name: copy.deepcopy(reward.state_dict()) for name, reward in with_state.items()}
-    try:
-        with (
-            kept_random_state(),
-            kept_modes(model),
-            deleting_reference_adapter(model),
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
-            prepared = prepare(model, tokenizer, task, rewards, without_tracker)
-            trainer = build_trainer(prepared, _DryRunTrainer)
-            trainer.beta = 0.0  # only a loss would need the reference model
-            trainer.args.output_dir = folder
-            with contextlib.suppress(_FirstStepSampled):
-                trainer.train()
-    finally:
-        for name, reward in with_state.items():
-            reward.load_state_dict(states[name])
+    with (
+        kept_random_state(),
+        kept_modes(model),
+        kept_memories(reward_list(rewards)),
+        deleting_reference_adapter(model),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
+        prepared = prepare(model, tokenizer, task, rewards, without_tracker)
+        trainer = build_trainer(prepared, _DryRunTrainer)
+        trainer.beta = 0.0  # only a loss would need the reference model
+        trainer.args.output_dir = folder
+        with contextlib.suppress(_FirstStepSampled):
+            trainer.train()
     table = completions_table(
         last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)
     )

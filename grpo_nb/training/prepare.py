@@ -32,14 +32,14 @@ from grpo_nb.models.load_record import require_same_settings, with_adapter_shape
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
-from grpo_nb.scoring.scores import call_reward, make_batch
+from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import with_named_errors
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 import_unsloth()
 
-from transformers import PrinterCallback, TrainerState
+from transformers import PrinterCallback
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -112,7 +112,7 @@ def prepare(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
-    _try_rewards(rewards, fitted, settings)
+    _try_rewards(rewards, fitted)
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -124,8 +124,8 @@ def prepare(
     )
 
 
-def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
-    """Call each reward once on the first row, as trl 1.15 does at step 0.
+def _try_rewards(rewards: Sequence[RewardFunction], task: Task) -> None:
+    """Call each reward once on the first row, as a trial that it forgets.
 
     So a missing column or a wrong return value shows before training.
 
@@ -133,17 +133,13 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
         RewardError: A reward fails, or returns what TRL could not use.
         ValueError: Columns of the data do not fit.
     """
-    row = task.train[0]
-    content = task.format.completion("reasoning", row["answer"])
-    state = TrainerState(max_steps=settings.max_steps)
-    # Not TRL's: lets a reward that remembers its calls ignore this trial.
-    state.is_trial = True
     for reward in rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
-        answer = [{"role": "assistant", "content": content}]
-        batch = make_batch([answer], task.start_episode(row), completion_ids=[[0]])
-        call_reward(with_named_errors(reward), batch, state)
+    row = task.train[0]
+    content = task.format.completion("reasoning", row["answer"])
+    answer = [{"role": "assistant", "content": content}]
+    score_as_trial(rewards, [answer], task.start_episode(row), completion_ids=[[0]])
 
 
 def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
