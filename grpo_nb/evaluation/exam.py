@@ -204,7 +204,7 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
-                    description=description_of(subject, self.rows),
+                    description=description_of(subject),
                     model_id=model_id_of(subject),
                     samples=self.samples,
                     temperature=decoding.temperature,

@@ -181,26 +181,13 @@ def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
             yield model, tokenizer
 
 
-def description_of(subject: Subject, questions: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on where a model is from, and on its advantage on these questions."""
+def description_of(subject: Subject) -> str:
+    """Return a sentence on where a model is from."""
     if isinstance(subject, tuple):
         return "A model in memory, as it is."
     if isinstance(subject, str):
         return f"The model {name_of(subject)}, with its own tokenizer and chat template."
-    run = subject.run
-    keeps_best = run.best is not None and run.settings.keep_adapter == "best"
-    if subject.part == "adapter" and keeps_best and _chose_best_on(questions, run):
-        return (
-            f"The adapter of the run {run.name}. It is the best of several by its score on some of "
-            "these questions, so its score here is a little too high."
-        )
-    return PART_IN_WORDS[subject.part].format(run.name)
-
-
-def _chose_best_on(questions: Sequence[Mapping[str, Any]], run: Run) -> bool:
-    """Return True if a run that keeps its best adapter chose it by some of these questions."""
-    scored = {row["question"] for row in run.holdout[: run.settings.holdout_questions]}
-    return any(row["question"] in scored for row in questions)
+    return PART_IN_WORDS[subject.part].format(subject.run.name)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,7 @@ runs/<name>/
   checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
-  adapter/                the LoRA that the run leaves: of its newest checkpoint, or of its best
-                          score with `keep_adapter="best"`
-  best/                   candidates for it: adapters of steps that had the best score so far
+  adapter/                the LoRA that the run leaves, of its newest checkpoint
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, every answer
   README.md               the model card

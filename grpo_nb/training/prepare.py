@@ -85,11 +85,6 @@ def prepare(
     """
     rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
-    if settings.keep_adapter == "best" and not settings.holdout_every:
-        raise ValueError(
-            'keep_adapter="best" needs held-out scores. Write settings = '
-            "settings.replace(holdout_every=5)."
-        )
     if settings.holdout_every and not len(task.holdout):
         raise ValueError(
             "holdout_every needs held-out questions, and this task has none. Write "

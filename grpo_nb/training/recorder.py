@@ -2,8 +2,8 @@
 
 For each step that TRL logs, the `Recorder` makes a row and the table of its completions, lets the
 observers add to the row, asks the health rules, writes both with `Run.write_step`, shows them, and
-tells the trainer whether to save a checkpoint and whether to stop. Alerts and the best score depend
-only on the rows, so a resumed run continues unchanged.
+tells the trainer whether to save a checkpoint and whether to stop. Alerts depend only on the rows,
+so a resumed run continues unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pandas
 from tqdm import tqdm
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.core.words import in_line
@@ -28,13 +27,11 @@ from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
-from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert, terminal_text
-from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, best_row, measure_duplicates, tidy_row
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -156,10 +153,6 @@ class Recorder(TrainerCallback):
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
-        best = best_row(self.rows)
-        is_best = best is not None and best["step"] == row["step"]
-        if is_best and self.trainer.has_finite_adapter:
-            self._save_best_adapter(row["step"])
         self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
@@ -210,13 +203,6 @@ class Recorder(TrainerCallback):
                 )
                 self.error = self.error or problem
         return stored
-
-    def _save_best_adapter(self, step: int) -> None:
-        target = best_adapter_folder(self.run.path, step)
-        with staged_folder(target) as staged:
-            save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
-            put_in_place(staged, target)
-        delete_outdated_best(self.run.path)
 
     def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.

@@ -13,7 +13,6 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
-    best_adapters,
     newest_checkpoint,
     set_aside_damaged,
 )
@@ -30,7 +29,6 @@ CHANGEABLE_SETTINGS = (
     "save_steps",
     "holdout_every",
     "holdout_questions",
-    "keep_adapter",
     "stop_on_alert",
     "gpu_memory_utilization",
     "run_root",
@@ -287,10 +285,6 @@ def rewind(found_run: FoundRun) -> Path:
     for recorded in run.steps:
         if recorded > step:
             run.completions_file(recorded).unlink()
-    # A repeated step can give other weights on a GPU, so adapters of later steps are removed.
-    for saved_at, folder in best_adapters(run.path):
-        if saved_at > step:
-            shutil.rmtree(folder)
     # What was half written when the run was killed, such as a checkpoint or a file of rows.
     for leftover in list(run.path.rglob(".*.partial-*")):
         if leftover.is_dir() and not leftover.is_symlink():

@@ -19,7 +19,7 @@ from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import best_adapters, keep_newest, newest_checkpoint
+from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
@@ -274,17 +274,13 @@ def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
+    """Copy and load the adapter of the newest checkpoint."""
     has_begun = recorder.bar is not None
     # An error before the first step has trained nothing, so the adapter is left as it is.
     if info.status == "failed" and not has_begun:
         return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
-    candidates = best_adapters(run.path)
-    if recorder.settings.keep_adapter == "best" and candidates:
-        # Each candidate had a better score than those before it.
-        step, source = candidates[-1]
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

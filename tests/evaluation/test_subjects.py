@@ -4,14 +4,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import RunModel, description_of
 
 
 @pytest.fixture(scope="module")
@@ -159,17 +157,3 @@ def test_generation_config_is_restored(task: gn.tasks.Task, folder_with_habits: 
     tokenizer = AutoTokenizer.from_pretrained(folder_with_habits)
     gn.evaluate((model, tokenizer), task, max_completion_length=2)
     assert model.generation_config.repetition_penalty == 5.0
-
-
-def test_best_adapter_is_noted_for_the_questions_that_chose_it() -> None:
-    own = [{"question": f"{i} + {i}?"} for i in range(4)]
-    run = SimpleNamespace(
-        name="kept",
-        best=object(),
-        settings=gn.preset("cpu", keep_adapter="best", holdout_every=1, holdout_questions=2),
-        holdout=own,
-    )
-    subject = RunModel(run)
-    assert "the best of several by its score" in description_of(subject, own[1:])
-    assert description_of(subject, own[2:]) == "The adapter of the run kept."
-    assert description_of(subject, [{"question": "9 + 9?"}]) == "The adapter of the run kept."

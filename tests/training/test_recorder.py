@@ -1,15 +1,19 @@
 """Each logged step has its row with alerts, its completions, and a display."""
 
+import copy
 import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
+from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
 from grpo_nb.runs.rows import ACCURACY
 from grpo_nb.training.recorder import HoldoutScore
+from tests.conftest import ROOT
 from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
 
@@ -186,3 +190,33 @@ def test_holdout_score_of_an_observer_never_ends_the_training(tiny, settings, fi
     run = gn.train(*tiny, [brevity], settings, observers=[scoring])
     assert run.status == "finished"
     assert run.best["step"] == 2
+
+
+def test_observer_of_the_guide_keeps_the_best_adapter(
+    tiny, settings, tmp_path, monkeypatch
+) -> None:
+    model, tokenizer, task = tiny
+    scores = {1: 0.2, 2: 0.6, 3: 0.4}
+    adapters = {}
+
+    def planned(self: HoldoutScore, row: dict, completions: object) -> None:
+        row[ACCURACY] = scores[row["step"]]
+        adapters[row["step"]] = copy.deepcopy(get_peft_model_state_dict(model))
+
+    monkeypatch.setattr(HoldoutScore, "__call__", planned)
+    monkeypatch.chdir(tmp_path)
+    guide = (ROOT / "docs/guide/runs.md").read_text()
+    recipe = guide.partition("```python\ndef keep_best")[2].partition("```")[0]
+    names = {
+        "gn": gn,
+        "model": model,
+        "tokenizer": tokenizer,
+        "task": task,
+        "rewards": [brevity],
+        "settings": settings,
+    }
+    exec(compile(f"def keep_best{recipe}", "docs/guide/runs.md", "exec"), names)
+    best = get_peft_model_state_dict(names["model"])
+    assert best.keys() == adapters[2].keys()
+    assert all(torch.equal(best[name], tensor) for name, tensor in adapters[2].items())
+    assert not all(torch.equal(best[name], tensor) for name, tensor in adapters[3].items())

@@ -166,10 +166,9 @@ def test_returned_run_reports_changed_settings(root: Path, settings: gn.Settings
     earlier["settings"]["run_root"] = settings.run_root
     put(run.path / "run.json", json.dumps(earlier).encode())
     assert find_run(settings, None, "auto").changes == []
-    best = settings.replace(keep_adapter="best", holdout_every=5)
-    found = find_run(best, None, "auto")
+    found = find_run(settings.replace(holdout_every=5), None, "auto")
     assert found.is_finished
-    assert found.changes == ["holdout_every was 0, is 5", "keep_adapter was 'last', is 'best'"]
+    assert found.changes == ["holdout_every was 0, is 5"]
 
 
 @pytest.mark.parametrize("resume", ["auto", "a"])
@@ -371,22 +370,6 @@ def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Se
         ValueError, match="'a' was another training: the reward 'short' has changed"
     ):
         find_run(settings, "a", "auto", **now)
-
-
-def test_rewind_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
-    run = make_run(root / "a", steps=6)
-    for step in (1, 4, 6):
-        put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
-    assert [step for step, _ in checkpoints.best_adapters(run.path)] == [1, 4]
-
-
-def test_keep_best_keeps_one_for_every_checkpoint(root: Path) -> None:
-    run = make_run(root / "a", steps=9, saved=(4, 8))
-    for step in (1, 3, 6, 9):
-        put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    checkpoints.delete_outdated_best(run.path)
-    assert [step for step, _ in checkpoints.best_adapters(run.path)] == [3, 6, 9]
 
 
 # Checkpoints.

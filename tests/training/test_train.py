@@ -118,7 +118,6 @@ plain = returning(0.0, "plain")
         ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
         ([plain], {"seed": -1}, "(?i)seed"),
         ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"),
-        ([plain], {"keep_adapter": "best"}, "needs held-out scores"),
         *(
             ([plain], {"extra": {name: value}}, told)
             for name, value, told in [
