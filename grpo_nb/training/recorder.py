@@ -22,7 +22,6 @@ from tqdm import tqdm
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.core.words import in_line
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
@@ -143,7 +142,8 @@ class Recorder(TrainerCallback):
         if MEAN_LENGTH in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
-        row = self._as_stored(row)
+        # As a resumed run reads it.
+        row = json.loads(json.dumps(row, default=_number_or_text))
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
@@ -188,22 +188,6 @@ class Recorder(TrainerCallback):
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
 
-    def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the row as a resumed run reads it, without values that JSON cannot hold."""
-        stored = {}
-        for key, value in row.items():
-            try:
-                # One by one, so that a value of an observer cannot lose the step. Numbers of numpy
-                # become plain ones.
-                stored |= json.loads(json.dumps({key: value}, default=float))
-            except Exception as error:
-                problem = TypeError(
-                    f"an observer put {key!r} into the row of a step, and {in_line(value)} cannot "
-                    f"be stored ({error}). Add numbers, texts, or lists and dicts of them."
-                )
-                self.error = self.error or problem
-        return stored
-
     def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.
 
@@ -246,6 +230,14 @@ class Recorder(TrainerCallback):
         self.run.save_figure()
         if self._plot is not None and self._can_show:
             self._plot.update(is_last=True)
+
+
+def _number_or_text(value: Any) -> float | str:
+    """Return a value of an observer that JSON does not know, such as a number of numpy."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last one for a tensor of several numbers
+        return str(value)
 
 
 class HoldoutScore:
