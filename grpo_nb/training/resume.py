@@ -55,17 +55,16 @@ def find_run(
 ) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                                    | resume="auto" | "auto", `name` | path    |
-    | -------------------------------------- | ------------- | -------------- | ------- |
-    | none                                   | new run       | new run        | error   |
-    | finished, same training                | returned      | returned       | error   |
-    | finished, and larger `max_steps` now   | resumed       | resumed        | resumed |
-    | finished, and smaller `max_steps` now  | error         | error          | error   |
-    | finished, another training             | new run       | error          | error   |
-    | unfinished, same training              | resumed       | resumed        | resumed |
-    | unfinished, `max_steps` already passed | error         | error          | error   |
-    | unfinished, another training           | error         | error          | error   |
-    | unfinished, without a checkpoint       | error         | error          | error   |
+    | run                                    | resume="auto" | path or name |
+    | -------------------------------------- | ------------- | ------------ |
+    | none                                   | new run       | error        |
+    | another training                       | error         | error        |
+    | finished, same training                | returned      | error        |
+    | finished, and larger `max_steps` now   | resumed       | resumed      |
+    | finished, and smaller `max_steps` now  | error         | error        |
+    | unfinished, same training              | resumed       | resumed      |
+    | unfinished, `max_steps` already passed | error         | error        |
+    | unfinished, without a checkpoint       | error         | error        |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
     "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing, or
@@ -92,17 +91,6 @@ def find_run(
     if run is None:
         return None
     lock_run(run.path, locks)
-    found_run = _resume_or_return(run, name, resume, info)
-    if found_run is None:
-        # A new run starts in another folder, so this one is free for other processes.
-        locks.close()
-    return found_run
-
-
-def _resume_or_return(
-    run: Run, name: str | None, resume: str | Path | None, info: RunInfo
-) -> FoundRun | None:
-    """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
     before = run.info
     # Through JSON, so that tuples are lists, as in the file.
     now = json.loads(json.dumps(info.to_dict(), default=str))
@@ -116,19 +104,12 @@ def _resume_or_return(
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. It is the same training.
-    training_changes = _changes_in_training(before, now)
     reward_changes = _changes_in_rewards(before, now)
+    blocking = _changes_in_training(before, now)
     # For a finished run, a changed reward is another training, because a rerun cell asks for one.
     # An unfinished run is continued, and the change is reported.
-    blocking = training_changes + (reward_changes if is_finished_and_auto else [])
-    if blocking and is_finished_and_auto and name is None:
-        # Changed settings or data are easily seen in the cell, a changed reward is not.
-        if not training_changes:
-            warn_user(
-                f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a "
-                f"new run starts. gn.open_run({run.name!r}) opens the finished run."
-            )
-        return None
+    if is_finished_and_auto:
+        blocking += reward_changes
     if blocking:
         raise ValueError(
             f"the run {run.name!r} was another training: {'; '.join(blocking)}. Resume it with "

@@ -91,7 +91,7 @@ def train(
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
               is none, a new run starts. A finished run is returned with its adapter, or continued
               if `max_steps` is larger now. A finished run of other settings, data or rewards is an
-              error with `name`; without it, a new run starts.
+              error.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
