@@ -67,9 +67,8 @@ def find_run(
     | unfinished, without a checkpoint       | error         | error        |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
-    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing, or
-    is that of an earlier part of the run, counts as unfinished and gets the one of its last
-    checkpoint.
+    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
+    counts as unfinished and gets the one of its last checkpoint.
 
     Args:
         name: The name that was given to `train`.
@@ -96,10 +95,7 @@ def find_run(
     now = json.loads(json.dumps(info.to_dict(), default=str))
     max_steps = now["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
-    # A resumed run without this field could not write its adapter, for example on a full disk. The
-    # one in its folder is that of an earlier part.
-    is_adapter_outdated = "resumed" in before and "adapter_step" not in before
-    is_finished = run.status == "finished" and has_adapter and not is_adapter_outdated
+    is_finished = run.status == "finished" and has_adapter
     is_finished_and_auto = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 

@@ -19,7 +19,7 @@ from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
+from grpo_nb.runs.checkpoints import newest_checkpoint
 from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
@@ -231,18 +231,17 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error
-    problems = _complete_folder(recorder, info)
-    # A file that could not be saved must not hide why the training ended.
-    for problem in problems:
+    try:
+        _complete_folder(recorder, info)
+    except Exception as error:
+        problem = f"Not saved: {type(error).__name__}: {error}."
+        # A file that could not be saved must not hide why the training ended.
         if failure is None:
             warn_user(problem)
         else:
             failure.add_note(problem)
     if failure is not None:
         raise failure
-    # More steps can still be added from the last checkpoint.
-    if info.status == "finished" and not problems:
-        keep_newest(run.path / "checkpoints", 1)
 
 
 def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
@@ -258,19 +257,15 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
         restore_state(trainer.stateful, found_run.checkpoint.path)
 
 
-def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
-    """Write adapter, run.json, figure and card; return what failed, with the reason."""
-    run = recorder.run
-    write_adapter = partial(_write_adapter, recorder, info)
-    write_info = partial(run.write_info, info)
-    write_card = partial(write_model_card, run)
-    problems = []
-    for write in (write_adapter, write_info, recorder.close, write_card):
-        try:
-            write()
-        except Exception as error:
-            problems.append(f"Not saved: {type(error).__name__}: {error}.")
-    return problems
+def _complete_folder(recorder: Recorder, info: RunInfo) -> None:
+    """Write adapter, run.json, figure and card.
+
+    The adapter comes first, so that a run without it is not called finished, and is resumed.
+    """
+    _write_adapter(recorder, info)
+    recorder.run.write_info(info)
+    recorder.close()
+    write_model_card(recorder.run)
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:

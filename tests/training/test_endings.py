@@ -99,6 +99,27 @@ def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None
     assert len(again.rows) == tiny_settings.max_steps
 
 
+def test_run_that_could_not_write_its_adapter_is_resumed(
+    tiny, tiny_settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = gn.train(*tiny, [brevity], tiny_settings, name="a")
+    earlier = (first.adapter_path / "adapter_model.safetensors").read_bytes()
+    longer = tiny_settings.replace(max_steps=tiny_settings.max_steps + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_nb.training.train.copy_files", fail)
+        with pytest.warns(UserWarning, match="Not saved: OSError: .*No space left on device"):
+            run = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
+    assert run.status == "crashed"
+    assert (run.adapter_path / "adapter_model.safetensors").read_bytes() == earlier
+    again = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
+    assert again.status == "finished"
+    assert again.info["adapter_step"] == longer.max_steps
+    assert (again.adapter_path / "adapter_model.safetensors").read_bytes() != earlier
+
+
 def test_memory_advice_without_cpu_engine_spares_its_switch(
     tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,21 +172,6 @@ def test_finished_run_without_adapter_is_restored(
     assert not found.is_finished, "train writes the adapter of the checkpoint"
 
 
-def test_finished_run_with_adapter_of_an_earlier_part_is_restored(
-    root: Path, settings: gn.Settings
-) -> None:
-    """A resumed run whose adapter could not be written still has that of its earlier part."""
-    earlier_part = {"resumed": [{"step": 4, "changed": []}]}
-    run = make_run(root / "a", steps=9, saved=(9,), status="finished", **earlier_part)
-    put(run.path / "adapter" / "adapter_model.safetensors", b"weights of step 4")
-    found = find_run(settings, None, "auto")
-    assert found.checkpoint.step == 9
-    assert not found.is_finished, "train writes the adapter of the checkpoint"
-    written = make_info(status="finished", adapter_step=9, **earlier_part)
-    put(run.path / "run.json", json.dumps(written).encode())
-    assert find_run(settings, None, "auto").is_finished
-
-
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "a")])
 def test_run_without_checkpoint_is_kept_and_refused(
     root: Path, settings: gn.Settings, name: str | None, resume: str
