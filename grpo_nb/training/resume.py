@@ -22,8 +22,7 @@ from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed. They do not change how a step trains, except that
-#: the schedule of the learning rate depends on `max_steps`. Each change is reported. If a finished
-#: run is returned, the report says that the changes have no effect.
+#: the schedule of the learning rate depends on `max_steps`. Each change is reported.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "save_steps",
@@ -113,9 +112,8 @@ def find_run(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    setting_changes = _changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS)
     if is_finished_and_auto and max_steps == before["settings"]["max_steps"]:
-        return FoundRun(run, checkpoint, setting_changes, is_finished=True)
+        return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
         raise ValueError(
@@ -131,7 +129,7 @@ def find_run(
             "resume=None and another name."
         )
     changes = [
-        *setting_changes,
+        *_changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS),
         *reward_changes,
         *_changed_values(before["versions"], now["versions"], before["versions"]),
         *_changed_values(before, now, MACHINE_PARTS),

@@ -173,10 +173,10 @@ def _restore_finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     load_adapter(prepared.model, run.adapter_path)
     if found_run.checkpoint.path is not None:
         restore_state(stateful_functions(prepared.rewards), found_run.checkpoint.path)
-    message = f"Run {run.name!r} is already finished; returning it without training."
-    if found_run.changes:
-        message += f" These changes have no effect on it: {'; '.join(found_run.changes)}."
-    warn_user(f"{message} To start a new run, pass resume=None and another name.")
+    warn_user(
+        f"Run {run.name!r} is already finished; returning it without training. To start a new "
+        "run, pass resume=None and another name."
+    )
     return run
 
 

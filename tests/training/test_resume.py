@@ -150,18 +150,6 @@ def test_auto_returns_a_finished_run_of_the_same_training(
             find_run(changed, name, "auto", **now)
 
 
-def test_returned_run_reports_changed_settings(root: Path, settings: gn.Settings) -> None:
-    run = make_run(root / "a", status="finished")
-    put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
-    earlier = json.loads((run.path / "run.json").read_text())
-    earlier["settings"]["run_root"] = settings.run_root
-    put(run.path / "run.json", json.dumps(earlier).encode())
-    assert find_run(settings, None, "auto").changes == []
-    found = find_run(settings.replace(holdout_every=5), None, "auto")
-    assert found.is_finished
-    assert found.changes == ["holdout_every was 0, is 5"]
-
-
 @pytest.mark.parametrize("resume", ["auto", "a"])
 def test_finished_run_without_adapter_is_restored(
     root: Path, settings: gn.Settings, resume: str
