@@ -72,18 +72,14 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
     folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-    folder.mkdir(parents=True)
-    return folder
-
-
-def require_free_name(root: str | Path, name: str) -> None:
-    """Raise a `FileExistsError` if a run, or another file, has this name."""
-    folder = Path(root) / name
-    if folder.exists():
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
         raise FileExistsError(
             f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
             "or pass resume='auto' to resume the run of that name."
-        )
+        ) from None
+    return folder
 
 
 def require_run_name(name: str) -> None:

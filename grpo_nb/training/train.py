@@ -20,7 +20,7 @@ from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import newest_checkpoint
-from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
+from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
@@ -128,13 +128,9 @@ def train(
     with ExitStack() as locks:
         # 1. Find the run to resume.
         found_run = find_run(name, resume, info, locks)
-        if found_run is None:
-            # `new_run_folder` checks the name again, only after the slow build.
-            if name is not None:
-                require_free_name(Path(settings.run_root).expanduser(), name)
-        elif found_run.is_finished:
-            return _restore_finished_run(found_run, prepared)
-        else:
+        if found_run is not None:
+            if found_run.is_finished:
+                return _restore_finished_run(found_run, prepared)
             info = resumed_info(found_run, info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if

@@ -141,10 +141,7 @@ def test_refused_training_leaves_no_files(
     )
 
 
-def test_taken_name_is_refused_before_the_trainer_is_built(
-    tiny_run: gn.runs.Run, fresh, tiny_settings, monkeypatch
-) -> None:
-    monkeypatch.setattr("grpo_nb.training.train.build_trainer", None)
+def test_taken_name_is_refused(tiny_run: gn.runs.Run, fresh, tiny_settings) -> None:
     settings = tiny_settings.replace(run_root=str(tiny_run.path.parent))
     with pytest.raises(FileExistsError, match="exists, and a new run overwrites nothing"):
         gn.train(*fresh, [brevity], settings, name=tiny_run.name)
