@@ -4,7 +4,7 @@ With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleo
 
 runs/<name>/start/
   adapter_*                    the LoRA before the first step; the KL may be measured against it
-  train.jsonl                  the training rows in their order; left out above 100 MB
+  train.jsonl                  the training rows in their order
   generation_000000.json       the generation after 0 steps: the data row and the token ids of each
                                completion; two more files are of the next generations
 """
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 #: are stored in run.json, compared when a run is resumed, and shown in sentences as they are.
 BASE_REFERENCE = "the base model"
 START_REFERENCE = "the adapter it started from"
-#: Larger data are not copied into each run. Such a run cannot be written as a scale-out folder.
-MAX_TASK_BYTES = 100_000_000
 
 
 class Generation(TypedDict):
@@ -150,9 +148,7 @@ def write_start_folder(run: Run, model: Any, task: Task) -> None:
     save_adapter(model, run.start_path)
     # Values that JSON does not know become text.
     lines = "".join(json.dumps(row, default=str) + "\n" for row in task.train)
-    # json.dumps writes ASCII, so each character is one byte.
-    if len(lines) <= MAX_TASK_BYTES:
-        write_text(run.start_path / "train.jsonl", lines)
+    write_text(run.start_path / "train.jsonl", lines)
 
 
 def write_generation(

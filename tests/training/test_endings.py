@@ -3,19 +3,16 @@
 import errno
 import shutil
 import signal
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.config import smaller_settings
 from grpo_nb.config.presets import GPUS
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training import run_start
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
@@ -191,19 +188,6 @@ def test_close_saves_the_figure_where_the_display_fails() -> None:
     with pytest.raises(RuntimeError, match="no font"):
         Recorder.close(recorder)
     assert saved == [True]
-
-
-@pytest.mark.parametrize(("kept_rows", "is_kept"), [([3, 7], True), (range(10), False)])
-def test_start_folder_counts_only_the_selected_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_rows: Sequence[int], is_kept: bool
-) -> None:
-    """`Dataset.data` is the whole table, also after a `select`."""
-    monkeypatch.setattr(run_start, "save_adapter", lambda model, folder: folder.mkdir())
-    monkeypatch.setattr(run_start, "MAX_TASK_BYTES", 1000)
-    rows = Dataset.from_list([{"question": "x" * 400}] * 10).select(kept_rows)
-    run = gn.runs.Run(tmp_path)
-    run_start.write_start_folder(run, None, SimpleNamespace(train=rows))
-    assert (run.start_path / "train.jsonl").is_file() == is_kept
 
 
 def test_training_in_a_thread_ends_as_in_the_main_thread(tiny, tiny_settings) -> None:
