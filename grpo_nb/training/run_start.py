@@ -24,9 +24,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo_nb.config.hardware import compute_dtype
-from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
-from grpo_nb.core.problems import warn_user
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
@@ -107,7 +105,7 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     )
 
 
-def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
+def set_kl_reference(model: Any, info: RunInfo) -> None:
     """Choose the model that the KL is measured against, and record it in `info.reference`.
 
     TRL adds a frozen copy `ref` of the adapter that the run starts from, except on a GPU, where
@@ -116,7 +114,6 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
-        settings: The run's settings.
         info: The run's `RunInfo`. That of a resumed run has its earlier reference.
 
     Raises:
@@ -134,11 +131,6 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
         raise ValueError(
             f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
             "against the base model. Resume it on a CPU, where it started, or start a new run."
-        )
-    if settings.beta and reference == BASE_REFERENCE and not wants_base:
-        warn_user(
-            "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure "
-            "it against the adapter that it starts from.",
         )
     info.reference = reference
 

@@ -138,7 +138,7 @@ def train(
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
             info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
-            set_kl_reference(model, settings, info)
+            set_kl_reference(model, info)
             if found_run is not None and info.reference == START_REFERENCE:
                 # TRL made its reference from the adapter in memory, not from that of the start.
                 load_adapter(model, found_run.run.start_path, "ref")
