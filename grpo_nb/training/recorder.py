@@ -281,7 +281,7 @@ class HoldoutScore:
             max_completion_length=prepared.settings.max_completion_length,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
-            # As in the plan of the memory, which counts the copies of the CPU engine.
+            # Only with the copies of the weights that the training has too.
             shared_prompts=prepared.engine_choice.can_use_cpu_engine,
         )
         completions = answers_of_model(prepared.model, prepared.tokenizer, self._questions, greedy)

@@ -120,10 +120,7 @@ def train(
         require_run_name(name)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    # The plan is made with or without shared prompts, as the run will sample.
-    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
-    planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
-    plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+    plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
@@ -206,10 +203,8 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     failure = None
-    # Only the CPU engine shares prompts, whatever the settings ask.
-    run_settings = settings.replace(shared_prompts=trainer.engine is not None)
     try:
-        with explaining_machine_faults(run_settings, run.model, run.path), recorder.stop_button():
+        with explaining_machine_faults(settings, run.model, run.path), recorder.stop_button():
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error

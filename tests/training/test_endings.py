@@ -12,7 +12,6 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.config import smaller_settings
 from grpo_nb.config.presets import GPUS
-from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
@@ -115,23 +114,6 @@ def test_run_that_could_not_write_its_adapter_is_resumed(
     assert again.status == "finished"
     assert again.info["adapter_step"] == longer.max_steps
     assert (again.adapter_path / "adapter_model.safetensors").read_bytes() != earlier
-
-
-def test_memory_advice_without_cpu_engine_spares_its_switch(
-    tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the CPU engine, no weights are copied, so shared_prompts=False would save nothing."""
-
-    def run_out_of_memory(*arguments: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(
-        CpuEngine, "obstacle", lambda model, longest_sequence=None: "an unknown layer"
-    )
-    monkeypatch.setattr("grpo_nb.training.train._run_trainer", run_out_of_memory)
-    settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)
-    with pytest.raises(gn.machine.EnvironmentProblem, match="No setting of this run is left"):
-        gn.train(*tiny, [brevity], settings)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])
