@@ -104,8 +104,7 @@ class RunInfo:
     number_type: Text
     """Dtype that the model computed in."""
     rollout: Text
-    """Engine that samples the completions. On a CPU it is `shared prompts`, which computes a prompt
-    once for its group, or else `stock`, TRL's own generation, with the reason."""
+    """Name of the engine that samples the completions."""
     pid: int | None = None
     """Number of the process that trains."""
     host: Text | None = None

@@ -64,14 +64,6 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     model = prepared.model
     settings = prepared.settings
     task = prepared.task
-    engine = prepared.engine_choice
-    if engine.can_use_cpu_engine:
-        rollout = "shared prompts"
-    elif gpu:
-        rollout = engine.name
-    else:
-        # On a CPU the reason says more than the name of the engine.
-        rollout = f"stock ({engine.why_not_cpu_engine})"
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
         record = {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
@@ -99,7 +91,7 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         },
         number_type=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
-        rollout=rollout,
+        rollout=prepared.engine_choice.name,
         base=base_identity(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )

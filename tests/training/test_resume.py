@@ -46,7 +46,7 @@ def make_info(**changes: object) -> dict:
         "rewards": [REWARD],
         "versions": {"trl": "1.15.0"},
         "number_type": "float32",
-        "rollout": "shared prompts",
+        "rollout": "the kit's CPU engine",
         "machine": {"gpu": None},
         "reference": "the base model",
         "base": "weights",
@@ -178,7 +178,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
     now = {
         "settings": SETTINGS.replace(save_steps=7).to_dict(),
         "versions": {"trl": "1.16.0"},
-        "rollout": "stock (off)",
+        "rollout": "transformers' own generation",
         "host": "there",
         "started": "2028",
         "reference": "the adapter",
