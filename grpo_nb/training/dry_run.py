@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.rewards.base import reward_list
@@ -27,7 +26,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.prepare import (
-    CALL_EXAMPLE,
     build_trainer,
     deleting_reference_adapter,
     prepare,
@@ -46,8 +44,8 @@ def dry_run(
 
     There is no loss, no gradient and no optimizer step. The model's tensors, the random state and
     the folders of runs do not change. Rewards get the `trainer_state` of the training. If a reward
-    has `state_dict` and `load_state_dict`, what it remembers is restored afterwards. The arguments,
-    and the errors for wrong ones, are those of `train`.
+    has `state_dict` and `load_state_dict`, what it remembers is restored afterwards. The arguments
+    are those of `train`.
 
     Returns:
         The groups with scores, totals and advantages, as `run.step(1)` will have them.
@@ -56,17 +54,10 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    require(
-        CALL_EXAMPLE.format("dry_run"),
-        model=model,
-        tokenizer=tokenizer,
-        task=task,
-        settings=settings,
-    )
     with (
+        kept_memories(reward_list(rewards)),
         kept_random_state(),
         kept_modes(model),
-        kept_memories(reward_list(rewards)),
         deleting_reference_adapter(model),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -21,7 +21,6 @@ from grpo_nb.config.effective_table import (
 )
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import prepare_tool_template
@@ -44,9 +43,6 @@ from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import KitTrainer
-
-#: Call of `train` or `dry_run`, for messages.
-CALL_EXAMPLE = "gn.{}(model, tokenizer, task, rewards, settings)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +232,6 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
-    require("gn.training.effective_settings(settings, model)", settings=settings)
     requested, dtype = _requested_and_dtype(settings, model)
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.

@@ -25,7 +25,6 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
-    CALL_EXAMPLE,
     Prepared,
     build_trainer,
     deleting_reference_adapter,
@@ -110,7 +109,7 @@ def train(
     ('finished', 2)
     """
     require(
-        CALL_EXAMPLE.format("train"),
+        "gn.train(model, tokenizer, task, rewards, settings)",
         model=model,
         tokenizer=tokenizer,
         task=task,
