@@ -11,11 +11,7 @@ from typing import Any, NamedTuple
 from grpo_nb.core.files import put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
-from grpo_nb.runs.checkpoints import (
-    NewestCheckpoint,
-    newest_checkpoint,
-    set_aside_damaged,
-)
+from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_aside_damaged
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences

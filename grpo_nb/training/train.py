@@ -32,13 +32,7 @@ from grpo_nb.training.prepare import (
     prepare,
 )
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
-from grpo_nb.training.resume import (
-    FoundRun,
-    find_run,
-    lock_run,
-    resumed_info,
-    rewind,
-)
+from grpo_nb.training.resume import FoundRun, find_run, lock_run, resumed_info, rewind
 from grpo_nb.training.run_start import (
     START_REFERENCE,
     new_run_info,
