@@ -279,7 +279,7 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
 def test_unfinished_run_of_an_earlier_version_is_resumed(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     earlier = json.loads((run.path / "run.json").read_text())
-    earlier["settings"] |= {"num_train_epochs": None, "warmup_steps": None}
+    earlier["settings"] |= {"num_train_epochs": None, "warmup_steps": None, "keep_adapter": "last"}
     put(run.path / "run.json", json.dumps(earlier).encode())
     found = find_run(settings.replace(warmup_steps=0.1), None, "auto")
     assert found.run.settings.warmup_steps == 0.1
