@@ -20,6 +20,7 @@ import pandas
 from tqdm import tqdm
 
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
@@ -91,6 +92,7 @@ class Recorder(TrainerCallback):
         self.bar: tqdm | None = None
         self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
+        self._can_show = True
 
     @contextlib.contextmanager
     def stop_button(self) -> Iterator[None]:
@@ -148,13 +150,10 @@ class Recorder(TrainerCallback):
         if self.settings.stop_on_alert and self.health.is_critical:
             critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
             self.stopped_by += critical
-        # 2. Write before showing: a figure that fails does not lose the step.
+        # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
-        self._update_bar(row)
-        if self._plot is not None:
-            self._plot.update()
-        self._show_alerts(new_alerts)
+        self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
@@ -189,6 +188,26 @@ class Recorder(TrainerCallback):
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
 
+    def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
+        """Update bar, figure and alerts.
+
+        If that fails, warn once and show nothing more: the training goes on.
+        """
+        if not self._can_show:
+            return
+        try:
+            self._update_bar(row)
+            if self._plot is not None:
+                self._plot.update()
+            self._show_alerts(new_alerts)
+        except Exception as error:
+            self._can_show = False
+            warn_user(
+                "The progress of this training is not shown any more, because showing it failed "
+                f"({type(error).__name__}: {error}). The training goes on, and everything is "
+                "recorded: run.plot() draws the curves, run.alerts has the alerts.",
+            )
+
     def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
         if new_alerts and is_notebook():
             report = self.health.report()
@@ -209,7 +228,7 @@ class Recorder(TrainerCallback):
         if self.bar is not None:
             self.bar.close()
         self.run.save_figure()
-        if self._plot is not None:
+        if self._plot is not None and self._can_show:
             self._plot.update(is_last=True)
 
 

@@ -165,6 +165,7 @@ def test_close_saves_the_figure_where_the_display_fails() -> None:
         bar=None,
         run=SimpleNamespace(save_figure=lambda: saved.append(True)),
         _plot=SimpleNamespace(update=fail),
+        _can_show=True,
     )
     with pytest.raises(RuntimeError, match="no font"):
         Recorder.close(recorder)

@@ -57,6 +57,30 @@ def test_observer_value_that_json_cannot_hold_is_stored_as_text(tiny, settings) 
     assert row["noted"] == "{'yes'}"
 
 
+@pytest.mark.parametrize("where", ["notebook", "terminal"])
+def test_failing_display_is_switched_off(tiny, settings, monkeypatch, where: str) -> None:
+    def breaks(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
+    broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
+    monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
+    with pytest.warns(
+        UserWarning, match="progress of this training is not shown any more"
+    ) as caught:
+        run = gn.train(*tiny, [brevity], settings)
+    assert run.status == "finished"
+    assert len(run.rows) == 3
+    assert not any("Not saved" in str(warning.message) for warning in caught)
+    told = [
+        str(warning.message)
+        for warning in caught
+        if "progress of this training is not shown any more" in str(warning.message)
+    ]
+    assert len(told) == 1
+    assert "no font" in told[0]
+
+
 def nothing(completions: list, **columns: object) -> list[float]:
     return [0.0] * len(completions)
 
