@@ -82,11 +82,11 @@ VALUES = {
     "a pair": lambda: (MODEL, TOKENIZER),
     "a number": lambda: 3,
 }
-TRAINING = ("train", "dry_run", "baseline")
+TRAINING = ("train", "baseline")
 WITH_SETTINGS = (*TRAINING, "plan", "load_model")
 WITH_TASK = (*TRAINING, "plan")
 SCORING = ("check_rewards", "RewardLab", "score")
-WITH_REWARDS = (*TRAINING, *SCORING, "evaluate", "compare")
+WITH_REWARDS = (*TRAINING, "dry_run", *SCORING, "evaluate", "compare")
 # Functions, argument, wrong value, and what the error says.
 MISTAKES = [
     (WITH_SETTINGS, "settings", "a GRPOConfig", "of type GRPOConfig, .*settings = gn.preset"),
@@ -159,7 +159,6 @@ def test_wrong_argument_is_named_with_the_line_to_write(
 SWAPPED = [
     ("train", "task", "rewards", "gn.train(model, tokenizer, task, rewards, settings)"),
     ("train", "model", "tokenizer", "gn.train(model, tokenizer, task, rewards, settings)"),
-    ("dry_run", "rewards", "settings", "gn.dry_run(model, tokenizer, task, rewards, settings)"),
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
     ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
     ("plan", "settings", "task", "gn.plan(settings, task, tokenizer=tokenizer)"),

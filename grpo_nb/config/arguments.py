@@ -102,13 +102,14 @@ _REASONS = {
     "eval_strategy eval_steps eval_on_start eval_delay per_device_eval_batch_size "
     "eval_accumulation_steps bf16_full_eval fp16_full_eval num_generations_eval "
     "prediction_loss_only batch_eval_metrics": _NO_EVALUATION,
-    "load_best_model_at_end metric_for_best_model greater_is_better": "the setting is "
-    'keep_adapter: keep_adapter="best", holdout_every=5 keeps the adapter with the best held-out '
-    "score",
+    "load_best_model_at_end metric_for_best_model greater_is_better": "an observer saves the best "
+    "adapter by the held-out scores of holdout_every=5 (docs/guide/runs.md)",
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "save_total_limit save_only_model save_on_each_node": "the kit saves and keeps checkpoints "
     "itself, so it would do nothing: the setting is save_steps",
     "logging_strategy": "a run is recorded by steps: set logging_steps in extra",
+    "use_adaptive_entropy entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target": "a "
+    "checkpoint has no state for it, so a resumed run would differ: set entropy_coef, a constant",
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
     "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
     # Names that people know from elsewhere, which GRPOConfig does not have.

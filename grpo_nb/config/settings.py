@@ -129,9 +129,6 @@ class Settings:
     holdout_questions: PositiveInt = 32
     """Held-out questions per score. The curve is rough at 32; the comparison afterwards uses
     all."""
-    keep_adapter: Literal["last", "best"] = "last"
-    """The adapter that a run leaves: of its last step, or the best by held-out scores, with the
-    last beside it."""
     stop_on_alert: Literal["critical"] | None = None
     """`"critical"` ends the training after a critical health alert: the model learns nothing or
     gets worse. The run is saved and can be resumed."""

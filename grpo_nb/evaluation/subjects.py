@@ -182,13 +182,7 @@ def description_of(subject: Subject) -> str:
         return "A model in memory, as it is."
     if isinstance(subject, str):
         return f"The model {name_of(subject)}, with its own tokenizer and chat template."
-    run = subject.run
-    if subject.part == "adapter" and run.settings.keep_adapter == "best":
-        return (
-            f"The adapter of the run {run.name}. It is the best of several by its score on the "
-            "held-out questions of the run, so its score on these is a little too high."
-        )
-    return PART_IN_WORDS[subject.part].format(run.name)
+    return PART_IN_WORDS[subject.part].format(subject.run.name)
 
 
 @contextlib.contextmanager

@@ -583,8 +583,8 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
             "measurements)."
         )
         advice = (
-            'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
-            "model generalises longer."
+            "Stop. Train fewer steps, or keep the best adapter with an observer "
+            "(docs/guide/runs.md). With more varied prompts the model generalises longer."
         )
         yield HealthFinding("holdout", "warning", message, advice, "falling")
         return

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
-from grpo_nb.core.problems import error_chain
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
@@ -130,37 +129,9 @@ def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each checkpoint in order, complete or not."""
-    return _numbered_folders(root, "checkpoint-")
-
-
-def best_adapter_folder(run_folder: Path, step: int) -> Path:
-    """Return the folder for the adapter of a step that has the best held-out score so far."""
-    return run_folder / "best" / f"step-{step}"
-
-
-def best_adapters(run_folder: Path) -> list[tuple[int, Path]]:
-    """Return step and folder of each adapter that was the best so far at its step, in order."""
-    return _numbered_folders(run_folder / "best", "step-")
-
-
-def delete_outdated_best(run_folder: Path) -> None:
-    """Delete adapters that had the best held-out score, but cannot become the run's adapter again.
-
-    A run that is resumed at a checkpoint needs the last of these adapters up to that step. So the
-    last one up to the oldest checkpoint is kept, and all later ones.
-    """
-    # Without a checkpoint the run starts over, so every adapter is kept.
-    checkpoint_steps = [step for step, _ in checkpoint_folders(run_folder / "checkpoints")]
-    oldest = min(checkpoint_steps, default=0)
-    early_adapters = [folder for step, folder in best_adapters(run_folder) if step <= oldest]
-    for folder in early_adapters[:-1]:
-        shutil.rmtree(folder)
-
-
-def _numbered_folders(root: Path, prefix: str) -> list[tuple[int, Path]]:
     folders = []
-    for folder in root.glob(f"{prefix}*"):
-        number = folder.name.removeprefix(prefix)
+    for folder in root.glob("checkpoint-*"):
+        number = folder.name.removeprefix("checkpoint-")
         # Copies that a user made, such as "checkpoint-4 (1)", are left out.
         if number.isdecimal():
             folders.append((int(number), folder))
@@ -178,15 +149,3 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return True if an error, or its cause, is a full disk or a used-up quota.
-
-    Only the error number counts, because the message may quote any text.
-    """
-    return any(
-        cause.errno in FULL_DISK_ERRNOS
-        for cause in error_chain(error)
-        if isinstance(cause, OSError)
-    )

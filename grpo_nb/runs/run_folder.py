@@ -10,12 +10,10 @@ runs/<name>/
   chat_template.jinja     the chat template, for evaluations and exports
   response_template.json  the template by which tool calls are parsed out of a completion; only
                           with tools
-  checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
+  checkpoints/            the newest two (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
-  adapter/                the LoRA that the run leaves: of its newest checkpoint, or of its best
-                          score with `keep_adapter="best"`
-  best/                   candidates for it: adapters of steps that had the best score so far
+  adapter/                the LoRA that the run leaves, of its newest checkpoint
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, every answer
   README.md               the model card
@@ -74,18 +72,14 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
     folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-    folder.mkdir(parents=True)
-    return folder
-
-
-def require_free_name(root: str | Path, name: str) -> None:
-    """Raise a `FileExistsError` if a run, or another file, has this name."""
-    folder = Path(root) / name
-    if folder.exists():
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
         raise FileExistsError(
             f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
             "or pass resume='auto' to resume the run of that name."
-        )
+        ) from None
+    return folder
 
 
 def require_run_name(name: str) -> None:

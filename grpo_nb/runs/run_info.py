@@ -104,8 +104,7 @@ class RunInfo:
     number_type: Text
     """Dtype that the model computed in."""
     rollout: Text
-    """Engine that samples the completions. On a CPU it is `shared prompts`, which computes a prompt
-    once for its group, or else `stock`, TRL's own generation, with the reason."""
+    """Name of the engine that samples the completions."""
     pid: int | None = None
     """Number of the process that trains."""
     host: Text | None = None
@@ -144,8 +143,9 @@ def read_run_info(path: Path) -> RunInfo:
     with naming_damaged(path):
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
-        # Earlier versions wrote the epochs beside the steps, and None for a warm-up of a tenth.
+        # Earlier versions wrote two more settings, and None for a warm-up of a tenth.
         info.settings.pop("num_train_epochs", None)
+        info.settings.pop("keep_adapter", None)
         if info.settings.get("warmup_steps", 0) is None:
             info.settings["warmup_steps"] = 0.1
         AnswerFormat(**info.task["format"])

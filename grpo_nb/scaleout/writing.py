@@ -130,8 +130,7 @@ def write(
         raise FileNotFoundError(
             f"the run {run.name!r} has not kept what it started with: its rows, and a first step "
             "with all completions. A run keeps them if it was trained by gn.train and by this "
-            "version of grpo_nb, with at most 100 MB of rows, logging_steps=1 and without "
-            "steps_per_generation."
+            "version of grpo_nb, with logging_steps=1 and without steps_per_generation."
         )
     reward_functions = _rewards_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)

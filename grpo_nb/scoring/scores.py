@@ -9,6 +9,7 @@ not follow from the totals.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import types
@@ -323,15 +324,9 @@ def score_as_trial(
     its `state_dict` is restored.
     """
     listed = reward_list(rewards)
-    with_memory = []
-    for reward in listed:
-        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
-            with_memory.append(reward)
-    # Copied, because a state_dict may return the very lists that the reward adds to.
-    memories = [copy.deepcopy(reward.state_dict()) for reward in with_memory]
     state = first_step_state()
     state.is_trial = True
-    try:
+    with kept_memories(listed):
         return score(
             listed,
             completions,
@@ -340,6 +335,20 @@ def score_as_trial(
             tokenizer=tokenizer,
             trainer_state=state,
         )
+
+
+@contextlib.contextmanager
+def kept_memories(rewards: Sequence[RewardFunction]) -> Iterator[None]:
+    """Restore what rewards remember in their `state_dict` after the block."""
+    with_memory = []
+    for reward in rewards:
+        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
+            with_memory.append(reward)
+    # Copied, because a state_dict may return the very lists that the reward adds to. The reward
+    # itself may hold a lock or a model, which cannot be copied.
+    memories = [copy.deepcopy(reward.state_dict()) for reward in with_memory]
+    try:
+        yield
     finally:
         for reward, memory in zip(with_memory, memories, strict=True):
             reward.load_state_dict(memory)

@@ -7,17 +7,16 @@ answers another question: whether randomly chosen prompts give a learning signal
 """
 
 import contextlib
-import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import kept_modes, kept_random_state
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups, completions_table
+from grpo_nb.scoring.scores import kept_memories
 from grpo_nb.tasks.task import Task
 from grpo_nb.upstream.trl import last_generation
 
@@ -27,12 +26,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.prepare import (
-    CALL_EXAMPLE,
     build_trainer,
     deleting_reference_adapter,
     prepare,
 )
-from grpo_nb.training.trainer import KitTrainer, stateful_functions
+from grpo_nb.training.trainer import KitTrainer
 
 
 def dry_run(
@@ -46,8 +44,8 @@ def dry_run(
 
     There is no loss, no gradient and no optimizer step. The model's tensors, the random state and
     the folders of runs do not change. Rewards get the `trainer_state` of the training. If a reward
-    has `state_dict` and `load_state_dict`, what it remembers is restored afterwards. The arguments,
-    and the errors for wrong ones, are those of `train`.
+    has `state_dict` and `load_state_dict`, what it remembers is restored afterwards. The arguments
+    are those of `train`.
 
     Returns:
         The groups with scores, totals and advantages, as `run.step(1)` will have them.
@@ -56,34 +54,20 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    require(
-        CALL_EXAMPLE.format("dry_run"),
-        model=model,
-        tokenizer=tokenizer,
-        task=task,
-        settings=settings,
-    )
-    with_state = stateful_functions(reward_list(rewards))
-    # Copied, because a state_dict may return the very lists that the reward adds to. The reward
-    # itself may hold a lock or a model, which cannot be copied.
-    states = {name: copy.deepcopy(reward.state_dict()) for name, reward in with_state.items()}
-    try:
-        with (
-            kept_random_state(),
-            kept_modes(model),
-            deleting_reference_adapter(model),
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
-            prepared = prepare(model, tokenizer, task, rewards, without_tracker)
-            trainer = build_trainer(prepared, _DryRunTrainer)
-            trainer.beta = 0.0  # only a loss would need the reference model
-            trainer.args.output_dir = folder
-            with contextlib.suppress(_FirstStepSampled):
-                trainer.train()
-    finally:
-        for name, reward in with_state.items():
-            reward.load_state_dict(states[name])
+    with (
+        kept_memories(reward_list(rewards)),
+        kept_random_state(),
+        kept_modes(model),
+        deleting_reference_adapter(model),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
+        prepared = prepare(model, tokenizer, task, rewards, without_tracker)
+        trainer = build_trainer(prepared, _DryRunTrainer)
+        trainer.beta = 0.0  # only a loss would need the reference model
+        trainer.args.output_dir = folder
+        with contextlib.suppress(_FirstStepSampled):
+            trainer.train()
     table = completions_table(
         last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)
     )

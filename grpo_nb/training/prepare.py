@@ -21,7 +21,6 @@ from grpo_nb.config.effective_table import (
 )
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import prepare_tool_template
@@ -32,21 +31,18 @@ from grpo_nb.models.load_record import require_same_settings, with_adapter_shape
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
-from grpo_nb.scoring.scores import call_reward, make_batch
+from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import with_named_errors
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 import_unsloth()
 
-from transformers import PrinterCallback, TrainerState
+from transformers import PrinterCallback
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import KitTrainer
-
-#: Call of `train` or `dry_run`, for messages.
-CALL_EXAMPLE = "gn.{}(model, tokenizer, task, rewards, settings)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +81,6 @@ def prepare(
     """
     rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
-    if settings.keep_adapter == "best" and not settings.holdout_every:
-        raise ValueError(
-            'keep_adapter="best" needs held-out scores. Write settings = '
-            "settings.replace(holdout_every=5)."
-        )
     if settings.holdout_every and not len(task.holdout):
         raise ValueError(
             "holdout_every needs held-out questions, and this task has none. Write "
@@ -112,7 +103,7 @@ def prepare(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
-    _try_rewards(rewards, fitted, settings)
+    _try_rewards(rewards, fitted)
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -124,8 +115,8 @@ def prepare(
     )
 
 
-def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
-    """Call each reward once on the first row, as trl 1.15 does at step 0.
+def _try_rewards(rewards: Sequence[RewardFunction], task: Task) -> None:
+    """Call each reward once on the first row, as a trial that it forgets.
 
     So a missing column or a wrong return value shows before training.
 
@@ -133,17 +124,13 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
         RewardError: A reward fails, or returns what TRL could not use.
         ValueError: Columns of the data do not fit.
     """
-    row = task.train[0]
-    content = task.format.completion("reasoning", row["answer"])
-    state = TrainerState(max_steps=settings.max_steps)
-    # Not TRL's: lets a reward that remembers its calls ignore this trial.
-    state.is_trial = True
     for reward in rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
-        answer = [{"role": "assistant", "content": content}]
-        batch = make_batch([answer], task.start_episode(row), completion_ids=[[0]])
-        call_reward(with_named_errors(reward), batch, state)
+    row = task.train[0]
+    content = task.format.completion("reasoning", row["answer"])
+    answer = [{"role": "assistant", "content": content}]
+    score_as_trial(rewards, [answer], task.start_episode(row), completion_ids=[[0]])
 
 
 def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
@@ -245,7 +232,6 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
-    require("gn.training.effective_settings(settings, model)", settings=settings)
     requested, dtype = _requested_and_dtype(settings, model)
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.

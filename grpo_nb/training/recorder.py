@@ -2,8 +2,8 @@
 
 For each step that TRL logs, the `Recorder` makes a row and the table of its completions, lets the
 observers add to the row, asks the health rules, writes both with `Run.write_step`, shows them, and
-tells the trainer whether to save a checkpoint and whether to stop. Alerts and the best score depend
-only on the rows, so a resumed run continues unchanged.
+tells the trainer whether to save a checkpoint and whether to stop. Alerts depend only on the rows,
+so a resumed run continues unchanged.
 """
 
 from __future__ import annotations
@@ -20,21 +20,17 @@ import pandas
 from tqdm import tqdm
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.core.words import in_line
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
-from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert, terminal_text
-from grpo_nb.runs.checkpoints import best_adapter_folder, delete_outdated_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, best_row, measure_duplicates, tidy_row
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -146,7 +142,8 @@ class Recorder(TrainerCallback):
         if MEAN_LENGTH in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
-        row = self._as_stored(row)
+        # As a resumed run reads it.
+        row = json.loads(json.dumps(row, default=_number_or_text))
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
@@ -156,10 +153,6 @@ class Recorder(TrainerCallback):
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self.rows.append(row)
-        best = best_row(self.rows)
-        is_best = best is not None and best["step"] == row["step"]
-        if is_best and self.trainer.has_finite_adapter:
-            self._save_best_adapter(row["step"])
         self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
         if self.should_end or self.stopped_by or self.error:
@@ -194,29 +187,6 @@ class Recorder(TrainerCallback):
             # Raised only after the row is written and saved, so that the step is not lost.
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
-
-    def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the row as a resumed run reads it, without values that JSON cannot hold."""
-        stored = {}
-        for key, value in row.items():
-            try:
-                # One by one, so that a value of an observer cannot lose the step. Numbers of numpy
-                # become plain ones.
-                stored |= json.loads(json.dumps({key: value}, default=float))
-            except Exception as error:
-                problem = TypeError(
-                    f"an observer put {key!r} into the row of a step, and {in_line(value)} cannot "
-                    f"be stored ({error}). Add numbers, texts, or lists and dicts of them."
-                )
-                self.error = self.error or problem
-        return stored
-
-    def _save_best_adapter(self, step: int) -> None:
-        target = best_adapter_folder(self.run.path, step)
-        with staged_folder(target) as staged:
-            save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
-            put_in_place(staged, target)
-        delete_outdated_best(self.run.path)
 
     def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.
@@ -262,6 +232,14 @@ class Recorder(TrainerCallback):
             self._plot.update(is_last=True)
 
 
+def _number_or_text(value: Any) -> float | str:
+    """Return a value of an observer that JSON does not know, such as a number of numpy."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last one for a tensor of several numbers
+        return str(value)
+
+
 class HoldoutScore:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
@@ -303,7 +281,7 @@ class HoldoutScore:
             max_completion_length=prepared.settings.max_completion_length,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
-            # As in the plan of the memory, which counts the copies of the CPU engine.
+            # Only with the copies of the weights that the training has too.
             shared_prompts=prepared.engine_choice.can_use_cpu_engine,
         )
         completions = answers_of_model(prepared.model, prepared.tokenizer, self._questions, greedy)

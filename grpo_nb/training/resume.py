@@ -11,26 +11,19 @@ from typing import Any, NamedTuple
 from grpo_nb.core.files import put_in_place, write_text
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.core.problems import warn_user
-from grpo_nb.runs.checkpoints import (
-    NewestCheckpoint,
-    best_adapters,
-    newest_checkpoint,
-    set_aside_damaged,
-)
+from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_aside_damaged
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed. They do not change how a step trains, except that
-#: the schedule of the learning rate depends on `max_steps`. Each change is reported. If a finished
-#: run is returned, the report says that the changes have no effect.
+#: the schedule of the learning rate depends on `max_steps`. Each change is reported.
 CHANGEABLE_SETTINGS = (
     "max_steps",
     "save_steps",
     "holdout_every",
     "holdout_questions",
-    "keep_adapter",
     "stop_on_alert",
     "gpu_memory_utilization",
     "run_root",
@@ -57,22 +50,20 @@ def find_run(
 ) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                                    | resume="auto" | "auto", `name` | path    |
-    | -------------------------------------- | ------------- | -------------- | ------- |
-    | none                                   | new run       | new run        | error   |
-    | finished, same training                | returned      | returned       | error   |
-    | finished, and larger `max_steps` now   | resumed       | resumed        | resumed |
-    | finished, and smaller `max_steps` now  | error         | error          | error   |
-    | finished, another training             | new run       | error          | error   |
-    | unfinished, same training              | resumed       | resumed        | resumed |
-    | unfinished, `max_steps` already passed | error         | error          | error   |
-    | unfinished, another training           | error         | error          | error   |
-    | unfinished, without a checkpoint       | error         | error          | error   |
+    | run                                    | resume="auto" | path or name |
+    | -------------------------------------- | ------------- | ------------ |
+    | none                                   | new run       | error        |
+    | another training                       | error         | error        |
+    | finished, same training                | returned      | error        |
+    | finished, and larger `max_steps` now   | resumed       | resumed      |
+    | finished, and smaller `max_steps` now  | error         | error        |
+    | unfinished, same training              | resumed       | resumed      |
+    | unfinished, `max_steps` already passed | error         | error        |
+    | unfinished, without a checkpoint       | error         | error        |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
-    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing, or
-    is that of an earlier part of the run, counts as unfinished and gets the one of its last
-    checkpoint.
+    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
+    counts as unfinished and gets the one of its last checkpoint.
 
     Args:
         name: The name that was given to `train`.
@@ -94,43 +85,22 @@ def find_run(
     if run is None:
         return None
     lock_run(run.path, locks)
-    found_run = _resume_or_return(run, name, resume, info)
-    if found_run is None:
-        # A new run starts in another folder, so this one is free for other processes.
-        locks.close()
-    return found_run
-
-
-def _resume_or_return(
-    run: Run, name: str | None, resume: str | Path | None, info: RunInfo
-) -> FoundRun | None:
-    """Return how a run is resumed or returned; None if a new run starts. See `find_run`."""
     before = run.info
     # Through JSON, so that tuples are lists, as in the file.
     now = json.loads(json.dumps(info.to_dict(), default=str))
     max_steps = now["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
-    # A resumed run without this field could not write its adapter, for example on a full disk. The
-    # one in its folder is that of an earlier part.
-    is_adapter_outdated = "resumed" in before and "adapter_step" not in before
-    is_finished = run.status == "finished" and has_adapter and not is_adapter_outdated
+    is_finished = run.status == "finished" and has_adapter
     is_finished_and_auto = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. It is the same training.
-    training_changes = _changes_in_training(before, now)
     reward_changes = _changes_in_rewards(before, now)
+    blocking = _changes_in_training(before, now)
     # For a finished run, a changed reward is another training, because a rerun cell asks for one.
     # An unfinished run is continued, and the change is reported.
-    blocking = training_changes + (reward_changes if is_finished_and_auto else [])
-    if blocking and is_finished_and_auto and name is None:
-        # Changed settings or data are easily seen in the cell, a changed reward is not.
-        if not training_changes:
-            warn_user(
-                f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a "
-                f"new run starts. gn.open_run({run.name!r}) opens the finished run."
-            )
-        return None
+    if is_finished_and_auto:
+        blocking += reward_changes
     if blocking:
         raise ValueError(
             f"the run {run.name!r} was another training: {'; '.join(blocking)}. Resume it with "
@@ -138,9 +108,8 @@ def _resume_or_return(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    setting_changes = _changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS)
     if is_finished_and_auto and max_steps == before["settings"]["max_steps"]:
-        return FoundRun(run, checkpoint, setting_changes, is_finished=True)
+        return FoundRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
         raise ValueError(
@@ -156,7 +125,7 @@ def _resume_or_return(
             "resume=None and another name."
         )
     changes = [
-        *setting_changes,
+        *_changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS),
         *reward_changes,
         *_changed_values(before["versions"], now["versions"], before["versions"]),
         *_changed_values(before, now, MACHINE_PARTS),
@@ -180,11 +149,6 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
             "would overwrite each other's steps. Wait until that process has ended, or end it, and "
             "run this cell again. To start another run, pass resume=None and another name."
         ) from None
-    except PermissionError as error:
-        raise PermissionError(
-            f"{error}. This file belongs to another user, or is read-only. If nobody trains the "
-            f"run {folder.name!r} now, delete the file and run this cell again."
-        ) from error
 
 
 def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
@@ -217,12 +181,7 @@ def _newest_run(root: Path) -> Run | None:
     """
     runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
     # Of runs that started in the same second, the last name counts.
-    try:
-        runs_by_start = sorted(runs, key=lambda run: run.started)
-    except ValueError as error:
-        raise ValueError(
-            f"{error} To resume another run, name it. To start a new one, pass resume=None."
-        ) from error
+    runs_by_start = sorted(runs, key=lambda run: run.started)
     return open_run(runs_by_start[-1].path) if runs_by_start else None
 
 
@@ -296,10 +255,6 @@ def rewind(found_run: FoundRun) -> Path:
     for recorded in run.steps:
         if recorded > step:
             run.completions_file(recorded).unlink()
-    # A repeated step can give other weights on a GPU, so adapters of later steps are removed.
-    for saved_at, folder in best_adapters(run.path):
-        if saved_at > step:
-            shutil.rmtree(folder)
     # What was half written when the run was killed, such as a checkpoint or a file of rows.
     for leftover in list(run.path.rglob(".*.partial-*")):
         if leftover.is_dir() and not leftover.is_symlink():

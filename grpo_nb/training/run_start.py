@@ -4,7 +4,7 @@ With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleo
 
 runs/<name>/start/
   adapter_*                    the LoRA before the first step; the KL may be measured against it
-  train.jsonl                  the training rows in their order; left out above 100 MB
+  train.jsonl                  the training rows in their order
   generation_000000.json       the generation after 0 steps: the data row and the token ids of each
                                completion; two more files are of the next generations
 """
@@ -24,9 +24,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo_nb.config.hardware import compute_dtype
-from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
-from grpo_nb.core.problems import warn_user
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 #: are stored in run.json, compared when a run is resumed, and shown in sentences as they are.
 BASE_REFERENCE = "the base model"
 START_REFERENCE = "the adapter it started from"
-#: Larger data are not copied into each run. Such a run cannot be written as a scale-out folder.
-MAX_TASK_BYTES = 100_000_000
 
 
 class Generation(TypedDict):
@@ -68,14 +64,6 @@ def new_run_info(prepared: Prepared) -> RunInfo:
     model = prepared.model
     settings = prepared.settings
     task = prepared.task
-    engine = prepared.engine_choice
-    if engine.can_use_cpu_engine:
-        rollout = "shared prompts"
-    elif gpu:
-        rollout = engine.name
-    else:
-        # On a CPU the reason says more than the name of the engine.
-        rollout = f"stock ({engine.why_not_cpu_engine})"
     rewards = []
     for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
         record = {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
@@ -103,13 +91,13 @@ def new_run_info(prepared: Prepared) -> RunInfo:
         },
         number_type=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
-        rollout=rollout,
+        rollout=prepared.engine_choice.name,
         base=base_identity(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
 
 
-def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
+def set_kl_reference(model: Any, info: RunInfo) -> None:
     """Choose the model that the KL is measured against, and record it in `info.reference`.
 
     TRL adds a frozen copy `ref` of the adapter that the run starts from, except on a GPU, where
@@ -118,7 +106,6 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
-        settings: The run's settings.
         info: The run's `RunInfo`. That of a resumed run has its earlier reference.
 
     Raises:
@@ -137,11 +124,6 @@ def set_kl_reference(model: Any, settings: Settings, info: RunInfo) -> None:
             f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
             "against the base model. Resume it on a CPU, where it started, or start a new run."
         )
-    if settings.beta and reference == BASE_REFERENCE and not wants_base:
-        warn_user(
-            "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure "
-            "it against the adapter that it starts from.",
-        )
     info.reference = reference
 
 
@@ -150,9 +132,7 @@ def write_start_folder(run: Run, model: Any, task: Task) -> None:
     save_adapter(model, run.start_path)
     # Values that JSON does not know become text.
     lines = "".join(json.dumps(row, default=str) + "\n" for row in task.train)
-    # json.dumps writes ASCII, so each character is one byte.
-    if len(lines) <= MAX_TASK_BYTES:
-        write_text(run.start_path / "train.jsonl", lines)
+    write_text(run.start_path / "train.jsonl", lines)
 
 
 def write_generation(

@@ -19,13 +19,12 @@ from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import best_adapters, keep_newest, newest_checkpoint
-from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_name, require_run_name
+from grpo_nb.runs.checkpoints import newest_checkpoint
+from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
-    CALL_EXAMPLE,
     Prepared,
     build_trainer,
     deleting_reference_adapter,
@@ -33,13 +32,7 @@ from grpo_nb.training.prepare import (
     prepare,
 )
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
-from grpo_nb.training.resume import (
-    FoundRun,
-    find_run,
-    lock_run,
-    resumed_info,
-    rewind,
-)
+from grpo_nb.training.resume import FoundRun, find_run, lock_run, resumed_info, rewind
 from grpo_nb.training.run_start import (
     START_REFERENCE,
     new_run_info,
@@ -91,7 +84,7 @@ def train(
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
               is none, a new run starts. A finished run is returned with its adapter, or continued
               if `max_steps` is larger now. A finished run of other settings, data or rewards is an
-              error with `name`; without it, a new run starts.
+              error.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
@@ -99,8 +92,7 @@ def train(
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory or a full disk. On a CPU the plan is checked
-            beforehand.
+        EnvironmentProblem: Too little memory. On a CPU the plan is checked beforehand.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names
@@ -111,7 +103,7 @@ def train(
     ('finished', 2)
     """
     require(
-        CALL_EXAMPLE.format("train"),
+        "gn.train(model, tokenizer, task, rewards, settings)",
         model=model,
         tokenizer=tokenizer,
         task=task,
@@ -121,21 +113,14 @@ def train(
         require_run_name(name)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    # The plan is made with or without shared prompts, as the run will sample.
-    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
-    planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
-    plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+    plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
         found_run = find_run(name, resume, info, locks)
-        if found_run is None:
-            # `new_run_folder` checks the name again, only after the slow build.
-            if name is not None:
-                require_free_name(Path(settings.run_root).expanduser(), name)
-        elif found_run.is_finished:
-            return _restore_finished_run(found_run, prepared)
-        else:
+        if found_run is not None:
+            if found_run.is_finished:
+                return _restore_finished_run(found_run, prepared)
             info = resumed_info(found_run, info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
@@ -143,7 +128,7 @@ def train(
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
             info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
-            set_kl_reference(model, settings, info)
+            set_kl_reference(model, info)
             if found_run is not None and info.reference == START_REFERENCE:
                 # TRL made its reference from the adapter in memory, not from that of the start.
                 load_adapter(model, found_run.run.start_path, "ref")
@@ -174,10 +159,10 @@ def _restore_finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     load_adapter(prepared.model, run.adapter_path)
     if found_run.checkpoint.path is not None:
         restore_state(stateful_functions(prepared.rewards), found_run.checkpoint.path)
-    message = f"Run {run.name!r} is already finished; returning it without training."
-    if found_run.changes:
-        message += f" These changes have no effect on it: {'; '.join(found_run.changes)}."
-    warn_user(f"{message} To start a new run, pass resume=None and another name.")
+    warn_user(
+        f"Run {run.name!r} is already finished; returning it without training. To start a new "
+        "run, pass resume=None and another name."
+    )
     return run
 
 
@@ -211,10 +196,8 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     failure = None
-    # Only the CPU engine shares prompts, whatever the settings ask.
-    run_settings = settings.replace(shared_prompts=trainer.engine is not None)
     try:
-        with explaining_machine_faults(run_settings, run.model, run.path), recorder.stop_button():
+        with explaining_machine_faults(settings, run.model, run.path), recorder.stop_button():
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
@@ -232,18 +215,17 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error
-    problems = _complete_folder(recorder, info)
-    # A file that could not be saved must not hide why the training ended.
-    for problem in problems:
+    try:
+        _complete_folder(recorder, info)
+    except Exception as error:
+        problem = f"Not saved: {type(error).__name__}: {error}."
+        # A file that could not be saved must not hide why the training ended.
         if failure is None:
             warn_user(problem)
         else:
             failure.add_note(problem)
     if failure is not None:
         raise failure
-    # More steps can still be added from the last checkpoint.
-    if info.status == "finished" and not problems:
-        keep_newest(run.path / "checkpoints", 1)
 
 
 def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
@@ -259,33 +241,25 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
         restore_state(trainer.stateful, found_run.checkpoint.path)
 
 
-def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
-    """Write adapter, run.json, figure and card; return what failed, with the reason."""
-    run = recorder.run
-    write_adapter = partial(_write_adapter, recorder, info)
-    write_info = partial(run.write_info, info)
-    write_card = partial(write_model_card, run)
-    problems = []
-    for write in (write_adapter, write_info, recorder.close, write_card):
-        try:
-            write()
-        except Exception as error:
-            problems.append(f"Not saved: {type(error).__name__}: {error}.")
-    return problems
+def _complete_folder(recorder: Recorder, info: RunInfo) -> None:
+    """Write adapter, run.json, figure and card.
+
+    The adapter comes first, so that a run without it is not called finished, and is resumed.
+    """
+    _write_adapter(recorder, info)
+    recorder.run.write_info(info)
+    recorder.close()
+    write_model_card(recorder.run)
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
+    """Copy and load the adapter of the newest checkpoint."""
     has_begun = recorder.bar is not None
     # An error before the first step has trained nothing, so the adapter is left as it is.
     if info.status == "failed" and not has_begun:
         return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
-    candidates = best_adapters(run.path)
-    if recorder.settings.keep_adapter == "best" and candidates:
-        # Each candidate had a better score than those before it.
-        step, source = candidates[-1]
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

@@ -36,8 +36,6 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
-#: State of TRL's adaptive entropy bonus.
-ENTROPY_STATE = ("entropy_coef", "_last_world_entropy")
 
 
 class KitTrainer(GRPOTrainer):
@@ -160,10 +158,8 @@ class KitTrainer(GRPOTrainer):
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        numbers = {name: getattr(self, name) for name in ENTROPY_STATE}
-        numbers["_step"] = micro_batch_count(self)
         remembered = {name: fn.state_dict() for name, fn in self.stateful.items()}
-        loop = {"numbers": numbers, "remembered": remembered}
+        loop = {"numbers": {"_step": micro_batch_count(self)}, "remembered": remembered}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
@@ -171,9 +167,7 @@ class KitTrainer(GRPOTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
         loop = json.loads((folder / "loop.json").read_text("utf-8"))
-        # Only these names, because a checkpoint is data and could set any attribute.
-        for name in ("_step", *ENTROPY_STATE):
-            setattr(self, name, loop["numbers"][name])
+        self._step = loop["numbers"]["_step"]
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
             self._buffered_inputs = torch.load(

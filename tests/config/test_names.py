@@ -118,10 +118,10 @@ def test_sampling_params_of_vllm_name_the_settings() -> None:
 
 
 @pytest.mark.parametrize("place", ["settings", "extra"])
-def test_best_model_argument_names_keep_adapter(place: str) -> None:
+def test_best_model_argument_names_an_observer(place: str) -> None:
     written = {"load_best_model_at_end": True}
     settings = {"extra": written} if place == "extra" else written
-    with pytest.raises(ValueError, match='keep_adapter="best", holdout_every=5'):
+    with pytest.raises(ValueError, match=r"an observer saves the best adapter.*holdout_every=5"):
         gn.preset("cpu", **settings)
 
 

@@ -4,14 +4,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import RunModel, description_of
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +157,3 @@ def test_generation_config_is_restored(task: gn.tasks.Task, folder_with_habits: 
     tokenizer = AutoTokenizer.from_pretrained(folder_with_habits)
     gn.evaluate((model, tokenizer), task, max_completion_length=2)
     assert model.generation_config.repetition_penalty == 5.0
-
-
-@pytest.mark.parametrize(
-    ("keep_adapter", "is_noted"),
-    [pytest.param("best", True, id="best"), pytest.param("last", False, id="last")],
-)
-def test_best_adapter_is_noted(keep_adapter: str, is_noted: bool) -> None:
-    settings = gn.preset("cpu", keep_adapter=keep_adapter, holdout_every=1)
-    subject = RunModel(SimpleNamespace(name="kept", settings=settings))
-    assert ("the best of several by its score" in description_of(subject)) == is_noted

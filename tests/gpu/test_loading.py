@@ -363,15 +363,8 @@ def test_record_on_a_gpu_names_the_kl_reference() -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
     # The adapter of small_models has numbers, so it counts as trained.
     model = lora_model()
-    settings = gn.preset("cpu")
     info = types.SimpleNamespace(reference=None)
-    with pytest.warns(UserWarning, match="measures the KL against the base model"):
-        run_start.set_kl_reference(model, settings, info)
-    assert info.reference == run_start.BASE_REFERENCE
-    without_kl = settings.replace(beta=0.0)
-    info.reference = None
-    with warnings.catch_warnings(action="error"):
-        run_start.set_kl_reference(model, without_kl, info)
+    run_start.set_kl_reference(model, info)
     assert info.reference == run_start.BASE_REFERENCE
 
 
@@ -379,8 +372,7 @@ def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does on a CPU
     info = types.SimpleNamespace(reference=run_start.BASE_REFERENCE)
-    with warnings.catch_warnings(action="error"):
-        run_start.set_kl_reference(model, gn.preset("cpu"), info)
+    run_start.set_kl_reference(model, info)
     assert info.reference == run_start.BASE_REFERENCE
     assert "ref" not in model.peft_config
 
@@ -389,5 +381,5 @@ def test_trained_adapter_is_the_kl_reference_on_a_cpu() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does
     info = types.SimpleNamespace(reference=None)
-    run_start.set_kl_reference(model, gn.preset("cpu"), info)
+    run_start.set_kl_reference(model, info)
     assert info.reference == run_start.START_REFERENCE

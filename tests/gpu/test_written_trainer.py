@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.training.trainer import ENTROPY_STATE
 from tests.support import first_losses
 from tests.support.signatures import text_of
 from tests.support.written_trainer import trained_elsewhere
@@ -67,10 +66,6 @@ def test_written_trainer_buffers_completions_like_a_checkpoint(written) -> None:
         "a list of batches, which a checkpoint keeps"
     )
     assert "self._step += 1" in step
-    # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those
-    # under it.
-    known = ast.unparse(trainer) + text_of("transformers/trainer.py")
-    assert [name for name in ("_step", *ENTROPY_STATE) if f"self.{name}" not in known] == []
 
 
 def test_written_trainer_has_every_method_the_kit_uses(written) -> None:

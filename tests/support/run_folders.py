@@ -35,7 +35,7 @@ def info_of(
         "machine": {"gpu": None, "cores": 2},
         "versions": {},
         "number_type": "float32",
-        "rollout": "shared prompts",
+        "rollout": "the kit's CPU engine",
     }
 
 

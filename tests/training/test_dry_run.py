@@ -83,8 +83,8 @@ def test_dry_run_changes_nothing(tiny) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     assert as_it_is() == before
     assert not Path(settings.run_root).exists()
-    # Rewards see the step of the training, after the trial call, and forget it.
-    assert counting.before == [99, (0, 12), (0, 12)]
+    # Rewards see the step of the training, and forget it.
+    assert counting.before == [99, (0, 12)]
     assert counting.seen == [99]
     assert fading.mean == 0.0
 

@@ -3,18 +3,14 @@
 import errno
 import shutil
 import signal
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.config import smaller_settings
-from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training import run_start
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
@@ -36,19 +32,6 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
         explaining_machine_faults(settings, model, tmp_path),
     ):
         generate()
-
-
-def test_full_disk_advises_to_free_space_and_resume(tmp_path: Path) -> None:
-    advice = (
-        r"Free some space, then resume with gn\.train\(.*\), or start a new run with another name if "
-        "it has no checkpoint"
-    )
-    model = SimpleNamespace(vllm_engine=None)
-    with (
-        pytest.raises(gn.machine.EnvironmentProblem, match=advice),
-        explaining_machine_faults(gn.preset("t4"), model, tmp_path),
-    ):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(scope="module")
@@ -112,21 +95,25 @@ def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None
     assert len(again.rows) == tiny_settings.max_steps
 
 
-def test_memory_advice_without_cpu_engine_spares_its_switch(
-    tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+def test_run_that_could_not_write_its_adapter_is_resumed(
+    tiny, tiny_settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the CPU engine, no weights are copied, so shared_prompts=False would save nothing."""
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def run_out_of_memory(*arguments: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(
-        CpuEngine, "obstacle", lambda model, longest_sequence=None: "an unknown layer"
-    )
-    monkeypatch.setattr("grpo_nb.training.train._run_trainer", run_out_of_memory)
-    settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)
-    with pytest.raises(gn.machine.EnvironmentProblem, match="No setting of this run is left"):
-        gn.train(*tiny, [brevity], settings)
+    first = gn.train(*tiny, [brevity], tiny_settings, name="a")
+    earlier = (first.adapter_path / "adapter_model.safetensors").read_bytes()
+    longer = tiny_settings.replace(max_steps=tiny_settings.max_steps + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_nb.training.train.copy_files", fail)
+        with pytest.warns(UserWarning, match="Not saved: OSError: .*No space left on device"):
+            run = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
+    assert run.status == "crashed"
+    assert (run.adapter_path / "adapter_model.safetensors").read_bytes() == earlier
+    again = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
+    assert again.status == "finished"
+    assert again.info["adapter_step"] == longer.max_steps
+    assert (again.adapter_path / "adapter_model.safetensors").read_bytes() != earlier
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])
@@ -183,19 +170,6 @@ def test_close_saves_the_figure_where_the_display_fails() -> None:
     with pytest.raises(RuntimeError, match="no font"):
         Recorder.close(recorder)
     assert saved == [True]
-
-
-@pytest.mark.parametrize(("kept_rows", "is_kept"), [([3, 7], True), (range(10), False)])
-def test_start_folder_counts_only_the_selected_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_rows: Sequence[int], is_kept: bool
-) -> None:
-    """`Dataset.data` is the whole table, also after a `select`."""
-    monkeypatch.setattr(run_start, "save_adapter", lambda model, folder: folder.mkdir())
-    monkeypatch.setattr(run_start, "MAX_TASK_BYTES", 1000)
-    rows = Dataset.from_list([{"question": "x" * 400}] * 10).select(kept_rows)
-    run = gn.runs.Run(tmp_path)
-    run_start.write_start_folder(run, None, SimpleNamespace(train=rows))
-    assert (run.start_path / "train.jsonl").is_file() == is_kept
 
 
 def test_training_in_a_thread_ends_as_in_the_main_thread(tiny, tiny_settings) -> None:

@@ -1,15 +1,19 @@
 """Each logged step has its row with alerts, its completions, and a display."""
 
+import copy
 import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
+from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
 from grpo_nb.runs.rows import ACCURACY
 from grpo_nb.training.recorder import HoldoutScore
+from tests.conftest import ROOT
 from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
 
@@ -42,19 +46,15 @@ def test_logged_metrics_reach_rows_and_health_rules(tiny, settings: gn.Settings)
     assert [(alert.rule, alert.subject) for alert in run.alerts] == [("not_finite", "broken")]
 
 
-def test_observer_value_that_json_cannot_hold_keeps_the_step(tiny, settings) -> None:
+def test_observer_value_that_json_cannot_hold_is_stored_as_text(tiny, settings) -> None:
     def added(row: dict, completions: object) -> None:
-        if row["step"] == 2:
-            row.update(image=object(), noted="yes")
+        row.update(several=torch.tensor([1.0, 2.0]), one=torch.tensor(0.5), noted={"yes"})
 
-    with pytest.raises(TypeError, match="put 'image' into the row of a step, and <object"):
-        gn.train(*tiny, [brevity], settings, name="a", observers=[added])
-    run = gn.open_run(Path(settings.run_root) / "a")
-    assert run.status_sentence.startswith("failed: TypeError: an observer put 'image'")
-    assert [row["step"] for row in run.rows] == [1, 2]
-    assert run.rows[-1]["noted"] == "yes"
-    assert "image" not in run.rows[-1]
-    assert run.checkpoint_step == 2
+    run = gn.train(*tiny, [brevity], settings.replace(max_steps=1), observers=[added])
+    (row,) = run.rows
+    assert row["several"] == "tensor([1., 2.])"
+    assert row["one"] == 0.5
+    assert row["noted"] == "{'yes'}"
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
@@ -186,3 +186,33 @@ def test_holdout_score_of_an_observer_never_ends_the_training(tiny, settings, fi
     run = gn.train(*tiny, [brevity], settings, observers=[scoring])
     assert run.status == "finished"
     assert run.best["step"] == 2
+
+
+def test_observer_of_the_guide_keeps_the_best_adapter(
+    tiny, settings, tmp_path, monkeypatch
+) -> None:
+    model, tokenizer, task = tiny
+    scores = {1: 0.2, 2: 0.6, 3: 0.4}
+    adapters = {}
+
+    def planned(self: HoldoutScore, row: dict, completions: object) -> None:
+        row[ACCURACY] = scores[row["step"]]
+        adapters[row["step"]] = copy.deepcopy(get_peft_model_state_dict(model))
+
+    monkeypatch.setattr(HoldoutScore, "__call__", planned)
+    monkeypatch.chdir(tmp_path)
+    guide = (ROOT / "docs/guide/runs.md").read_text()
+    recipe = guide.partition("```python\ndef keep_best")[2].partition("```")[0]
+    names = {
+        "gn": gn,
+        "model": model,
+        "tokenizer": tokenizer,
+        "task": task,
+        "rewards": [brevity],
+        "settings": settings,
+    }
+    exec(compile(f"def keep_best{recipe}", "docs/guide/runs.md", "exec"), names)
+    best = get_peft_model_state_dict(names["model"])
+    assert best.keys() == adapters[2].keys()
+    assert all(torch.equal(best[name], tensor) for name, tensor in adapters[2].items())
+    assert not all(torch.equal(best[name], tensor) for name, tensor in adapters[3].items())

@@ -46,7 +46,7 @@ def make_info(**changes: object) -> dict:
         "rewards": [REWARD],
         "versions": {"trl": "1.15.0"},
         "number_type": "float32",
-        "rollout": "shared prompts",
+        "rollout": "the kit's CPU engine",
         "machine": {"gpu": None},
         "reference": "the base model",
         "base": "weights",
@@ -114,12 +114,6 @@ def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
     assert find_run(settings, None, "auto").run.path == late.path
     assert find_run(settings, "b", "auto").run.path == early.path
     assert find_run(settings, "c", "auto") is None
-    other = {"task": {**TASK, "fingerprint": "g"}}
-    put(
-        late.path / "run.json",
-        json.dumps(make_info(started="2026-01-02", status="finished", **other)).encode(),
-    )
-    assert find_run(settings, None, "auto") is None, "the newest is finished, and of other data"
 
 
 def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
@@ -150,26 +144,10 @@ def test_auto_returns_a_finished_run_of_the_same_training(
         (settings, {"task": {**TASK, "fingerprint": "g"}}),
         (settings, {"rewards": [{**REWARD, "source": "another", "hash": "c"}]}),
     ):
-        if name is None:
-            assert find_run(changed, name, "auto", **now) is None, "another training begins"
-        else:
-            with pytest.raises(
-                ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
-            ):
-                find_run(changed, name, "auto", **now)
-
-
-def test_returned_run_reports_changed_settings(root: Path, settings: gn.Settings) -> None:
-    run = make_run(root / "a", status="finished")
-    put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
-    earlier = json.loads((run.path / "run.json").read_text())
-    earlier["settings"]["run_root"] = settings.run_root
-    put(run.path / "run.json", json.dumps(earlier).encode())
-    assert find_run(settings, None, "auto").changes == []
-    best = settings.replace(keep_adapter="best", holdout_every=5)
-    found = find_run(best, None, "auto")
-    assert found.is_finished
-    assert found.changes == ["holdout_every was 0, is 5", "keep_adapter was 'last', is 'best'"]
+        with pytest.raises(
+            ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
+        ):
+            find_run(changed, name, "auto", **now)
 
 
 @pytest.mark.parametrize("resume", ["auto", "a"])
@@ -180,31 +158,6 @@ def test_finished_run_without_adapter_is_restored(
     found = find_run(settings, None, resume)
     assert found.checkpoint.step == 9
     assert not found.is_finished, "train writes the adapter of the checkpoint"
-
-
-def test_finished_run_with_adapter_of_an_earlier_part_is_restored(
-    root: Path, settings: gn.Settings
-) -> None:
-    """A resumed run whose adapter could not be written still has that of its earlier part."""
-    earlier_part = {"resumed": [{"step": 4, "changed": []}]}
-    run = make_run(root / "a", steps=9, saved=(9,), status="finished", **earlier_part)
-    put(run.path / "adapter" / "adapter_model.safetensors", b"weights of step 4")
-    found = find_run(settings, None, "auto")
-    assert found.checkpoint.step == 9
-    assert not found.is_finished, "train writes the adapter of the checkpoint"
-    written = make_info(status="finished", adapter_step=9, **earlier_part)
-    put(run.path / "run.json", json.dumps(written).encode())
-    assert find_run(settings, None, "auto").is_finished
-
-
-def test_find_run_without_a_run_to_resume_holds_no_lock(root: Path, settings: gn.Settings) -> None:
-    run = make_run(root / "a", status="finished")
-    put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
-    with ExitStack() as locks:
-        info = RunInfo(**make_info(settings=settings.replace(seed=7).to_dict()))
-        assert find(None, "auto", info, locks) is None
-        with locked(run.path):
-            assert (run.path / ".lock").is_file()
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "a")])
@@ -225,7 +178,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
     now = {
         "settings": SETTINGS.replace(save_steps=7).to_dict(),
         "versions": {"trl": "1.16.0"},
-        "rollout": "stock (off)",
+        "rollout": "transformers' own generation",
         "host": "there",
         "started": "2028",
         "reference": "the adapter",
@@ -321,26 +274,10 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
         assert (run.path / ".lock").is_file()
 
 
-def test_lock_file_of_another_user_is_refused_with_advice(
-    root: Path, settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(root / "a")
-
-    def refuse(path: Path, *arguments: object) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    # The folder can be written to, only its lock file cannot be opened.
-    monkeypatch.setattr("grpo_nb.core.locks.os.open", refuse)
-    with pytest.raises(PermissionError, match="another user, or is read-only") as raised:
-        find_run(settings, None, "auto")
-    assert str(run.path / ".lock") in str(raised.value)
-    assert "If nobody trains the run 'a' now, delete the file" in str(raised.value)
-
-
 def test_unfinished_run_of_an_earlier_version_is_resumed(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     earlier = json.loads((run.path / "run.json").read_text())
-    earlier["settings"] |= {"num_train_epochs": None, "warmup_steps": None}
+    earlier["settings"] |= {"num_train_epochs": None, "warmup_steps": None, "keep_adapter": "last"}
     put(run.path / "run.json", json.dumps(earlier).encode())
     found = find_run(settings.replace(warmup_steps=0.1), None, "auto")
     assert found.run.settings.warmup_steps == 0.1
@@ -351,10 +288,7 @@ def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) ->
     """Otherwise an older run would be resumed, or returned as if it were the newest."""
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.raises(
-        ValueError,
-        match=r"b/run\.json is damaged.*started Field required.*name it.*pass resume=None",
-    ):
+    with pytest.raises(ValueError, match=r"b/run\.json is damaged.*started Field required"):
         find_run(settings, None, "auto")
     with pytest.raises(ValueError, match="started Field required"):
         find_run(settings, "b", "auto")
@@ -375,35 +309,17 @@ def test_auto_ignores_damage_that_hides_no_start(root: Path, settings: gn.Settin
     assert find_run(settings, None, "auto").run.path == newest.path
 
 
-def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
+def test_auto_refuses_a_finished_run_of_another_reward_state(
+    root: Path, settings: gn.Settings
+) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[REWARD])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
     now = {"rewards": [{**REWARD, "state": "b"}]}
-    with pytest.warns(
-        UserWarning,
-        match="'a' is finished, but the reward 'short' has changed: it holds other values",
-    ):
-        assert find_run(settings, None, "auto", **now) is None
     with pytest.raises(
-        ValueError, match="'a' was another training: the reward 'short' has changed"
+        ValueError,
+        match="'a' was another training: the reward 'short' has changed: it holds other values",
     ):
-        find_run(settings, "a", "auto", **now)
-
-
-def test_rewind_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
-    run = make_run(root / "a", steps=6)
-    for step in (1, 4, 6):
-        put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
-    assert [step for step, _ in checkpoints.best_adapters(run.path)] == [1, 4]
-
-
-def test_keep_best_keeps_one_for_every_checkpoint(root: Path) -> None:
-    run = make_run(root / "a", steps=9, saved=(4, 8))
-    for step in (1, 3, 6, 9):
-        put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
-    checkpoints.delete_outdated_best(run.path)
-    assert [step for step, _ in checkpoints.best_adapters(run.path)] == [3, 6, 9]
+        find_run(settings, None, "auto", **now)
 
 
 # Checkpoints.
@@ -474,7 +390,7 @@ def test_failed_write_leaves_no_checkpoint(
     monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     with pytest.raises(kind) as caught:
         checkpoints.write_checkpoint(tmp_path, 2, fill)
-    assert checkpoints.is_disk_full(caught.value) == is_full
+    assert (getattr(caught.value, "errno", None) == errno.ENOSPC) == is_full
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.step == 1
     assert newest.passed_over == []

@@ -33,7 +33,7 @@ def test_run_folder_is_complete(tiny_run: gn.runs.Run) -> None:
     assert tiny_run.status == "finished"
     info = json.loads((path / "run.json").read_text())
     assert info["settings"] == tiny_run.settings.to_dict()
-    assert info["rollout"] == "shared prompts"
+    assert info["rollout"] == "the kit's CPU engine"
     assert [r["name"] for r in info["rewards"]] == ["brevity", "xml_tags"]
     assert "def brevity" in info["rewards"][0]["source"]
     assert len(info["rewards"][0]["hash"]) == 16
@@ -118,7 +118,6 @@ plain = returning(0.0, "plain")
         ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
         ([plain], {"seed": -1}, "(?i)seed"),
         ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"),
-        ([plain], {"keep_adapter": "best"}, "needs held-out scores"),
         *(
             ([plain], {"extra": {name: value}}, told)
             for name, value, told in [
@@ -142,10 +141,7 @@ def test_refused_training_leaves_no_files(
     )
 
 
-def test_taken_name_is_refused_before_the_trainer_is_built(
-    tiny_run: gn.runs.Run, fresh, tiny_settings, monkeypatch
-) -> None:
-    monkeypatch.setattr("grpo_nb.training.train.build_trainer", None)
+def test_taken_name_is_refused(tiny_run: gn.runs.Run, fresh, tiny_settings) -> None:
     settings = tiny_settings.replace(run_root=str(tiny_run.path.parent))
     with pytest.raises(FileExistsError, match="exists, and a new run overwrites nothing"):
         gn.train(*fresh, [brevity], settings, name=tiny_run.name)
@@ -180,7 +176,8 @@ def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
 def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
     run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
-    assert run.info["rollout"] == "stock (this model is odd)"
+    assert run.info["rollout"] == "transformers' own generation"
+    assert run.info["effective"]["changed"]["shared_prompts"]["why"] == "this model is odd"
     assert math.isfinite(run.rows[0]["reward"])
 
 
