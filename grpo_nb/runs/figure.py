@@ -47,8 +47,6 @@ CAPTION_LINE_INCHES = 0.2
 PANELS_PER_ROW = 3
 #: Largest distance between the labels of lines, as a share of the panel's height.
 LABEL_DISTANCE = 0.13
-#: Approximate width of a panel. More than two points per pixel cost time and show nothing more.
-PANEL_PIXELS = 250
 
 
 @dataclass(frozen=True)
@@ -259,12 +257,12 @@ def _draw_curve(axis: Axes, curve: Curve) -> Line2D:
     colour = COLOURS[curve.number % len(COLOURS)]
     values = curve.values
     if curve.window > 1:
-        axis.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
+        axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
     if curve.band is not None:
         low, high = curve.band.to_numpy().T
         axis.fill_between(curve.band.index, low, high, color=colour, alpha=0.13, linewidth=0)
     (line,) = axis.plot(
-        _thinned(values.rolling(curve.window, 1).mean()),
+        values.rolling(curve.window, 1).mean(),
         color=colour,
         linestyle=LINE_STYLES[curve.number % len(LINE_STYLES)],
         linewidth=2,
@@ -273,19 +271,6 @@ def _draw_curve(axis: Axes, curve: Curve) -> Line2D:
         markersize=3.5,
     )
     return line
-
-
-def _thinned(values: pandas.Series) -> pandas.Series:
-    """Return only the lowest and the highest value of each pixel, and both ends of the line.
-
-    The line looks the same as with all values.
-    """
-    if len(values) <= 2 * PANEL_PIXELS:
-        return values
-    pixels = numpy.arange(len(values)) * PANEL_PIXELS // len(values)
-    extremes = values.groupby(pixels).agg(["idxmin", "idxmax"])
-    ends = values.index[[0, -1]]
-    return values.loc[numpy.union1d(extremes, ends)]
 
 
 def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
