@@ -301,19 +301,12 @@ def _one_line(text: str, limit: int) -> str:
     return f"{line[: limit - 3]}..."
 
 
-def overlay(runs: Sequence[Any], names: Sequence[str]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL.
-
-    Args:
-        runs: The runs.
-        names: Name of each run in the figure.
-    """
+def overlay(runs: Sequence[Any]) -> Figure:
+    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
     curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
-    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+    for number, run in enumerate(runs):
         table = curve_table(run.rows)
-        # Names of runs often differ only at the end.
-        end = name if len(name) <= MAX_RUN_NAME else f"...{name[3 - MAX_RUN_NAME :]}"
-        label = _one_line(end, MAX_RUN_NAME)
+        label = _one_line(run.name, MAX_RUN_NAME)
         for panel in curves:
             curves[panel] += _metric_curves(panel, table, label, number)
     return _draw_panels(curves)

@@ -84,8 +84,7 @@ def run_of(rows: list[dict[str, Any]], **fields: Any) -> SimpleNamespace:
 
 
 def overlay_of(**rows_by_name: list[dict[str, Any]]) -> Figure:
-    runs = [SimpleNamespace(rows=rows) for rows in rows_by_name.values()]
-    return overlay(runs, list(rows_by_name))
+    return overlay([run_of(rows, name=name) for name, rows in rows_by_name.items()])
 
 
 def panels(rows: list[dict[str, Any]], choice: str = "main", **fields: Any) -> dict[str, Axes]:
@@ -327,15 +326,6 @@ def test_overlay_labels_differ_for_automatic_names_of_one_minute() -> None:
     assert texts_of(figure.axes[0])[1:] == names
     width = figure.get_size_inches()[0] * figure.dpi
     assert all(box.x1 <= width for _, box in boxes_of_texts(figure))
-
-
-def test_overlay_keeps_the_end_of_a_long_name() -> None:
-    names = ["a-long-name-of-an-experiment-first", "a-long-name-of-an-experiment-second"]
-    figure = overlay_of(**dict.fromkeys(names, made_rows()))
-    assert texts_of(figure.axes[0])[1:] == [
-        "...-of-an-experiment-first",
-        "...of-an-experiment-second",
-    ]
 
 
 def test_overlay_smooths_a_short_run_by_its_own_length() -> None:
