@@ -144,10 +144,6 @@ def read_run_info(path: Path) -> RunInfo:
     with naming_damaged(path):
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
-        # Earlier versions wrote the epochs beside the steps, and None for a warm-up of a tenth.
-        info.settings.pop("num_train_epochs", None)
-        if info.settings.get("warmup_steps", 0) is None:
-            info.settings["warmup_steps"] = 0.1
         AnswerFormat(**info.task["format"])
     return info
 

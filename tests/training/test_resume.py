@@ -339,16 +339,6 @@ def test_lock_file_of_another_user_is_refused_with_advice(
     assert "If nobody trains the run 'a' now, delete the file" in str(raised.value)
 
 
-def test_unfinished_run_of_an_earlier_version_is_resumed(root: Path, settings: gn.Settings) -> None:
-    run = make_run(root / "a")
-    earlier = json.loads((run.path / "run.json").read_text())
-    earlier["settings"] |= {"num_train_epochs": None, "warmup_steps": None}
-    put(run.path / "run.json", json.dumps(earlier).encode())
-    found = find_run(settings.replace(warmup_steps=0.1), None, "auto")
-    assert found.run.settings.warmup_steps == 0.1
-    assert found.checkpoint.step == 4
-
-
 def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) -> None:
     """Otherwise an older run would be resumed, or returned as if it were the newest."""
     run = make_run(root / "a")
