@@ -179,7 +179,9 @@ def groups_of(totals: list[float]) -> StepGroups:
 
 
 def test_group_without_any_score_is_not_called_equal() -> None:
-    assert groups_of([math.nan, math.nan]).groups[0].has_spread
+    html = groups_of([math.nan, math.nan])._repr_html_()
+    assert "All totals are equal" not in html
+    assert "No completion has a score" in html
 
 
 def test_group_without_any_score_has_no_learning_signal() -> None:
