@@ -60,18 +60,6 @@ class RewardRecord(Record):
     range: NotRequired[Interval | None]
 
 
-class GpuRecord(Record):
-    """Description of a GPU."""
-
-    name: Text
-
-
-class MachineRecord(Record):
-    """Description of the machine."""
-
-    gpu: GpuRecord | None
-
-
 class RowRecord(TypedDict):
     """The field that every row of metrics.jsonl has."""
 
@@ -97,7 +85,7 @@ class RunInfo:
     """Name, answer format, numbers of questions, fingerprint and tools."""
     rewards: list[RewardRecord]
     """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
-    machine: MachineRecord
+    machine: dict
     """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""
@@ -183,6 +171,7 @@ class SavedTests(ComparisonPart):
 class SavedComparison(ComparisonPart):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
+    headline: Text
     sentence: Text
     verdict: Text
     before: SavedEvaluation
