@@ -17,7 +17,6 @@ from grpo_nb.rewards.base import (
     ending_with_model_message,
     reward_name,
 )
-from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.scores import RewardError, find_failure, to_floats
 
 #: Keywords of TRL for a reward that have no value for each completion.
@@ -66,7 +65,7 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
         run: The run's folder.
 
     Raises:
-        EnvironmentProblem: Memory or disk is full, or the GPU failed.
+        EnvironmentProblem: Memory is full, or the GPU failed.
     """
     try:
         yield
@@ -82,12 +81,6 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
                 f"{advice} Then resume this run. If gn.train refuses the changed setting for it, "
                 f"start a new run from its adapter: gn.load_model(settings, adapter={adapter!r}).\n"
                 f"({type(error).__name__}: {str(error)[:200]})"
-            ) from error
-        if is_disk_full(error):
-            raise EnvironmentProblem(
-                f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. "
-                f"Free some space, then resume with gn.train(..., resume={str(run)!r}), or start a "
-                "new run with another name if it has no checkpoint."
             ) from error
         problem = gpu_problem(error)
         if problem is not None:

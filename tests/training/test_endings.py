@@ -38,19 +38,6 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
         generate()
 
 
-def test_full_disk_advises_to_free_space_and_resume(tmp_path: Path) -> None:
-    advice = (
-        r"Free some space, then resume with gn\.train\(.*\), or start a new run with another name if "
-        "it has no checkpoint"
-    )
-    model = SimpleNamespace(vllm_engine=None)
-    with (
-        pytest.raises(gn.machine.EnvironmentProblem, match=advice),
-        explaining_machine_faults(gn.preset("t4"), model, tmp_path),
-    ):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
     return load_tiny(tiny_folder, 20, 6)[:3]
