@@ -107,13 +107,13 @@ def values_by_step(rows: Sequence[Row], metric: str) -> pandas.Series:
     return pandas.Series(values, dtype=float)
 
 
-def smoothing_window(row_count: int) -> int:
-    """Return the number of rows of the trailing mean.
+def smoothing_window(value_count: int) -> int:
+    """Return the number of values of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
     """
-    # From 500 rows on, a fiftieth of the steps smooths better than ten rows.
-    return max(1, min(10, row_count // 4), row_count // 50)
+    # From 500 values on, a fiftieth of them smooths better than ten.
+    return max(1, min(10, value_count // 4), value_count // 50)
 
 
 def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
@@ -142,7 +142,7 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
             curves[panel] = [Curve("", values_by_step(rows, panel.metric))]
     sentence = describe_run(rows, run.reference)
     caption = sentence
-    window = smoothing_window(len(rows))
+    window = smoothing_window(len(curves[TOTAL][0].values))
     if window > 1:
         caption += (
             f" Strong lines: mean of the last {window} logged steps. Pale lines: each logged step."
