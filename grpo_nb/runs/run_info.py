@@ -60,6 +60,18 @@ class RewardRecord(Record):
     range: NotRequired[Interval | None]
 
 
+class GpuRecord(Record):
+    """Description of a GPU."""
+
+    name: Text
+
+
+class MachineRecord(Record):
+    """Description of the machine."""
+
+    gpu: GpuRecord | None
+
+
 class RowRecord(TypedDict):
     """The field that every row of metrics.jsonl has."""
 
@@ -85,7 +97,7 @@ class RunInfo:
     """Name, answer format, numbers of questions, fingerprint and tools."""
     rewards: list[RewardRecord]
     """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
-    machine: dict
+    machine: MachineRecord
     """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""

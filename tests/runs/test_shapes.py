@@ -100,6 +100,8 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
         "unexpected keyword argument 'colour'",
     ),
     "a machine as a list": ({"machine": []}, r"machine Input should be .*input_value=\[\]"),
+    "a machine without a GPU": ({"machine": {"cores": 2}}, "machine.gpu Field required"),
+    "a GPU without a name": ({"machine": {"gpu": {}}}, "machine.gpu.name Field required"),
     "a resumption as a number": (
         {"resumed": [5]},
         "resumed.0 Input should be a valid dictionary .*input_value=5",
