@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,6 +48,8 @@ PANELS_PER_ROW = 3
 LABEL_DISTANCE = 0.13
 #: Pause between two drawings during a training. A drawing takes a fraction of a second.
 REDRAW_SECONDS = 30
+#: Approximate width of a panel. More than two points per pixel cost time and show nothing more.
+PANEL_PIXELS = 250
 
 
 @dataclass(frozen=True)
@@ -247,13 +250,13 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
     colour = COLOURS[number % len(COLOURS)]
     values = curve.values
     if window > 1:
-        axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
+        axis.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
     if curve.low is not None:
         axis.fill_between(
             values.index, curve.low, curve.high, color=colour, alpha=0.13, linewidth=0
         )
     (line,) = axis.plot(
-        values.rolling(window, 1).mean(),
+        _thinned(values.rolling(window, 1).mean()),
         color=colour,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
@@ -262,6 +265,19 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
         markersize=3.5,
     )
     return line
+
+
+def _thinned(values: pandas.Series) -> pandas.Series:
+    """Return only the lowest and the highest value of each pixel, and both ends of the line.
+
+    The line looks the same as with all values.
+    """
+    if len(values) <= 2 * PANEL_PIXELS:
+        return values
+    pixels = numpy.arange(len(values)) * PANEL_PIXELS // len(values)
+    extremes = values.groupby(pixels).agg(["idxmin", "idxmax"])
+    ends = values.index[[0, -1]]
+    return values.loc[numpy.union1d(extremes, ends)]
 
 
 def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:

@@ -145,6 +145,18 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
 
+def test_long_run_draws_few_points_and_keeps_every_spike() -> None:
+    rows = made_rows(20_000)
+    rows[12_345]["reward"] = 9.0
+    rows[12_346]["reward"] = -9.0
+    raw, _mean = panels(rows)["Total reward"].get_lines()
+    assert len(raw.get_ydata()) <= 502
+    assert raw.get_xdata()[-1] == 20_000
+    assert max(raw.get_ydata()) == 9.0
+    assert min(raw.get_ydata()) == -9.0
+    assert list(raw.get_xdata()) == sorted(raw.get_xdata())
+
+
 def test_figure_explains_strong_and_pale_lines() -> None:
     rows = made_rows(20)
     assert "mean of the last 5 logged steps. Pale lines: each logged step." in caption_of(
