@@ -239,7 +239,6 @@ class Comparison(Shown):
         for measure, result in self.results.items():
             tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
         return {
-            "headline": self.headline,
             "sentence": self.sentence,
             "verdict": self.verdict,
             "before": self.before.to_dict(),

@@ -183,7 +183,6 @@ class SavedTests(ComparisonPart):
 class SavedComparison(ComparisonPart):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
-    headline: Text
     sentence: Text
     verdict: Text
     before: SavedEvaluation

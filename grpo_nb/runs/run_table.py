@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.outcome import reward_rise
+from grpo_nb.runs.rows import HOLDOUT_MEASURES
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_info import SavedComparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,13 +122,25 @@ def _cells_of(run: Run) -> tuple[str, ...]:
     rows = run.rows
     done = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
-    comparison = run.comparison
     return (
         run.status,
         f"{done} of {run.settings.max_steps}",
         f"{rise.last_mean:.2f}" if rise.step_count else "not measured",
-        comparison.headline if comparison else "not compared",
+        _holdout_in_words(run.comparison),
     )
+
+
+def _holdout_in_words(comparison: SavedComparison | None) -> str:
+    """Return each held-out measure before and after, because the format alone may have improved."""
+    if comparison is None:
+        return "not compared"
+    parts = []
+    for measure in HOLDOUT_MEASURES:
+        before = getattr(comparison.before, measure.name)
+        after = getattr(comparison.after, measure.name)
+        if before is not None and after is not None:
+            parts.append(f"{before:.0%} to {after:.0%} {measure.label}")
+    return ", ".join(parts)
 
 
 def _facts_of(run: Run) -> list[str]:

@@ -78,7 +78,7 @@ def sent(folder: Path, text: str) -> gn.runs.Run:
     rows = made_rows(5, **{f"rewards/{text}/mean": 0.5, f"own/{text}": text})
     rows[2]["alerts"] = [alert]
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    compare_by_hand(run, headline=text, sentence=text, verdict=text)
+    compare_by_hand(run, sentence=text, verdict=text)
     return run
 
 

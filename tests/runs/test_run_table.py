@@ -91,11 +91,16 @@ def test_open_run_misspelt_name_says_how_to_list_the_runs(root: Path, monkeypatc
         gn.open_run("plian")
 
 
-def test_list_shows_what_changed_on_held_out_questions(root: Path) -> None:
-    """A learnt format is not a better answer, so a verdict alone would not do."""
-    compare_by_hand(gn.open_run(root / "plain"), headline="Better: the format.")
+def test_list_shows_each_held_out_measure(root: Path) -> None:
+    """A learnt format is not a better answer, so every measure is shown."""
+    run = gn.open_run(root / "plain")
+    sides = {"before": 0.6, "after": 0.55}
+    compare_by_hand(
+        run, **{name: COMPARISON[name] | {"anywhere": share} for name, share in sides.items()}
+    )
     shown = repr(gn.runs.list(root))
-    assert "Better: the format." in line_of(shown, "plain")
+    measures = "25% to 75% correct, 50% to 100% in the format, 60% to 55% correct anywhere"
+    assert measures in shown
     assert "not compared" in line_of(shown, "other")
 
 

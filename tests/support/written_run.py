@@ -48,7 +48,6 @@ COMPARISON = {
     "interval": [0.25, 0.75],
     "p_value": 0.002,
     "verdict": "better",
-    "headline": "Better: the answers.",
     "sentence": (
         "better: accuracy 25.0% before, 75.0% after on 20 questions (difference +50.0 points, 95 % "
         "interval +25.0 to +75.0, p = 0.002)."
