@@ -1,14 +1,11 @@
 """Alerts of the health rules: what was seen in a run, with its numbers, and what to change."""
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Shown, Table, bold
-from grpo_nb.core.words import displayable
-from grpo_nb.runs.outcome import LINE_WIDTH
 
 Severity = Literal["info", "warning", "critical"]
 #: The least urgent first.
@@ -71,21 +68,12 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
     """Return alerts as a table."""
     rows = []
     for alert in alerts:
-        rows.append((bold(alert.status), alert.step, _finding(alert), alert.advice))
+        # A rule that watches several things reports each of them by its name.
+        name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
+        finding = f"{name}: {alert.message}"
+        rows.append((bold(alert.status), alert.step, finding, alert.advice))
     head = ("status", "step", "what was seen", "what to change")
     return Table(rows, head, wide=(2, 3))
-
-
-def terminal_text(alert: Alert) -> str:
-    """Return an alert as short lines, for a terminal that shows a progress bar."""
-    text = f"{alert.status}, step {alert.step}: {_finding(alert)} {alert.advice}"
-    return textwrap.fill(displayable(text), LINE_WIDTH, subsequent_indent="  ")
-
-
-def _finding(alert: Alert) -> str:
-    # A rule that watches several things reports each of them by its name.
-    name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
-    return f"{name}: {alert.message}"
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:

@@ -1,9 +1,9 @@
 """Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
 The card holds only what was measured or recorded. It is made to be published. Therefore its texts
-show no paths in the usual places, and no logins and keys in addresses (`PRIVATE_PART`). Values with
-a secret name (`SECRET_NAME`) are left out. A key inside the source of a reward, such as
-`api_key = "..."`, is not recognised, so read a card before you publish it.
+show no home folders, and no logins and keys in addresses (`PRIVATE_PART`). Values with a secret
+name (`SECRET_NAME`) are left out. Other paths stay, and a key inside the source of a reward, such
+as `api_key = "..."`, is not recognised, so read a card before you publish it.
 """
 
 from __future__ import annotations
@@ -30,33 +30,18 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 #: Names of settings and of other recorded values that are secrets.
 SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
-#: Settings that the card leaves out: paths, which mean nothing on another machine, and the model,
-#: which the card names at its top.
-MACHINE_SETTINGS = frozenset({"run_root", "model", "logging_dir", "output_dir"})
 #: Parts of a text that are removed.
 PRIVATE_PART = re.compile(
     r"""
-    # A login: "me:pass@" in "http://me:pass@host".
-    (?P<login>(?<=://)[^\s/'"]*@)
-    # A key: "5" in "?api_key=5". Its name stays.
-    | (?P<key_name>[?&][\w-]*(?i:token|key|password|secret)[\w-]*=)[^&\s'"]+
-    # A path starts no word, and follows no other path and no scheme except file.
-    | (?:(?<![\w/.:<~])|(?<=file://)|(?<=file:///))
-      (?:
-        # A home folder: "/home/me".
-        (?P<home>(?:[A-Za-z]:[/\\]+Users|/home|/Users)[/\\]+[\w.-]+)(?=[\s'"`,;:)\]}>]|$)
-        # The folders before a name: "/home/me/" in "/home/me/a.csv". Sources double a backslash.
-        | (?P<folders>
-            (?:~[/\\]
-              |(?:[A-Za-z]:[/\\]+Users
-                |/(?:home|root|Users|mnt|media|content|kaggle|workspace|tmp|data|work))
-               (?:/+|\\+/?))
-            (?:[^\s'"/\\]+(?:/+|\\+/?))*)
-      )""",
+    # A login: "me:pass" in "http://me:pass@host".
+    (?<=://)[^\s/'"]+(?=@)
+    # A key: "api_key=5" in "?api_key=5".
+    | (?<=[?&])[\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
+    # A home folder: "/home/me". It follows no other path and no name of a website.
+    | (?<![\w.])(?:[A-Za-z]:[/\\]+Users|/home|/Users)[/\\]+[\w.-]+
+    """,
     re.VERBOSE,
 )
-#: Signs of a pattern or of an f-string, which plain names of folders do not have.
-PATTERN_SIGN = re.compile(r"[\[\](){}*+?|^$]")
 
 
 def write_model_card(run: Run) -> None:
@@ -97,7 +82,7 @@ def model_card(
         run=run,
         info=without_private_parts(info),
         kind=kind,
-        metadata=card_metadata(run, kind),
+        metadata=card_metadata(run),
         base=published_base(run),
         model_name=Path(settings.model).name,
         is_embedded=settings.model == EMBEDDED_MODEL,
@@ -109,24 +94,20 @@ def model_card(
         verification=verification,
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
-        settings=public_settings({**settings.to_dict(), **settings.extra}),
+        settings=without_private_parts({**settings.to_dict(), **settings.extra}),
     )
     # Last of all, because sentences and sources of rewards can also hold private parts.
     return displayable(without_private_parts(f"{card}\n"))
 
 
-def card_metadata(run: Run, kind: str = "adapter") -> ModelCardData:
+def card_metadata(run: Run) -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 
     is_embedded = run.settings.model == EMBEDDED_MODEL
-    base = published_base(run)
-    # Merged weights descend from the published model. An adapter fits only embedded weights.
-    if is_embedded and kind != "adapter":
-        base = ORIGIN_OF_EMBEDDED_MODEL
     return ModelCardData(
         model_name=run.name,
-        base_model=base,
+        base_model=published_base(run),
         # The licence of another model is not known here, so the card claims none.
         license="apache-2.0" if is_embedded else None,
         pipeline_tag="text-generation",
@@ -168,12 +149,10 @@ def is_hub_name(model: str) -> bool:
 
 
 def without_private_parts(value: Any) -> Any:
-    """Return texts, lists and mappings without private parts: a path's folders, logins and keys.
+    """Return texts, lists and mappings without home folders, logins and keys.
 
-    >>> without_private_parts(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
-    ['model', 'http://host:8000/v1?api_key=[removed]']
-    >>> without_private_parts("open('~/a/c.txt') or </answer>")
-    "open('c.txt') or </answer>"
+    >>> without_private_parts(["/home/me/model", "http://me:pass@host:8000/v1?api_key=5"])
+    ['[removed]/model', 'http://[removed]@host:8000/v1?[removed]']
     """
     if isinstance(value, Mapping):
         # A value under a secret name is left out whole, whatever it looks like.
@@ -181,23 +160,4 @@ def without_private_parts(value: Any) -> Any:
         return {name: without_private_parts(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
         return [without_private_parts(item) for item in value]
-    return PRIVATE_PART.sub(_public_part, value) if isinstance(value, str) else value
-
-
-def _public_part(match: re.Match[str]) -> str:
-    """Return what a text shows in place of a private part."""
-    # Keys, whole paths and patterns of paths leave "[removed]", so that code with a gap does not
-    # look complete. Folders before a name leave nothing.
-    if match["key_name"]:
-        return f"{match['key_name']}[removed]"
-    is_before_escape = match.string.startswith("\\", match.end())
-    is_pattern = match["folders"] and (is_before_escape or PATTERN_SIGN.search(match["folders"]))
-    return "[removed]" if match["home"] or is_pattern else ""
-
-
-def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that mean something on another machine, without private parts."""
-    public_values = {
-        name: value for name, value in values.items() if name.lower() not in MACHINE_SETTINGS
-    }
-    return without_private_parts(public_values)
+    return PRIVATE_PART.sub("[removed]", value) if isinstance(value, str) else value

@@ -8,13 +8,12 @@ pages.
 import base64
 import dataclasses
 import io
-import itertools
 import math
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy
 import pandas
@@ -47,6 +46,8 @@ CAPTION_LINE_INCHES = 0.2
 PANELS_PER_ROW = 3
 #: Largest distance between the labels of lines, as a share of the panel's height.
 LABEL_DISTANCE = 0.13
+#: Pause between two drawings during a training. A drawing takes a fraction of a second.
+REDRAW_SECONDS = 30
 #: Approximate width of a panel. More than two points per pixel cost time and show nothing more.
 PANEL_PIXELS = 250
 
@@ -86,45 +87,36 @@ OTHER_PANELS = (
 )
 
 
-def curve_table(rows: Sequence[Row]) -> pandas.DataFrame:
-    """Return the finite numbers of the rows by step, a column for each metric that has one."""
-    columns = {}
-    for key in dict.fromkeys(itertools.chain.from_iterable(rows)):
-        values = [row.get(key) for row in rows]
-        numbers = [value if isinstance(value, (int, float)) else None for value in values]
-        # Rewards have any name, but pandas takes no lone surrogates.
-        columns[displayable(key)] = numbers
-    table = pandas.DataFrame(columns, index=[row["step"] for row in rows], dtype=float)
-    # An axis cannot show an infinite value.
-    return table.where(numpy.isfinite(table)).dropna(axis="columns", how="all")
+class Curve(NamedTuple):
+    """One curve of a panel. Without values, it is not drawn and keeps its colour."""
+
+    label: str
+    """Text next to the panel; empty if the title says enough."""
+    values: pandas.Series
+    """Finite numbers by step."""
+    low: pandas.Series | None = None
+    """Lower ends of the 95 % intervals by step."""
+    high: pandas.Series | None = None
+    """Upper ends of the intervals."""
 
 
-def smoothing_window(row_count: int) -> int:
-    """Return the number of rows of the trailing mean.
+def values_by_step(rows: Sequence[Row], metric: str) -> pandas.Series:
+    """Return the finite numbers of a metric; an axis cannot show an infinite value."""
+    values = {}
+    for row in rows:
+        value = row.get(metric)
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            values[row["step"]] = value
+    return pandas.Series(values, dtype=float)
+
+
+def smoothing_window(value_count: int) -> int:
+    """Return the number of values of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
     """
-    # From 500 rows on, a fiftieth of the steps smooths better than ten rows.
-    return max(1, min(10, row_count // 4), row_count // 50)
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """One curve of a panel.
-
-    Attributes:
-        values: The values by step. A missing value would break the line, so none is missing.
-        label: Text next to the panel; empty if the title says enough.
-        number: Number of the curve, which decides colour and line style.
-        window: Number of rows of the trailing mean; 1 draws the values alone.
-        band: Lower and upper ends of the 95 % intervals by step.
-    """
-
-    values: pandas.Series
-    label: str = ""
-    number: int = 0
-    window: int = 1
-    band: pandas.DataFrame | None = None
+    # From 500 values on, a fiftieth of them smooths better than ten.
+    return max(1, min(10, value_count // 4), value_count // 50)
 
 
 def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
@@ -143,18 +135,17 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     """
     require_choice("panels", panels, ("main", "all"))
     rows = run.rows
-    table = curve_table(rows)
     curves = {
-        TOTAL: _metric_curves(TOTAL, table),
-        EACH_REWARD: _reward_curves(table, run.weights),
-        HOLDOUT: _holdout_curves(table),
+        TOTAL: [Curve("", values_by_step(rows, TOTAL.metric))],
+        EACH_REWARD: _reward_curves(rows, run.weights),
+        HOLDOUT: _holdout_curves(rows),
     }
     if panels == "all":
         for panel in OTHER_PANELS:
-            curves[panel] = _metric_curves(panel, table)
+            curves[panel] = [Curve("", values_by_step(rows, panel.metric))]
     sentence = describe_run(rows, run.reference)
     caption = sentence
-    window = smoothing_window(len(rows))
+    window = smoothing_window(len(curves[TOTAL][0].values))
     if window > 1:
         caption += (
             f" Strong lines: mean of the last {window} logged steps. Pale lines: each logged step."
@@ -164,44 +155,31 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     return figure
 
 
-def _metric_curves(
-    panel: CurvePanel, table: pandas.DataFrame, label: str = "", number: int = 0
-) -> list[Curve]:
-    """Return the curve of a metric; empty if it was not measured."""
-    if panel.metric not in table:
-        return []
-    # Held-out scores are few, and each is a mean over questions already.
-    window = 1 if panel is HOLDOUT_ACCURACY else smoothing_window(len(table))
-    return [Curve(table[panel.metric].dropna(), label, number, window)]
-
-
-def _reward_curves(table: pandas.DataFrame, weights: Mapping[str, float]) -> list[Curve]:
-    """Return the mean score of each measured reward, with name and weight."""
-    metrics = [name for name in table if name.startswith("rewards/") and name.endswith("/mean")]
-    # With one reward this panel would repeat the total.
-    if len(metrics) == 1:
+def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Curve]:
+    """Return the mean score of each reward, with name and weight."""
+    # One reward alone would repeat the total.
+    if len(weights) == 1:
         return []
     curves = []
-    for number, metric in enumerate(metrics):
-        name = metric.removeprefix("rewards/").removesuffix("/mean")
-        label = _one_line(name, MAX_REWARD_NAME)
-        if name in weights:
-            label += f" x{weights[name]:g}"
-        curves.append(Curve(table[metric].dropna(), label, number, smoothing_window(len(table))))
+    for name, weight in weights.items():
+        label = f"{_one_line(name, MAX_REWARD_NAME)} x{weight:g}"
+        curves.append(Curve(label, values_by_step(rows, f"rewards/{name}/mean")))
     return curves
 
 
-def _holdout_curves(table: pandas.DataFrame) -> list[Curve]:
+def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
     """Return the held-out measures with their 95 % intervals and their last values."""
     curves = []
-    for number, measure in enumerate(HOLDOUT_MEASURES):
-        if measure.key in table:
-            values = table[measure.key].dropna()
+    for measure in HOLDOUT_MEASURES:
+        values = values_by_step(rows, measure.key)
+        if len(values):
             label = f"{measure.label} {values.iloc[-1]:.0%}"
             # Another program may have logged a share without its interval, or an impossible one.
-            interval = table.reindex(columns=measure.interval_keys)
-            band = interval.dropna().clip(0, 1)
-            curves.append(Curve(values, label, number, band=band))
+            low, high = (
+                values_by_step(rows, key).reindex(values.index).clip(0, 1)
+                for key in measure.interval_keys
+            )
+            curves.append(Curve(label, values, low, high))
     return curves
 
 
@@ -212,7 +190,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         curves: The curves of each panel.
         caption: Text below the panels.
     """
-    shown = [panel for panel in curves if curves[panel]]
+    shown = []
+    for panel in curves:
+        if any(len(curve.values) for curve in curves[panel]):
+            shown.append(panel)
     # A run that somebody sends can name anything as its reference.
     text = _one_line(caption, MAX_CAPTION_CHARACTERS)
     # matplotlib does not wrap text at words.
@@ -227,14 +208,17 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     for number, panel in enumerate(shown, 1):
         axis = figure.add_subplot(row_count, column_count, number)
         _style_panel(axis, panel)
-        labels = {_draw_curve(axis, curve): curve.label for curve in curves[panel]}
+        labels = {}
+        for curve_number, curve in enumerate(curves[panel]):
+            if len(curve.values):
+                # Held-out scores are few, and each is a mean over questions already.
+                is_mean = panel.metric == ACCURACY
+                window = 1 if is_mean else smoothing_window(len(curve.values))
+                labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
         _label_lines(axis, labels)
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
             axis.set_ylim(0, 1.02)
-        # From 0, so that a steady curve does not look restless. Rewards have no natural zero.
-        elif panel in OTHER_PANELS:
-            axis.set_ylim(bottom=min(0, axis.dataLim.ymin))
     return figure
 
 
@@ -254,19 +238,27 @@ def _style_panel(axis: Axes, panel: CurvePanel) -> None:
     axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
 
 
-def _draw_curve(axis: Axes, curve: Curve) -> Line2D:
-    """Draw values pale and thin, their trailing mean strong; return the line of the mean."""
-    colour = COLOURS[curve.number % len(COLOURS)]
+def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
+    """Draw values pale and thin, their trailing mean strong; return the line of the mean.
+
+    Args:
+        axis: The panel.
+        curve: The curve.
+        number: Number of the curve, which decides colour and line style.
+        window: Number of values of the trailing mean; 1 draws the values alone.
+    """
+    colour = COLOURS[number % len(COLOURS)]
     values = curve.values
-    if curve.window > 1:
+    if window > 1:
         axis.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
-    if curve.band is not None:
-        low, high = curve.band.to_numpy().T
-        axis.fill_between(curve.band.index, low, high, color=colour, alpha=0.13, linewidth=0)
+    if curve.low is not None:
+        axis.fill_between(
+            values.index, curve.low, curve.high, color=colour, alpha=0.13, linewidth=0
+        )
     (line,) = axis.plot(
-        _thinned(values.rolling(curve.window, 1).mean()),
+        _thinned(values.rolling(window, 1).mean()),
         color=colour,
-        linestyle=LINE_STYLES[curve.number % len(LINE_STYLES)],
+        linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
         # Few values have a dot each.
         marker="o" if len(values) <= 12 else None,
@@ -316,29 +308,21 @@ def _one_line(text: str, limit: int) -> str:
     return f"{line[: limit - 3]}..."
 
 
-def overlay(runs: Sequence[Any], names: Sequence[str]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL.
-
-    Args:
-        runs: The runs.
-        names: Name of each run in the figure.
-    """
+def overlay(runs: Sequence[Any]) -> Figure:
+    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
     curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
-    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-        table = curve_table(run.rows)
-        # Names of runs often differ only at the end.
-        end = name if len(name) <= MAX_RUN_NAME else f"...{name[3 - MAX_RUN_NAME :]}"
-        label = _one_line(end, MAX_RUN_NAME)
+    for run in runs:
+        rows = run.rows
+        label = _one_line(run.name, MAX_RUN_NAME)
         for panel in curves:
-            curves[panel] += _metric_curves(panel, table, label, number)
+            curves[panel].append(Curve(label, values_by_step(rows, panel.metric)))
     return _draw_panels(curves)
 
 
 def png(figure: Figure, dpi: int = 100) -> bytes:
     """Render a figure as PNG, without touching pyplot's state."""
     buffer = io.BytesIO()
-    # Level 6, the default, makes the file a tenth smaller and a redraw a tenth slower.
-    figure.savefig(buffer, format="png", dpi=dpi, pil_kwargs={"compress_level": 1})
+    figure.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
@@ -356,8 +340,7 @@ def figure_html(figure: Figure, words: str) -> Html:
 class LivePlot:
     """The training figure in a notebook cell, updated in place. It never clears other output.
 
-    The first two updates and the last one are always drawn. In between, each redraw is followed by
-    a pause of 200 times its duration, so that redraws take at most a two-hundredth of the time.
+    Between two updates at least `REDRAW_SECONDS` pass. The last update is always drawn.
 
     Args:
         run: The run that is shown.
@@ -367,20 +350,15 @@ class LivePlot:
         self._run = run
         self._output = CellOutput()
         self._next_redraw = 0.0
-        self._is_drawn = False
 
     def update(self, is_last: bool = False) -> None:
         """Draw what the run has logged so far, if a redraw is due or the last one is asked for."""
-        started = time.perf_counter()
-        if not is_last and started < self._next_redraw:
+        now = time.monotonic()
+        if not is_last and now < self._next_redraw:
             return
+        self._next_redraw = now + REDRAW_SECONDS
         figure = self._run.plot()
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}
         metadata = {"image/png": {"alt": f"Training curves. {sentence}"}}
         self._output.show(data, metadata=metadata)
-        seconds = time.perf_counter() - started
-        # The first figure also loads matplotlib's fonts, so its time is no measure of a redraw.
-        pause = 200 * seconds if self._is_drawn else 0.0
-        self._next_redraw = started + seconds + pause
-        self._is_drawn = True

@@ -6,7 +6,6 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,22 +112,13 @@ class CompletionGroup:
         return [name for name in self.table if name not in others]
 
     @property
-    def has_spread(self) -> bool:
-        """True if the totals differ. Otherwise GRPO learns nothing from the group.
+    def has_signal(self) -> bool:
+        """True if the totals differ, so that GRPO learns from the group.
 
-        Totals that are all NaN count as spread, so that missing scores are not reported as equal.
+        TRL sets the advantage of a completion without any score to 0, so NaN is no difference.
         """
         totals = self.table["total"]
-        difference = float(totals.max() - totals.min())
-        return math.isnan(difference) or difference > SMALLEST_SPREAD
-
-    @property
-    def has_signal(self) -> bool:
-        """True if GRPO learns from the group: the totals differ, and not all of them are NaN.
-
-        TRL sets the advantage of a completion without any score to 0.
-        """
-        return self.has_spread and not all(self.table["total"].isna())
+        return totals.max() - totals.min() > SMALLEST_SPREAD
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.

@@ -244,23 +244,21 @@ class Run(Shown):
         """Return the sampled completions of a step, with prompt, each reward, total and advantage.
 
         Args:
-            step: The step; None returns the completions of all steps.
+            step: One of `steps`; None returns the completions of all steps.
 
         Raises:
-            ValueError: The run has no completions of that step; the message has the steps.
+            FileNotFoundError: The step reused completions of an earlier one, or was not logged.
         """
         import pandas
 
-        recorded = self.steps
-        wanted = recorded if step is None else [step]
-        # A step that reused completions of an earlier one has no file.
-        if not wanted or not set(wanted) <= set(recorded):
-            raise ValueError(
-                f"{self.name} has no such completions. Steps with completions: {in_line(recorded)}."
-            )
         tables = []
-        for number in wanted:
+        for number in self.steps if step is None else [step]:
             file = self.completions_file(number)
+            # A step that reused completions of an earlier one has no file.
+            if not file.is_file():
+                raise FileNotFoundError(
+                    f"{self.name} has no completions of step {number}. run.steps lists its steps."
+                )
             with naming_damaged(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
@@ -269,11 +267,11 @@ class Run(Shown):
         """Return the groups of a step: completions with scores and totals, ordered by advantage.
 
         Raises:
-            ValueError: The run has no completions of that step, or their file cannot be read.
+            FileNotFoundError: The run has no completions of that step; `steps` has those it has.
+            ValueError: Their file is damaged.
         """
-        return StepGroups.of(
-            f"Step {number} of {self.name}", self.completions(number), self.weights
-        )
+        title = f"Step {number} of {self.name}"
+        return StepGroups.of(title, self.completions(number), self.weights)
 
     def completions_file(self, step: int) -> Path:
         """Return the path of the completions of a step."""
@@ -445,11 +443,11 @@ class Run(Shown):
         # A run that is finished or is being trained needs no advice.
         step = self.checkpoint_step
         if step is not None and self.status not in ("finished", "running"):
-            # Its machine may still train it.
-            condition = (
-                "If nothing trains it any more, resume" if self.status == "unknown" else "To resume"
+            # Another machine may still train it.
+            yield (
+                f"If nothing trains it any more, resume it at step {step}: "
+                f"gn.train(..., resume={str(self.path)!r})"
             )
-            yield f"{condition} it at step {step}: gn.train(..., resume={str(self.path)!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os.path
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ class RunTable(Shown, Sequence):
         """Draw reward, held-out accuracy and KL, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
-        return overlay(self.runs, _distinct_names(self.runs))
+        return overlay(self.runs)
 
     def _parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import figure_html
@@ -59,11 +58,10 @@ class RunTable(Shown, Sequence):
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         facts_of_runs = [_facts_of(run) for run in self.runs]
         counts = Counter(itertools.chain(*facts_of_runs))
-        names = _distinct_names(self.runs)
         rows = []
-        for run, name, facts in zip(self.runs, names, facts_of_runs, strict=True):
+        for run, facts in zip(self.runs, facts_of_runs, strict=True):
             differing = [fact for fact in facts if counts[fact] < len(self.runs)]
-            rows.append((name, *_cells_of(run), ", ".join(differing)))
+            rows.append((run.name, *_cells_of(run), ", ".join(differing)))
         head = ("name", "status", "steps", "reward", "held-out", "what differs")
         yield Table(rows, head, right=(3,), narrow=(0, 2), wide=(5,))
         for name, reason in self.unreadable.items():
@@ -112,19 +110,6 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     """
     opened_runs = tuple(open_run(run) for run in runs)
     return RunTable("Runs side by side", opened_runs, shows_curves=True, unreadable={})
-
-
-def _distinct_names(runs: Sequence[Run]) -> list[str]:
-    """Return the name of each run; for runs of one name, the path below their common folder."""
-    folders = defaultdict(list)
-    for run in runs:
-        folders[run.name].append(os.path.dirname(os.path.abspath(run.path)))
-    names = []
-    for run in runs:
-        # The only run of a name has its own folder as the common one, so its name is left.
-        common_folder = os.path.commonpath(folders[run.name])
-        names.append(os.path.relpath(run.path, common_folder))
-    return names
 
 
 def _cells_of(run: Run) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from grpo_nb.export.staged_export import require_same_base
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
-from grpo_nb.runs.card import public_settings, published_base, without_private_parts
+from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
     BNPO_BECOMES_DAPO,
@@ -77,6 +77,8 @@ NOT_IN_RUN_YAML = {
     "use_vllm",
     "use_cpu",
     "dataloader_pin_memory",
+    "output_dir",
+    "logging_dir",
 }
 
 
@@ -224,7 +226,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     arguments.setdefault("shuffle_dataset", not is_ordered)
     # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
     arguments["steps_per_generation"] = settings.gradient_accumulation_steps
-    public = public_settings(arguments)
+    public = without_private_parts(arguments)
     left_out = NOT_IN_RUN_YAML | PUBLISHING
     return {name: public[name] for name in public if name not in left_out}
 
@@ -330,7 +332,7 @@ def _write_settings(
 def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, model: str) -> None:
     """Write origin.json for `open_project`: the run.json of the run, without private parts."""
     settings = {**run.settings.to_dict(), "run_root": "runs"}
-    settings["extra"] = public_settings(run.settings.extra)
+    settings["extra"] = without_private_parts(run.settings.extra)
     # The embedded model is known by its name everywhere, although its files are in base/ too.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model

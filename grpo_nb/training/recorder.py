@@ -27,7 +27,7 @@ from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.runs.alert import Alert, terminal_text
+from grpo_nb.runs.alert import Alert, alert_table
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, tidy_row
@@ -214,7 +214,7 @@ class Recorder(TrainerCallback):
             html = report._repr_html_()
             self._alert_output.show({"text/html": html, "text/plain": repr(report)})
         elif new_alerts:
-            tqdm.write("\n".join(terminal_text(alert) for alert in new_alerts))
+            tqdm.write(alert_table(new_alerts).text())
 
     def _update_bar(self, row: Mapping[str, Any]) -> None:
         if "reward" in row:

@@ -93,6 +93,7 @@ def train(
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
         EnvironmentProblem: Too little memory. On a CPU the plan is checked beforehand.
+        OSError: The disk is full. Everything saved before is kept.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names

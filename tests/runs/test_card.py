@@ -13,7 +13,6 @@ import grpo_nb as gn
 from grpo_nb.runs.card import (
     card_metadata,
     model_card,
-    public_settings,
     without_private_parts,
     write_export_card,
 )
@@ -45,25 +44,22 @@ HUB = "Qwen/Qwen3-0.6B"
 
 
 @pytest.mark.parametrize(
-    ("model", "kind", "base"),
+    ("model", "base"),
     [
         # No repository has the weights that it was trained on: it must not be loaded on others.
-        (EMBEDDED, "adapter", None),
-        (HUB, "adapter", HUB),
-        (EMBEDDED, "merged", f"HuggingFaceTB/{EMBEDDED}"),
-        (EMBEDDED, "gguf", f"HuggingFaceTB/{EMBEDDED}"),
+        (EMBEDDED, None),
+        (HUB, HUB),
     ],
 )
 def test_card_metadata_is_read_by_the_hub(
     model: str,
-    kind: str,
     base: str | None,
     tmp_path: Path,
 ) -> None:
     run = write_run(tmp_path / "runs" / "first", model=model)
-    read = ModelCard(model_card(run, kind)).data
+    read = ModelCard(model_card(run)).data
     assert isinstance(read, ModelCardData)
-    assert read.to_dict() == card_metadata(run, kind).to_dict()
+    assert read.to_dict() == card_metadata(run).to_dict()
     assert read.base_model == base
     assert read.license == ("apache-2.0" if model == EMBEDDED else None)
     assert read.pipeline_tag == "text-generation"
@@ -95,7 +91,7 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
     assert card.encode()
     assert "\x1b" not in card
     assert "\0" not in card
-    for kept in ("my-model", "http://host:8000/v1", "zero.json", "words.txt", "clf"):
+    for kept in ("my-model", "@host:8000/v1", "zero.json", "words.txt", "clf"):
         assert kept in card, kept
     assert ModelCard(card).data.datasets is None
 
@@ -110,31 +106,21 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         (r'"A:\n" and "\\frac{1}{2}"', None),
         ("https://example.org/home/index.html", None),
         ("about ~3/4 of it", None),
-        ("/home/me/acme/model", "model"),
-        ("~/x/z", "z"),
+        ("/home/me/acme/model", "[removed]/acme/model"),
         ("cd /home/me", "cd [removed]"),
-        ("open('/home/labels.csv')", "open('[removed]')"),
         ("in `/home/me`", "in `[removed]`"),
         ("os.chdir('/Users/me'), then", "os.chdir('[removed]'), then"),
         ("C:\\Users\\me", "[removed]"),
         ("x/home/me or /home alone", None),
-        ("open('/content/a/c.txt') or x", "open('c.txt') or x"),
-        ("see /mnt/a/b.csv, then", "see b.csv, then"),
-        ("/kaggle/input/acme/train.csv", "train.csv"),
-        ("/workspace/acme/model", "model"),
-        ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
-        ("C:\\Users\\me\\q.csv", "q.csv"),
-        (r"open('C:\\Users\\me\\q.csv')", "open('q.csv')"),
-        (r"'C:\\Users\\me'", "'[removed]'"),
-        ("C:/Users/me/q.csv", "q.csv"),
-        ("file:///home/me/q.csv", "file://q.csv"),
-        ("file:///C:/Users/me/q.csv", "file:///q.csv"),
-        ("r'/home/[a-z]+/data'", "r'[removed]data'"),
-        (r"r'/home/\w+/data'", r"r'[removed]\w+/data'"),
-        (r"r'/home/me/\d+.csv'", r"r'[removed]\d+.csv'"),
-        ("f'/home/{name}/q.csv'", "f'[removed]q.csv'"),
-        ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=[removed]&b=1"),
-        ("re.search(r'?key=(.*)', text)", "re.search(r'?key=[removed]', text)"),
+        ("https://me:p@ss@host:8000/v1", "https://[removed]@host:8000/v1"),
+        ("C:\\Users\\me\\q.csv", "[removed]\\q.csv"),
+        (r"open('C:\\Users\\me\\q.csv')", r"open('[removed]\\q.csv')"),
+        ("C:/Users/me/q.csv", "[removed]/q.csv"),
+        ("file:///home/me/q.csv", "file://[removed]/q.csv"),
+        ("file:///C:/Users/me/q.csv", "file:///[removed]/q.csv"),
+        ("r'/home/[a-z]+/data'", None),
+        ("http://h/x?access_token=abc&b=1", "http://h/x?[removed]&b=1"),
+        ("re.search(r'?key=(.*)', text)", "re.search(r'?[removed]', text)"),
     ],
 )
 def test_private_parts_are_removed_from_text(text: str, said: str | None) -> None:
@@ -250,9 +236,9 @@ def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
     assert "The system prompt of the questions that have none of their own" in model_card(run)
 
 
-@pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])
-def test_public_settings_leaves_out_private_names_in_any_case(name: str) -> None:
-    assert public_settings({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}
+@pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key"])
+def test_secret_names_are_left_out_in_any_case(name: str) -> None:
+    assert without_private_parts({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}
 
 
 def test_local_base_stays_local_in_another_folder(tmp_path: Path) -> None:

@@ -33,12 +33,6 @@ def test_run_info_without_version_is_read_as_the_first(tmp_path: Path) -> None:
     assert read_run_info(write(tmp_path)).format_version == 1
 
 
-def test_run_info_of_an_earlier_version_has_readable_settings(tmp_path: Path) -> None:
-    settings = gn.preset("t4").to_dict() | {"num_train_epochs": None, "warmup_steps": None}
-    write(tmp_path, settings=settings)
-    assert gn.open_run(tmp_path).settings == gn.preset("t4")
-
-
 def test_run_info_leaves_out_unrecorded_fields(tmp_path: Path) -> None:
     content = read_run_info(write(tmp_path)).to_dict()
     assert "adapter_step" not in content

@@ -111,18 +111,6 @@ def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     assert "after.in_format Input should be a valid number" in listed.unreadable["plain"]
 
 
-def test_side_by_side_shows_the_paths_of_runs_of_one_name(root: Path) -> None:
-    for folder in ("a", "b"):
-        shutil.copytree(root / "plain", root.parent / folder / "plain")
-    compared = gn.runs.side_by_side(
-        root.parent / "a" / "plain", root.parent / "b" / "plain", root / "other"
-    )
-    names = ["a/plain", "b/plain", "other"]
-    assert [text.get_text() for text in compared.plot().axes[0].texts][1:] == names
-    for name in names:
-        assert line_of(repr(compared), name)
-
-
 @pytest.mark.parametrize("changed", [{"weight": 3.0}, {"hash": "5"}])
 def test_side_by_side_shows_a_changed_reward(root: Path, changed: dict) -> None:
     run = gn.open_run(root / "other")

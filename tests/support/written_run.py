@@ -106,7 +106,7 @@ def write_run(
     return run
 
 
-PRIVATE = ("somebody", "acme", "s3cret", "hf_" + "x" * 34)
+PRIVATE = ("somebody", "s3cret", "hf_" + "x" * 34)
 
 
 def write_private_run(folder: Path) -> gn.runs.Run:

@@ -1,6 +1,7 @@
 """A killed, interrupted or failed training is resumed as if nothing had happened, or refused."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -404,6 +405,15 @@ def test_machine_faults_are_explained(fresh, settings, error, kind, told: str) -
     assert run.status == "failed"
     assert re.search(told, run.info["error"])
     assert run.adapter_path.is_dir()
+
+
+def test_disk_full_in_an_observer_is_raised(fresh, settings) -> None:
+    def fails(row: dict, completions: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        gn.train(*fresh, [brevity], settings, name="full", observers=[fails])
+    assert gn.open_run(Path(settings.run_root) / "full").status == "failed"
 
 
 def test_error_within_an_update_keeps_the_last_checkpoint(
