@@ -195,8 +195,8 @@ class Finding(Shown):
     fix: str
 
     def _parts(self) -> Iterable[Part]:
-        yield bold(f"{self.severity}: {self.reward}: {self.kind}: {self.what}")
-        details = []
+        yield bold(f"{self.severity}: {self.reward}: {self.kind}")
+        details = [("    found", self.what)]
         if self.example is not None:
             example = as_written(self.example) if self.example else "an empty completion"
             details.append(("    example", example))

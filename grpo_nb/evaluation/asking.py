@@ -162,8 +162,11 @@ def compare(
     else:
         located, run = locate_subjects([against, subject], run)
         names = [name_of(model) for model in located]
-        # Two models may have one name, and are then told apart by their order.
-        if names[0] != names[1]:
+        runs = [model.run.path for model in located if isinstance(model, RunModel)]
+        is_one_run = len(runs) == 2 and runs[0] == runs[1]
+        # Two models may have one name, and are then told apart by their order. So are the base
+        # model and the adapter of one run.
+        if names[0] != names[1] and not is_one_run:
             labels = names
     exam = Exam(
         subjects=located,

@@ -215,10 +215,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
                 is_mean = panel.metric == ACCURACY
                 window = 1 if is_mean else smoothing_window(len(curve.values))
                 labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
-        _label_lines(axis, labels)
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
             axis.set_ylim(0, 1.02)
+        _label_lines(axis, labels)
     return figure
 
 
@@ -281,15 +281,24 @@ def _thinned(values: pandas.Series) -> pandas.Series:
 
 
 def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
-    """Write the label of each line to the right of a panel, the highest line first."""
-    # In the order of the ends of the lines, each in a row of its own, so none overlap.
+    """Write the label of each line to the right of its end; pull apart those that would overlap."""
     ordered = sorted(labels, key=lambda line: line.get_ydata()[-1], reverse=True)
-    # Many labels come closer, so that the last one is not below the panel.
+    # Many labels come closer, so that all find room.
     distance = min(LABEL_DISTANCE, 1 / max(1, len(ordered) - 1))
-    for number, line in enumerate(ordered):
+    low, high = axis.get_ylim()
+    heights = [(line.get_ydata()[-1] - low) / (high - low) for line in ordered]
+    # From the top each label is at least one distance below the one before it. Then from the
+    # bottom, those that were pushed out of the panel come back.
+    for place in range(1, len(heights)):
+        heights[place] = min(heights[place], heights[place - 1] - distance)
+    lowest = 0.0
+    for place in reversed(range(len(heights))):
+        heights[place] = max(heights[place], lowest)
+        lowest = heights[place] + distance
+    for line, height in zip(ordered, heights, strict=True):
         axis.text(
             1.03,
-            1 - distance * number,
+            height,
             labels[line],
             transform=axis.transAxes,
             va="center",

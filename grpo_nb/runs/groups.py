@@ -106,6 +106,11 @@ class CompletionGroup:
         return self.messages[-1]["content"]
 
     @property
+    def title(self) -> str:
+        """Step and number of the group."""
+        return f"Step {self.table['step'].iloc[0]}, group {self.number}"
+
+    @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
         others = (*OWN_COLUMNS, *self.weights)
@@ -124,7 +129,7 @@ class CompletionGroup:
         # As literals, so that a terminal executes no control characters.
         texts = self.transcripts.str[:80].map(repr)
         columns = self.table[["advantage", "total"]].assign(completion=texts)
-        return f"Group {self.number}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
+        return f"{self.title}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
         return _view("group", group=self)

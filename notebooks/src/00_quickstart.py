@@ -237,11 +237,12 @@ display(first_group, last_group)
 # **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
 # * *Were these 96 questions lucky?* The p-value says no.
-# * *Was this training lucky?* Other seeds say: perhaps. With two of them the sums gained 3 and 7 points, which chance may explain.
+# * *Was this training lucky?* Perhaps. With two other seeds the sums gained 3 and 7 points, which chance may explain. Three times as many
+#   steps help: in 42 steps the first of these seeds went from 54 % to 72 % (p < 0.001).
 # * *Does it only begin its answers better?* In part. We wrote the first tag, `<reasoning>`, for the original model. It then got 58 of 96 sums
 #   right instead of 53. The trained model gets 67.
 #
-# So the recipe teaches the format, and perhaps sums.
+# So 14 steps teach the format and perhaps sums, and more steps teach sums. `CHANGES = {"max_steps": 42}` takes about ten minutes.
 #
 # **And with a larger model?** Sebastian Raschka trained Qwen3-0.6B on competition mathematics
 # ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro)). Of the 500 problems of MATH-500

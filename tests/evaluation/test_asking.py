@@ -72,7 +72,8 @@ def test_compare_against_another_model_takes_it_as_before(
 ) -> None:
     own = gn.compare(tiny_run, task)
     comparison = gn.compare(tiny_run, against="base", task=task)
-    assert [side.label for side in comparison.sides.values()] == ["base", "tiny"]
+    # The name of the run says nothing beside its own base model.
+    assert [side.label for side in comparison.sides.values()] == ["before", "after"]
     assert comparison.before.rows == own.before.rows
     assert comparison.after.rows == own.after.rows
 

@@ -348,6 +348,19 @@ def test_overlay_smooths_a_short_run_by_its_own_length() -> None:
     assert figure.axes[0].lines[-1].get_ydata().tolist() == [1.0, 2.0, 3.0]
 
 
+def test_label_stands_at_the_end_of_its_line_where_there_is_room() -> None:
+    rows = [
+        {"step": step, "reward": 1.0, "rewards/low/mean": 0.0, "rewards/high/mean": 1.0}
+        for step in range(1, 6)
+    ]
+    axis = panels(rows, weights={"low": 1.0, "high": 1.0})["Each reward"]
+    bottom, top = axis.get_ylim()
+    ends = {"low x1": 0.0, "high x1": 1.0}
+    for label in axis.texts[1:]:
+        height = bottom + (top - bottom) * label.get_position()[1]
+        assert height == pytest.approx(ends[label.get_text()])
+
+
 def test_figure_keeps_labels_of_twelve_rewards_beside_the_panel() -> None:
     weights = {f"r{number}": 1.0 for number in range(12)}
     names = [f"rewards/{name}/mean" for name in weights]

@@ -83,6 +83,14 @@ def test_step_has_the_logged_completions(run: gn.runs.Run) -> None:
     assert "learned nothing" in run.step(4)._repr_html_()
 
 
+def test_group_alone_shows_its_step_and_number(run: gn.runs.Run) -> None:
+    step = run.step(2)
+    title = "<b>Step 2, group 1</b>"
+    assert title in step.groups[1]._repr_html_()
+    assert repr(step.groups[1]).startswith("Step 2, group 1: ")
+    assert title not in step._repr_html_(), "there the line to unfold is the title"
+
+
 def test_viewer_opens_at_the_last_step(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
     assert shows.step == 30
