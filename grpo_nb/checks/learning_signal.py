@@ -102,8 +102,7 @@ class Baseline(Shown):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: whether its totals differ, and if not, why."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        is_right = in_groups(self.is_right, self.num_generations)
-        return tuple(map(_compare_group, totals, is_right))
+        return tuple(map(_compare_group, totals, self.is_right_by_group))
 
     @functools.cached_property
     def counts(self) -> Counter[GroupResult]:
@@ -119,6 +118,11 @@ class Baseline(Shown):
     def is_right(self) -> list[bool]:
         """True for each sampled completion with a correct answer."""
         return self._are_correct(self.scores)
+
+    @property
+    def is_right_by_group(self) -> list[Sequence[bool]]:
+        """`is_right` of each group."""
+        return in_groups(self.is_right, self.num_generations)
 
     @property
     def sampled_accuracy(self) -> float:

@@ -102,8 +102,8 @@ _REASONS = {
     "eval_strategy eval_steps eval_on_start eval_delay per_device_eval_batch_size "
     "eval_accumulation_steps bf16_full_eval fp16_full_eval num_generations_eval "
     "prediction_loss_only batch_eval_metrics": _NO_EVALUATION,
-    "load_best_model_at_end metric_for_best_model greater_is_better": "an observer saves the best "
-    "adapter by the held-out scores of holdout_every=5 (docs/guide/runs.md)",
+    "load_best_model_at_end metric_for_best_model greater_is_better keep_adapter": "an observer "
+    "saves the best adapter by the held-out scores of holdout_every=5 (docs/guide/runs.md)",
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "save_total_limit save_only_model save_on_each_node": "the kit saves and keeps checkpoints "
     "itself, so it would do nothing: the setting is save_steps",

@@ -163,8 +163,8 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     Raises:
         ValueError: The model has no configuration that can be read.
 
-    >>> plan(Settings()).fits
-    True
+    >>> plan(Settings(max_steps=3)).settings.max_steps
+    3
     """
     example = "gn.plan(settings, task, tokenizer=tokenizer)"
     require(example, optional=("task",), settings=settings, task=task)

@@ -220,4 +220,9 @@ def _sentences(error: ValidationError) -> Iterable[str]:
             yield str(detail["ctx"]["error"])
             continue
         name = ".".join(map(str, detail["loc"]))
-        yield f"{name} = {detail['input']!r:.80}: {detail['msg']}."
+        message = detail["msg"]
+        if name.startswith("warmup_steps"):
+            # pydantic reports one problem for each of the two types.
+            name = "warmup_steps"
+            message = "Input should be a whole number of steps, or a share below 1"
+        yield f"{name} = {detail['input']!r:.80}: {message}."

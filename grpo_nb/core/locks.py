@@ -34,11 +34,12 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
-        PermissionError: The lock file belongs to another user, or the folder is read-only.
+        OSError: The lock file belongs to another user, or the folder is read-only.
     """
     # A link is refused: somebody who sends a folder could overwrite other files with it. The umask
     # decides who may use the lock, as for the other files of the folder.
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    holder = os.getpid()
     try:
         try:
             _lock(descriptor)
@@ -51,9 +52,11 @@ def locked(folder: Path) -> Iterator[None]:
             )
         yield
     finally:
-        # A forked child that still runs, such as a pool of a reward, would keep the lock.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        # A forked child that still runs, such as a pool of a reward, would keep the lock. A child
+        # that leaves this block itself must not release it.
+        if os.getpid() == holder:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -5,9 +5,11 @@ so that importing the kit stays fast.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import correlation, fmean, variance
+from itertools import product
+from statistics import fmean, variance
 from typing import Literal
 
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -241,7 +243,8 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     # Groups that all have the same mean say nothing about how much others would differ.
     if len(set(group_means)) < 2:
         return Estimate(mean, None)
-    low, high = stats.ttest_1samp(group_means, 0.0).confidence_interval()
+    standard_error = stats.sem(group_means)
+    low, high = stats.t.interval(0.95, len(group_means) - 1, mean, standard_error)
     # Most rewards give scores from 0 to 1 and do not declare it, so an extreme score of 0 or 1 is
     # taken for the end of the scale.
     if min(scores) == 0:
@@ -255,9 +258,9 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how much higher `after` is than `before`, as a z-score.
 
     This is the Mann-Whitney U test in the normal approximation with the correction for ties. It
-    compares ranks, because a single outlier in a reward or in the KL can reverse a comparison of
-    means. The z-score of the test is sqrt(n - 1) times the correlation between rank and side
-    (Conover, Practical Nonparametric Statistics, 1999, section 5.2).
+    asks only which value of a pair is higher, because a single outlier in a reward or in the KL can
+    reverse a comparison of means. The health rules call it several times per logged step, and
+    scipy's own test takes ten times as long for so few numbers.
 
     Returns:
         The z-score; 0 if a side has fewer than two values, or if all values are equal.
@@ -265,14 +268,22 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     >>> mann_whitney_z([1, 2, 3, 4], [5, 6, 7, 8]) > 2
     True
     """
-    from scipy.stats import rankdata
-
-    values = [*before, *after]
-    is_too_short = min(len(before), len(after)) < 2
-    if is_too_short or len(set(values)) < 2:
+    n = len(before)
+    m = len(after)
+    if n < 2 or m < 2:
         return 0.0
-    sides = [0.0] * len(before) + [1.0] * len(after)
-    return correlation(sides, rankdata(values)) * math.sqrt(len(values) - 1)
+    total = n + m
+    counts = Counter([*before, *after]).values()
+    # Ties make the variance smaller.
+    ties = sum(count**3 - count for count in counts)
+    share_of_ties = ties / (total * (total - 1))
+    variance_of_difference = n * m * (total + 1 - share_of_ties) / 3
+    if variance_of_difference == 0:
+        return 0.0
+    rising_minus_falling = 0
+    for earlier, later in product(before, after):
+        rising_minus_falling += (later > earlier) - (later < earlier)
+    return rising_minus_falling / math.sqrt(variance_of_difference)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u27
 _INSTALL = (
     f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
 )
-# triton and bitsandbytes need it. A torch for CUDA 13 needs 7.5, and warns when it starts.
-_OLDEST_CAPABILITY = (7, 0)
 
 
 @dataclass(frozen=True)
@@ -150,11 +148,14 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     torch = f"torch {build.version}"
+    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
         problem = f"{torch} is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-    elif gpu.compute_capability < _OLDEST_CAPABILITY:
-        problem = f"{torch}, whose kernels need compute capability 7.0, or 7.5 with CUDA 13"
+    elif gpu.compute_capability < needed:
+        capability = f"{needed[0]}.{needed[1]}"
+        problem = f"{torch}, whose kernels need compute capability {capability}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."

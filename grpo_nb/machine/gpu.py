@@ -70,7 +70,7 @@ def read_gpu() -> GpuState | None:
     if is_gpu_hidden():
         return None
     # The variable lists numbers or UUIDs.
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     try:
         nv.nvmlInit()
         if first.isdecimal():

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+_CONFIG = "adapter_config.json"
 _TENSORS = "adapter_model.safetensors"
 _MATRICES = (".lora_A.weight", ".lora_B.weight")
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
@@ -32,17 +33,19 @@ def read_adapter(folder: Path) -> dict[str, Any]:
         folder: Folder that PEFT wrote.
 
     Raises:
-        FileNotFoundError: The folder holds no safetensors of PEFT.
+        FileNotFoundError: The folder holds no adapter in PEFT's files.
         ValueError: The adapter is not a plain LoRA.
     """
     from peft import PeftConfig
     from safetensors import safe_open
 
-    if not (folder / _TENSORS).is_file():
+    # PEFT would look for a configuration that is missing here on the Hub.
+    missing = [name for name in (_CONFIG, _TENSORS) if not (folder / name).is_file()]
+    if missing:
         raise FileNotFoundError(
-            f"adapter = {str(folder)!r} is no LoRA: there is no {_TENSORS}. Name the folder that "
-            "PEFT wrote. In the folder of a run, it is adapter/. For a LoRA of the Hub, write "
-            "adapter=huggingface_hub.snapshot_download(...)."
+            f"adapter = {str(folder)!r} is no LoRA: there is no {' and no '.join(missing)}. Name "
+            "the folder that PEFT wrote. In the folder of a run, it is adapter/. For a LoRA of the "
+            "Hub, write adapter=huggingface_hub.snapshot_download(...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
     obstacles = options_beyond_plain_lora(config)

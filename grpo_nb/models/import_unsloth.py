@@ -82,7 +82,7 @@ def import_unsloth() -> Any:
             warnings.filterwarnings("ignore", message="(?s).*Unsloth should be imported before")
             import unsloth
 
-            from huggingface_hub.utils import enable_progress_bars
+            from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
             from transformers.utils import logging as transformers_logging
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
@@ -90,10 +90,12 @@ def import_unsloth() -> Any:
             f"is known; else install it with `{BY_HAND}` and restart the kernel."
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
-    # A saved notebook would show transformers' bars at 0 % for ever. The call hides the bars of
-    # downloads too.
+    # A saved notebook would show transformers' bars at 0 % for ever.
+    downloads_were_hidden = are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
-    enable_progress_bars()
+    # That call hides the bars of downloads too.
+    if not downloads_were_hidden:
+        enable_progress_bars()
     if has_vllm:
         # At its import Unsloth saw the replaced stdout. Without this patch, a model that the user
         # loads with Unsloth directly would have no vLLM.

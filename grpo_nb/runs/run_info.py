@@ -21,6 +21,19 @@ from grpo_nb.tasks.formats import AnswerFormat
 
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
 Text = InstanceOf[str]
+#: Settings and arguments in `extra` that earlier versions wrote, and that are no longer accepted.
+SETTINGS_OF_EARLIER_VERSIONS = (
+    "num_train_epochs",
+    "keep_adapter",
+    "use_adaptive_entropy",
+    "entropy_coef_delta",
+    "entropy_coef_max",
+    "entropy_coef_min",
+    "entropy_target",
+    "unsloth_num_chunks",
+    "unsloth_logit_chunk_multiplier",
+    "unsloth_grpo_mini_batch",
+)
 #: Every whole number up to the limit is exact as a float.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -143,9 +156,10 @@ def read_run_info(path: Path) -> RunInfo:
     with naming_damaged(path):
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
-        # Earlier versions wrote two more settings, and None for a warm-up of a tenth.
-        info.settings.pop("num_train_epochs", None)
-        info.settings.pop("keep_adapter", None)
+        # Earlier versions wrote more settings, and None for a warm-up of a tenth.
+        for name in SETTINGS_OF_EARLIER_VERSIONS:
+            info.settings.pop(name, None)
+            info.settings.get("extra", {}).pop(name, None)
         if info.settings.get("warmup_steps", 0) is None:
             info.settings["warmup_steps"] = 0.1
         AnswerFormat(**info.task["format"])

@@ -372,7 +372,7 @@ def find_failure(
     for place, text in enumerate(texts):
         row_alone = {}
         for column, values in batch.items():
-            row_alone[column] = None if values is None else [values[place]]
+            row_alone[column] = None if values is None else values[place : place + 1]
         try:
             to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:

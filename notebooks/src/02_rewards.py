@@ -363,7 +363,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # | the lab is a table without buttons | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page, run the cell again; or use `gn.score` |
 # | *needs the data column* | the reward asks for a column that your rows lack | rename it: `gn.load_task(..., columns={...})` |
 # | *hangs*, or *some probes, because it is slow* | a reward is too slow, or does not end on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
-# | *no signal* with an example | the task is too hard or too easy, or completions are truncated | follow the advice under the verdict |
+# | *no signal* with an example | the task is too hard or too easy, or completions are truncated | all wrong: easier questions; all right: harder ones; truncated: a longer limit |
 # | *weak signal* | too few groups to say | `PROMPTS = 32` |
 #
 # ## Exercises

@@ -26,6 +26,7 @@ def gpu_state(name: str, gib: float, capability: tuple[int, int], **changes: obj
 L4 = gpu_state("NVIDIA L4", 22.0, (8, 9))
 L4_OLD_DRIVER = gpu_state("NVIDIA L4", 22.0, (8, 9), driver="570.1", cuda=(12, 8))
 T4 = gpu_state("Tesla T4", 15.0, (7, 5))
+V100 = gpu_state("Tesla V100-SXM2-16GB", 16.0, (7, 0))
 P100 = gpu_state("Tesla P100-PCIE-16GB", 16.0, (6, 0), driver="570.1", cuda=(12, 8))
 CUDA13 = TorchBuild(version="2.13.0+cu130", cuda=(13, 0))
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
@@ -200,7 +201,12 @@ def test_report_escapes_texts() -> None:
         pytest.param(
             P100, CUDA12, "problem", "need compute capability 7.0", "T4 x2 and not P100", id="P100"
         ),
-        pytest.param(P100, CUDA13, "problem", "7.5 with CUDA 13", "T4 x2", id="P100 and CUDA 13"),
+        pytest.param(
+            P100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="P100 and CUDA 13"
+        ),
+        pytest.param(
+            V100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="V100 and CUDA 13"
+        ),
         pytest.param(
             L4_OLD_DRIVER, CUDA13, "problem", "needs CUDA 13", "580 or newer", id="old driver"
         ),
