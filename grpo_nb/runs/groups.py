@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style_tag
+from grpo_nb.core.tables import as_written
 from grpo_nb.core.words import as_score, displayable, shorten
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import SMALLEST_SPREAD, effect_in_words
@@ -107,7 +108,9 @@ class CompletionGroup:
 
     @property
     def title(self) -> str:
-        """Step and number of the group."""
+        """Step and number of the group. A table that another program wrote may name no step."""
+        if "step" not in self.table:
+            return f"Group {self.number}"
         return f"Step {self.table['step'].iloc[0]}, group {self.number}"
 
     @property
@@ -171,6 +174,7 @@ def _view(name: str, **values: Any) -> str:
     markup = render(
         f"runs/templates/{name}.jinja",
         as_score=as_score,
+        as_written=as_written,
         effect_in_words=effect_in_words,
         shorten=shorten,
         **values,

@@ -288,6 +288,7 @@ print(outcome)
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *must not be imported before* | another import came first | restart the kernel and run from the top |
+# | with a Drive: *was another training* | a setting was changed after a finished run | another `RUN_NAME`, such as `"second"` |
 # | after a disconnect: *was another training* | this time a different difficulty level was chosen | set `TASK` to the level of the first run: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
 # | the reward stays flat | in every group all completions got the same total | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |

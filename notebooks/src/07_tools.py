@@ -255,6 +255,7 @@ print("Chains of three:", three.headline)
 # | *reset started one row twice* | the game is drawn in `reset` | read what is drawn from the row |
 # | *of the tool calls failed* as an alert | a bug in a tool | call it by hand: `ByHand(task).do(...)` |
 # | `run.metrics["tools/unanswered"]` above 0 | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |
+# | with a Drive: *was another training* | a setting was changed after a finished run | another `RUN_NAME`, such as `"second"` |
 # | no calls at all | nothing shows what a call looks like | an episode as example, as above |
 #
 # ## Exercises
