@@ -103,8 +103,9 @@ class ProbeRunner:
         limit = HANG_FACTOR * self.seconds
         batch = self.make_batch(probes)
         # Compared after the call, because TRL passes the same lists to the next reward. Compared as
-        # text, because columns may hold arrays.
-        inputs_before = repr(batch)
+        # text, because columns may hold arrays. An environment may change: that is its purpose.
+        inputs = [values for name, values in batch.items() if name != "environments"]
+        inputs_before = repr(inputs)
         executions_before = EvalTrap.count
         start = time.perf_counter()
         result = self._call_with_limit(batch, limit)
@@ -117,7 +118,7 @@ class ProbeRunner:
             late = TimeoutError(f"no score after {limit:g} s")
             result = CallResult(error=late, failure_kind="hangs")
             self.seconds_used = math.inf  # it is not called again
-        if repr(batch) != inputs_before:
+        if repr(inputs) != inputs_before:
             self.side_effects.setdefault("changes its inputs", probes[0].text)
         if EvalTrap.count > executions_before:
             self.side_effects.setdefault("runs the answer as code", probes[0].text)

@@ -33,7 +33,7 @@ from grpo_nb.tasks.task import Task
 DETAIL_ROWS = 4
 """Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
-QUESTION_COLUMNS = {"prompt", "question"}
+QUESTION_COLUMNS = {"prompt", "question", "environments"}
 """Columns that do not decide which answer is right."""
 
 CALLS_JUDGE = "calls a judge"
@@ -149,32 +149,32 @@ def _try_reward(
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
     texts = set(texts_in(reward))
-    reason = ""
+    reason_left_out = ""
     if base.is_relative(reward):
-        reason = "it ranks the completions of a group, so single completions show nothing"
+        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
     elif "environments" in texts:
-        reason = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
-    if reason:
-        return RewardResult(name, UNKNOWN, not_checked=reason, is_left_out=True)
+        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
 
     # Do the calls work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)
     findings = calls.check_signature(runner)
-    if not findings:
+    if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
         findings = calls.find_unsteadiness(runner, [*rights[:2], *scored[-1:]])
         has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-        if has_scores and not findings:
+        if has_scores and not findings and not reason_left_out:
             return _try_all_probes(runner, layouts, role.layout, texts)
     return RewardResult(
         name,
         UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
-        not_checked="its scores, because it breaks the contract, fails or is unsteady",
+        not_checked=reason_left_out
+        or "its scores, because it breaks the contract, fails or is unsteady",
         completions=runner.completions,
+        is_left_out=bool(reason_left_out),
     )
 
 

@@ -294,6 +294,14 @@ def test_unmarked_ranking_reward_warns_and_shows_the_mark() -> None:
     assert "gn.rewards.relative(reward)" in repr(report)
 
 
+def test_relative_reward_with_a_wrong_signature_is_critical() -> None:
+    def two(completions):
+        pytest.fail("it was called")
+
+    report = check_rewards([right, gn.rewards.relative(two)], SUMS)
+    assert kinds(report, "critical") == {"breaks the contract"}
+
+
 class Counter:
     """An environment that counts the calls of its only tool."""
 
@@ -310,14 +318,31 @@ class Counter:
         return self.calls
 
 
-def test_episode_reward_is_not_called() -> None:
-    def progress(environments, **_):
-        pytest.fail("it was called")
+def progress(environments, **_):
+    return [float(each.calls) for each in environments]
 
+
+def failing_progress(environments, **_):
+    return [vars(each)["steps"] for each in environments]
+
+
+def unpassed_progress(environments):
+    return [float(each.calls) for each in environments]
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [
+        (progress, set()),
+        (failing_progress, {"raises"}),
+        (unpassed_progress, {"breaks the contract"}),
+    ],
+)
+def test_episode_reward_is_called_but_not_rated(reward, expected: set[str]) -> None:
     task = gn.load_task(SUMS, holdout=1).with_tools(environment=Counter)
-    report = check_rewards([right, progress], task)
-    assert report.ok, report
-    assert any("progress: it scores played episodes" in limit for limit in report.limits)
+    report = check_rewards(reward, task)
+    assert kinds(report) == expected
+    assert any("it scores played episodes" in limit for limit in report.limits)
 
 
 def test_relative_reward_is_not_called() -> None:
