@@ -30,6 +30,8 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 #: Names of settings and of other recorded values that are secrets.
 SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
+#: Settings that the card leaves out: paths of this machine, and the model, which its top names.
+LEFT_OUT_SETTINGS = ("run_root", "model")
 #: Parts of a text that are removed.
 PRIVATE_PART = re.compile(
     r"""
@@ -75,6 +77,9 @@ def model_card(
     info = run.info
     settings = run.settings
     has_figure = (run.path / FIGURE).is_file()
+    table = {**settings.to_dict(), **settings.extra}
+    for name in LEFT_OUT_SETTINGS:
+        table.pop(name, None)
     comparison = run.comparison
     contamination = comparison.contamination if comparison else None
     card = render(
@@ -94,7 +99,7 @@ def model_card(
         verification=verification,
         figure=FIGURE if has_figure else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
-        settings=without_private_parts({**settings.to_dict(), **settings.extra}),
+        settings=without_private_parts(table),
     )
     # Last of all, because sentences and sources of rewards can also hold private parts.
     return displayable(without_private_parts(f"{card}\n"))

@@ -113,7 +113,7 @@ def test_lab_marks_what_rewards_looked_at(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, WRONG]
     html = page_html(lab)
     assert 'title="correctness: answer slot, +2">23</mark>' in html
-    assert 'title="correctness: answer slot, +0">99</mark>' in html
+    assert 'title="correctness: answer slot, +0">99</u>' in html
 
 
 def test_model_without_its_tokenizer_is_not_sampled(task: Task) -> None:
