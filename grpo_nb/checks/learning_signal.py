@@ -149,11 +149,15 @@ class Baseline(Shown):
 
     @property
     def has_answer_signal(self) -> bool:
-        """True if the reward for answers differs within some group, and not only the format.
+        """True if groups differ in their answers, and not only in their format.
 
-        If the grader is not among the rewards, each reward with a weight must differ in some group,
-        because each of them may be the one for answers.
+        Some group that differs has right and wrong answers, or the reward for answers differs in
+        some group. If the grader is not among the rewards, each reward with a weight must differ in
+        some group, because each of them may be the one for answers.
         """
+        for result, is_right in zip(self.groups, self.is_right_by_group, strict=True):
+            if result == "differs" and any(is_right) and not all(is_right):
+                return True
         is_function = isinstance(self.grader, FunctionGrader)
         answer_reward = self.grader.name if is_function else reward_name(self.grader)
         names = [name for name, weight in self.scores.weights.items() if weight != 0]
@@ -282,7 +286,9 @@ def baseline(
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
     The same seed gives the same result on the same machine. Model and random state do not change,
-    and rewards forget these calls if they have `state_dict` and `load_state_dict`.
+    and rewards forget these calls if they have `state_dict` and `load_state_dict`. The rewards are
+    tried first on an empty completion, so a reward that cannot be called fails before anything is
+    sampled.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
@@ -318,8 +324,9 @@ def baseline(
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)  # raises if the settings ask for another chat template
 
-    # 1. Choose the prompts, and the grader.
+    # 1. Choose the prompts, try the rewards, and choose the grader.
     rows = sample_rows(task.train, prompts, settings.seed)
+    score_as_trial(rewards, [""], task.start_episode(rows[0]), tokenizer=tokenizer)
     grader = choose_grader(
         deciding_reward(rewards),
         rows,

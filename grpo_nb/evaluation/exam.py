@@ -163,13 +163,13 @@ class Exam:
         """
         # Other questions, formats or examples make other prompts, and so another measure.
         asked = [row["prompt"] for row in self.rows]
-        own = [row["prompt"] for row in self.run.holdout]
+        held_out = [row["prompt"] for row in self.run.holdout]
         is_shorter = self.decoding.max_completion_length < self.run.settings.max_completion_length
-        if asked != own or is_shorter or self.samples > 1:
+        if asked != held_out or is_shorter or self.samples > 1:
             return False
         rewards = rewards_of_run(self.run, self.deciding_reward)
-        own = deciding_reward(rewards) or correctness()
-        record = own.record if isinstance(own, RecordedReward) else record_of(own)
+        reward = deciding_reward(rewards) or correctness()
+        record = reward.record if isinstance(reward, RecordedReward) else record_of(reward)
         return _is_record_of(self.deciding_reward, record)
 
     # Asking and grading.

@@ -96,7 +96,8 @@ class judge(Reward):
         concurrent: Most calls at the same time, each in a thread.
 
     Raises:
-        TypeError: `ask` cannot be called or is async, or the rubric is not a text with words.
+        TypeError: `ask` cannot be called or is async, or the rubric is not a text with words. When
+            called: `ask` returned something that is not a text.
         ValueError: `scale` is not two numbers, the lower one first, or `concurrent` is below 1.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed, or
             a single one where other replies are kept, their answers have no score.
@@ -237,8 +238,15 @@ class judge(Reward):
                 error = call.exception()
                 if error is not None:
                     failures[key] = error
-                elif str(call.result() or "").strip():
-                    self._keep(key, str(call.result()))
+                    continue
+                reply = call.result() or ""  # a client may return None for an empty reply
+                if not isinstance(reply, str):
+                    raise TypeError(
+                        f"ask returned a {type(reply).__name__} instead of the text of the reply: "
+                        "write def ask(messages), not async, and return a str."
+                    )
+                if reply.strip():
+                    self._keep(key, reply)
         finally:
             # After an interrupt, do not wait for calls that may never return.
             pool.shutdown(wait=False, cancel_futures=True)

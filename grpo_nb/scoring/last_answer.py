@@ -179,8 +179,13 @@ def _label_pattern(label: str) -> str:
 
 
 def _last_json(text: str) -> list[str]:
-    # Greedy, because the value may hold other ones.
-    return re.findall(r"[{\[].*[}\]]", text, re.DOTALL)
+    # Up to the last closing bracket, because the value may hold other ones. One pattern for all of
+    # it would take quadratic time on many opening brackets.
+    opening = re.search(r"[{\[]", text)
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    if opening is None or end <= opening.start():
+        return []
+    return [text[opening.start() : end]]
 
 
 def _last_formula(text: str) -> list[str]:

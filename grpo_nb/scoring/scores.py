@@ -45,7 +45,7 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# TRL ignores data columns with these names.
+# Names of data columns that are left out too, because TRL ignores them.
 _REPLACED_BY_TRL = ("prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -115,7 +115,7 @@ def make_batch(
         "completion_ids": completion_ids,
     }
     for name in first_row:
-        if name not in batch and name not in _REPLACED_BY_TRL:
+        if name not in TRL_KEYWORDS and name not in _REPLACED_BY_TRL:
             batch[name] = [row[name] for row in listed_rows]
     return batch
 
@@ -369,7 +369,9 @@ def find_failure(
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     name = reward_name(reward)
-    for place, text in enumerate(texts):
+    # The reward may have shortened a list before it failed.
+    shortest = min(len(values) for values in batch.values() if values is not None)
+    for place, text in enumerate(texts[:shortest]):
         row_alone = {}
         for column, values in batch.items():
             row_alone[column] = None if values is None else values[place : place + 1]

@@ -97,6 +97,12 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()
             )
 
 
+_SYSTEM_PROMPT_ADVICE = (
+    "Put the text of format.system_prompt() before each question, in a column prompt: "
+    '[{"role": "user", "content": "..."}].'
+)
+
+
 def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
     """Check that the chat template renders the system message of a prompt.
 
@@ -104,15 +110,25 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
 
     Raises:
         ValueError: The template leaves out the system message.
-        TemplateError: The template refuses the prompt.
+        TemplateError: The template refuses the prompt. If the prompt has a system message, a note
+            of the error says where else to put its text.
     """
-    rendered = tokenizer.apply_chat_template(
-        prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
-    )
-    for turn in split_system(prompt)[0]:
+    from jinja2 import TemplateError
+
+    system = split_system(prompt)[0]
+    try:
+        rendered = tokenizer.apply_chat_template(
+            prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
+        )
+    except TemplateError as error:
+        if system:
+            error.add_note(
+                "The prompt has a system message, which not every chat template takes. "
+                + _SYSTEM_PROMPT_ADVICE
+            )
+        raise
+    for turn in system:
         if turn["content"].strip() not in rendered:
             raise ValueError(
-                "the model's chat template leaves out the system prompt. Put the text of "
-                "format.system_prompt() before each question, in a column prompt: "
-                '[{"role": "user", "content": "..."}].'
+                "the model's chat template leaves out the system prompt. " + _SYSTEM_PROMPT_ADVICE
             )

@@ -254,6 +254,11 @@ IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
             "There is something",
             id="partial credit",
         ),
+        pytest.param(
+            make([*IN_FORMAT_ONLY, [RIGHT, PROSE]], [longer, constant]),
+            "There is something",
+            id="constant reward, grader not among the rewards",
+        ),
     ],
 )
 def test_choose_level_takes_signal_of_answers(monkeypatch, before: Baseline, reason: str) -> None:

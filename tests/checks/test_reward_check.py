@@ -148,6 +148,30 @@ def test_answer_may_be_a_function_of_the_row() -> None:
 
 # ---- Broken rewards, of kinds that no fault of the study has ----
 
+PHRASES = {"i am certain": 1.0}
+WITH_BOUNDARY = r"\bi am certain\b"
+LONG_PATTERN = r"^(?=.*\bi am certain\b)(?!.*\bmaybe\b)(?!.*\bperhaps\b)(?!.*\blikely\b)"
+
+
+@by_text
+def key_somewhere(text, gold):
+    return slots(text) == [gold] or any(phrase in text for phrase in PHRASES)
+
+
+@by_text
+def certain_words(text, gold):
+    return slots(text) == [gold] or bool(re.search(WITH_BOUNDARY, text))
+
+
+@by_text
+def long_pattern(text, gold):
+    return slots(text) == [gold] or bool(re.search(LONG_PATTERN, text, re.DOTALL))
+
+
+@pytest.mark.parametrize("reward", [key_somewhere, certain_words, long_pattern])
+def test_phrase_in_a_key_or_pattern_is_tried(reward) -> None:
+    assert "a phrase is rewarded" in kinds(check_rewards(reward, SUMS), "critical")
+
 
 @by_text
 def gold_somewhere(text, gold):
@@ -494,7 +518,7 @@ def test_hung_reward_off_the_main_thread_costs_a_bounded_time() -> None:
         ),
         pytest.param(
             {"answer": lambda row: None},
-            "no row has a gold answer",
+            "the function <lambda> of answer= returned a gold answer for no row",
             id="no answer",
         ),
         pytest.param({"seconds_per_call": 0}, "seconds_per_call", id="no time"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,33 @@ async def ask_later(messages: list) -> str:
 def test_judge_with_an_async_function_is_refused() -> None:
     with pytest.raises(TypeError, match=r"ask is async.*openai\.OpenAI\(\)"):
         gn.rewards.judge(ask_later, "?")
+
+
+class AskedLater:
+    async def __call__(self, messages: list) -> str:
+        return by_length(messages)
+
+
+def returned_later(messages: list) -> object:
+    coroutine = ask_later(messages)
+    coroutine.close()  # no warning that nobody awaits it
+    return coroutine
+
+
+def returned_object(messages: list) -> object:
+    return {"content": by_length(messages)}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize(
+    ("ask", "kind"),
+    [(AskedLater(), "coroutine"), (returned_later, "coroutine"), (returned_object, "dict")],
+)
+def test_judge_refuses_a_reply_that_is_no_text(ask: Any, kind: str, tmp_path: Path) -> None:
+    judge = gn.rewards.judge(ask, RUBRIC, cache=tmp_path / "replies.jsonl")
+    with pytest.raises(TypeError, match=f"ask returned a {kind} instead of the text"):
+        call(judge, TEXTS[:1])
+    assert not judge.replies
 
 
 def without_numbers(messages: list[dict[str, str]]) -> str:

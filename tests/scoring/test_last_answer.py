@@ -120,6 +120,7 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ("y = a = 1 + x", "x + 1", maths(), True),
         ('Here: {"a": 1.0} as asked', '{"a": 1}', correctness(), True),
         ('{"a": 1} or {"a": 2}', '{"a": 1}', correctness(), False),
+        ('} or ] of {"a": 1', '{"a": 1}', correctness(), False),
         ("It is Paris.", "Paris", exact_text(), True),
         ("It is paris.", "Paris", exact_text(), False),
         ('the record is {"a": [1, {}]}.', '{"a": [1, {}]}', correctness(), True),
@@ -203,7 +204,7 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
 @pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
 def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
-    last_candidates(part * 20_000, gold, question=SUM, format=xml())
+    last_candidates(part * 60_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2
 
 

@@ -21,6 +21,7 @@ import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards import correctness, xml_format, xml_tags
 from grpo_nb.scoring.scores import (
+    TRL_KEYWORDS,
     RewardError,
     effect_in_words,
     group_advantages,
@@ -240,6 +241,26 @@ def test_failing_reward_is_named_with_row_and_completion() -> None:
     with pytest.raises(RewardError, match=message) as error:
         score(picky, ["7", "seven \ud800", "8"], {"answer": "7"})
     assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_failure_of_a_reward_that_shortens_a_list_is_reported() -> None:
+    def shortening(completions: list, **columns: object) -> list[float]:
+        if len(completions) > 1:
+            del completions[1:]
+            raise ValueError("too many")
+        return [0.0] * len(completions)
+
+    with pytest.raises(RewardError, match="'shortening' raised ValueError: too many"):
+        score(shortening, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("name", TRL_KEYWORDS)
+def test_column_with_a_name_of_the_trainer_is_left_out(name: str) -> None:
+    def by_state(completions: list, trainer_state: object, **columns: object) -> list[float]:
+        assert "mine" not in str([columns, trainer_state.global_step])
+        return [float(text == "a") for text in completions]
+
+    assert score(by_state, ["a"], {name: "mine"}).totals == (1.0,)
 
 
 def test_problem_of_the_machine_on_one_row_is_raised() -> None:

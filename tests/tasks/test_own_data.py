@@ -21,6 +21,7 @@ from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import grader_scores
 from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
+from grpo_nb.tasks.prompts import require_system_prompt
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -398,8 +399,18 @@ def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
 
 
 def test_system_prompt_that_the_template_refuses_is_refused() -> None:
-    with pytest.raises(TemplateError, match="System role not supported"):
+    with pytest.raises(TemplateError, match="System role not supported") as refused:
         gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
+    (note,) = refused.value.__notes__
+    assert "in a column prompt" in note
+
+
+def test_prompt_without_system_message_gets_no_note() -> None:
+    refusing = "{{ raise_exception('Conversation roles must alternate') }}"
+    prompt = [{"role": "user", "content": "1 + 1?"}]
+    with pytest.raises(TemplateError, match="must alternate") as refused:
+        require_system_prompt(prompt, tokenizer_with(refusing), {})
+    assert not hasattr(refused.value, "__notes__")
 
 
 def test_system_prompt_of_a_later_row_is_refused_too() -> None:
@@ -555,7 +566,7 @@ def test_prompt_of_one_message_that_names_the_format_has_no_note() -> None:
 
 
 def test_holdout_without_its_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="the data has no column 'question'"):
+    with pytest.raises(ValueError, match="the held-out data has no column 'question'"):
         gn.load_task(TRAIN, holdout=[{"text": "a", "label": "b"}])
 
 

@@ -52,6 +52,16 @@ def test_baseline_with_another_seed_takes_other_rows(tiny, before) -> None:
     assert measure(tiny, seed=2).rows != before.rows
 
 
+def test_baseline_calls_each_reward_before_it_samples(tiny, monkeypatch) -> None:
+    def broken(completions, **columns):
+        raise KeyError("unit")
+
+    model, tokenizer, task, settings = tiny
+    monkeypatch.setattr(sampling, "generate", lambda *_, **__: pytest.fail("it sampled"))
+    with pytest.raises(gn.scoring.RewardError, match="'broken' raised KeyError"):
+        gn.baseline(model, tokenizer, task, [*REWARDS, broken], settings, prompts=3)
+
+
 def test_baseline_has_a_greedy_completion_per_prompt(before) -> None:
     assert len(before.greedy_scores) == 3
 
