@@ -39,8 +39,10 @@ PRIVATE_PART = re.compile(
     (?<=://)[^\s/'"]+(?=@)
     # A key: "api_key=5" in "?api_key=5".
     | (?<=[?&])[\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
-    # A home folder: "/home/me". It follows no other path and no name of a website.
-    | (?<![\w.])(?:[A-Za-z]:[/\\]+Users|/home|/Users)[/\\]+[\w.-]+
+    # A home folder or a drive of a user: "/home/me". It follows no other path and no name of a
+    # website. Linux on Windows shows C: as /mnt/c.
+    | (?<![\w.])(?:[A-Za-z]:[/\\]+Users|(?:/mnt/[a-z])?/Users|/home|(?:/run)?/media)
+      [/\\]+[\w.-]+
     """,
     re.VERBOSE,
 )

@@ -18,6 +18,9 @@ from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
+#: Numbers of errors that a damaged checkpoint can cause: a path that is not there, is of another
+#: kind, is too long or leads in a circle. All others mean that the drive fails.
+DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 #: Numbers of errors of a full disk and of a used-up quota.
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 #: A disk with less free space counts as full.
@@ -97,8 +100,10 @@ def find_damage(folder: Path) -> str | None:
             file = safe_path(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    # Valid JSON of another shape is damage too. Any other error means that the drive fails.
-    except (*CONTENT_ERRORS, FileNotFoundError) as error:
+    # Valid JSON of another shape is damage too.
+    except (*CONTENT_ERRORS, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
+            raise
         return f"its manifest cannot be read ({error})"
     return None
 

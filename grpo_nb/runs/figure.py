@@ -148,7 +148,8 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     window = smoothing_window(len(curves[TOTAL][0].values))
     if window > 1:
         caption += (
-            f" Strong lines: mean of the last {window} logged steps. Pale lines: each logged step."
+            f" Strong lines: trailing mean (reward: {window} logged steps)."
+            " Pale lines: each logged step."
         )
     figure = _draw_panels(curves, caption)
     figure.set_label(sentence)

@@ -126,7 +126,7 @@ class CompletionGroup:
         TRL sets the advantage of a completion without any score to 0, so NaN is no difference.
         """
         totals = self.table["total"]
-        return totals.max() - totals.min() > SMALLEST_SPREAD
+        return bool(totals.max() - totals.min() > SMALLEST_SPREAD)
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.

@@ -247,12 +247,16 @@ class Run(Shown):
             step: One of `steps`; None returns the completions of all steps.
 
         Raises:
-            FileNotFoundError: The step reused completions of an earlier one, or was not logged.
+            FileNotFoundError: The step reused completions of an earlier one, or was not logged. Or
+                the run has no completions at all.
         """
         import pandas
 
+        wanted = self.steps if step is None else [step]
+        if not wanted:
+            raise FileNotFoundError(f"{self.name} has no completions.")
         tables = []
-        for number in self.steps if step is None else [step]:
+        for number in wanted:
             file = self.completions_file(number)
             # A step that reused completions of an earlier one has no file.
             if not file.is_file():
@@ -281,7 +285,8 @@ class Run(Shown):
     def best(self) -> Row | None:
         """Row with the best held-out score so far; None without `holdout_every`.
 
-        The best of several scores is partly luck: compare that adapter on other questions.
+        The observer `keep_best` in docs/guide/runs.md keeps the adapter of that step. The best of
+        several scores is partly luck: compare that adapter on other questions.
         """
         return best_row(self.rows)
 

@@ -203,7 +203,9 @@ def is_installed(module: str) -> bool:
     package = module.partition(".")[0]
     if package == PACKAGE_FOLDER.name or package in sys.stdlib_module_names:
         return True
-    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    loaded = sys.modules.get(package)
+    # A namespace package, such as google, has folders but no file.
+    file = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
     # Debian's own Python installs packages into dist-packages.
     return "site-packages" in file or "dist-packages" in file
 

@@ -317,14 +317,15 @@ def score_as_trial(
     *,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
+    trainer_state: Any = None,
 ) -> Scores:
     """Score completions outside a training, as `score` does, so that rewards learn nothing.
 
-    `trainer_state.is_trial` is True, as in the trial before a training. What a reward remembers in
-    its `state_dict` is restored.
+    `trainer_state.is_trial` is set to True, as in the trial before a training. What a reward
+    remembers in its `state_dict` is restored.
     """
     listed = reward_list(rewards)
-    state = first_step_state()
+    state = trainer_state or first_step_state()
     state.is_trial = True
     with kept_memories(listed):
         return score(

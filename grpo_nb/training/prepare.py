@@ -38,7 +38,7 @@ from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 import_unsloth()
 
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -103,7 +103,7 @@ def prepare(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
-    _try_rewards(rewards, fitted)
+    _try_rewards(rewards, fitted, settings)
     return Prepared(
         model=model,
         tokenizer=tokenizer,
@@ -115,8 +115,8 @@ def prepare(
     )
 
 
-def _try_rewards(rewards: Sequence[RewardFunction], task: Task) -> None:
-    """Call each reward once on the first row, as a trial that it forgets.
+def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
+    """Call each reward once on the first row, as TRL does at step 0, as a trial that it forgets.
 
     So a missing column or a wrong return value shows before training.
 
@@ -130,7 +130,13 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task) -> None:
     row = task.train[0]
     content = task.format.completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
-    score_as_trial(rewards, [answer], task.start_episode(row), completion_ids=[[0]])
+    score_as_trial(
+        rewards,
+        [answer],
+        task.start_episode(row),
+        completion_ids=[[0]],
+        trainer_state=TrainerState(max_steps=settings.max_steps),
+    )
 
 
 def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:

@@ -142,8 +142,7 @@ class Recorder(TrainerCallback):
         if MEAN_LENGTH in row:
             table = self._completions_of_step(row)
         self._ask_observers(row, table)
-        # As a resumed run reads it.
-        row = json.loads(json.dumps(row, default=_number_or_text))
+        row = self._as_stored(row)
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
@@ -187,6 +186,18 @@ class Recorder(TrainerCallback):
             # Raised only after the row is written and saved, so that the step is not lost.
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
+
+    def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row as a resumed run reads it, without what JSON cannot hold."""
+        stored = {}
+        for key, value in row.items():
+            try:
+                # One by one, so that a value of an observer cannot lose the step.
+                stored |= json.loads(json.dumps({key: value}, default=_number_or_text))
+            except Exception as error:
+                error.add_note(f"An observer put {key!r} into the row of a step.")
+                self.error = self.error or error
+        return stored
 
     def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.
@@ -236,7 +247,8 @@ def _number_or_text(value: Any) -> float | str:
     """Return a value of an observer that JSON does not know, such as a number of numpy."""
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):  # the last one for a tensor of several numbers
+    # RuntimeError for a tensor of several numbers, OverflowError for a number beyond all floats.
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return str(value)
 
 

@@ -102,9 +102,11 @@ def find_run(
     if is_finished_and_auto:
         blocking += reward_changes
     if blocking:
+        advice = "Resume it with what it started with, or give a new run another name."
+        if is_finished_and_auto:
+            advice = "It is finished. Give a new run another name, or pass resume=None."
         raise ValueError(
-            f"the run {run.name!r} was another training: {'; '.join(blocking)}. Resume it with "
-            "what it started with, or give a new run another name."
+            f"the run {run.name!r} was another training: {'; '.join(blocking)}. {advice}"
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
@@ -131,6 +133,10 @@ def find_run(
         *_changed_values(before, now, MACHINE_PARTS),
         *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
     ]
+    # `run.info` leaves out settings of earlier versions.
+    stored_settings = json.loads((run.path / "run.json").read_text("utf-8"))["settings"]
+    if stored_settings.get("keep_adapter") == "best":
+        changes.append("keep_adapter was 'best', but is no setting any more: the last one is kept")
     return FoundRun(run, checkpoint, changes)
 
 

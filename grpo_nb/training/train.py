@@ -114,7 +114,10 @@ def train(
         require_run_name(name)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+    # The plan is made with or without shared prompts, as the run will sample.
+    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
+    planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
+    plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
@@ -197,8 +200,10 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     failure = None
+    # Only the CPU engine shares prompts, whatever the settings ask.
+    run_settings = settings.replace(shared_prompts=trainer.engine is not None)
     try:
-        with explaining_machine_faults(settings, run.model, run.path), recorder.stop_button():
+        with explaining_machine_faults(run_settings, run.model, run.path), recorder.stop_button():
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
@@ -216,11 +221,9 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error
-    try:
-        _complete_folder(recorder, info)
-    except Exception as error:
-        problem = f"Not saved: {type(error).__name__}: {error}."
-        # A file that could not be saved must not hide why the training ended.
+    problems = _complete_folder(recorder, info)
+    # A file that could not be saved must not hide why the training ended.
+    for problem in problems:
         if failure is None:
             warn_user(problem)
         else:
@@ -242,15 +245,26 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
         restore_state(trainer.stateful, found_run.checkpoint.path)
 
 
-def _complete_folder(recorder: Recorder, info: RunInfo) -> None:
-    """Write adapter, run.json, figure and card.
+def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
+    """Write adapter, run.json, figure and card; return what failed, with the reason.
 
-    The adapter comes first, so that a run without it is not called finished, and is resumed.
+    The adapter comes first. A run without it is not called finished, so that it is resumed.
     """
-    _write_adapter(recorder, info)
-    recorder.run.write_info(info)
-    recorder.close()
-    write_model_card(recorder.run)
+    run = recorder.run
+    problems = []
+    try:
+        _write_adapter(recorder, info)
+    except Exception as error:
+        info.status = "failed"
+        # An error that ended the training stays the error of the run.
+        info.error = info.error or f"{type(error).__name__}: {error}"
+        problems.append(f"Not saved: {type(error).__name__}: {error}.")
+    for write in (partial(run.write_info, info), recorder.close, partial(write_model_card, run)):
+        try:
+            write()
+        except Exception as error:
+            problems.append(f"Not saved: {type(error).__name__}: {error}.")
+    return problems
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:

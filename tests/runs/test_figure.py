@@ -159,9 +159,8 @@ def test_long_run_draws_few_points_and_keeps_every_spike() -> None:
 
 def test_figure_explains_strong_and_pale_lines() -> None:
     rows = made_rows(20)
-    assert "mean of the last 5 logged steps. Pale lines: each logged step." in caption_of(
-        training_figure(run_of(rows))
-    )
+    caption = " ".join(caption_of(training_figure(run_of(rows))).split())
+    assert "trailing mean (reward: 5 logged steps). Pale lines: each logged step." in caption
 
 
 def test_each_reward_is_named_with_weight_and_own_style() -> None:

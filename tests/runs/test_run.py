@@ -155,6 +155,12 @@ def test_run_name_of_other_characters_is_refused(name: str) -> None:
         run_file.require_run_name(name)
 
 
+def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}))
+    with pytest.raises(FileNotFoundError, match=r"run has no completions\."):
+        run.completions()
+
+
 def groups_of(totals: list[float]) -> StepGroups:
     table = pandas.DataFrame(
         {
@@ -178,6 +184,8 @@ def test_group_without_any_score_has_no_learning_signal() -> None:
     assert groups_of([math.nan, math.nan]).signal_count == 0
     assert groups_of([math.nan, 1.0]).signal_count == 0
     assert groups_of([0.0, 1.0]).signal_count == 1
+    assert groups_of([0.0, 1.0]).groups[0].has_signal is True
+    assert type(groups_of([0.0, 1.0]).signal_count) is int
 
 
 BATCH = {

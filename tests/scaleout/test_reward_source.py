@@ -143,6 +143,20 @@ def uses_a_file(completions, **columns):
     return [float(callable(shared.made_once)) for _ in completions]
 
 
+def uses_a_namespace_package(completions, **columns):
+    return [float(google is not None) for _ in completions]
+
+
+google = types.ModuleType("google")
+
+
+def test_namespace_package_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    google.__path__ = [str(tmp_path / "site-packages" / "google")]
+    monkeypatch.setitem(sys.modules, "google", google)
+    write_rewards(tmp_path, [uses_a_namespace_package])
+    assert "import google  # noqa" in (tmp_path / "rewards.py").read_text()
+
+
 def uses_a_lambda(completions, **columns):
     return [len(stripped(text)) for text in completions]
 

@@ -11,6 +11,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import smaller_settings
+from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
@@ -108,12 +109,50 @@ def test_run_that_could_not_write_its_adapter_is_resumed(
         patch.setattr("grpo_nb.training.train.copy_files", fail)
         with pytest.warns(UserWarning, match="Not saved: OSError: .*No space left on device"):
             run = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
-    assert run.status == "crashed"
+    assert run.status == "failed"
+    assert run.info["error"] == "OSError: [Errno 28] No space left on device"
     assert (run.adapter_path / "adapter_model.safetensors").read_bytes() == earlier
     again = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
     assert again.status == "finished"
     assert again.info["adapter_step"] == longer.max_steps
     assert (again.adapter_path / "adapter_model.safetensors").read_bytes() != earlier
+
+
+def test_failed_run_without_its_adapter_keeps_its_error_and_files(
+    tiny, tiny_settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def broken(row: dict, completions: object) -> None:
+        raise ValueError("broken observer")
+
+    monkeypatch.setattr("grpo_nb.training.train.copy_files", fail)
+    with pytest.raises(ValueError, match="broken observer") as caught:
+        gn.train(*tiny, [brevity], tiny_settings, name="a", observers=[broken])
+    assert caught.value.__notes__ == ["Not saved: OSError: [Errno 5] Input/output error."]
+    run = gn.open_run(Path(tiny_settings.run_root) / "a")
+    assert run.status == "failed"
+    assert run.info["error"] == "ValueError: broken observer"
+    assert (run.path / "README.md").is_file()
+    assert (run.path / "figures" / "training.png").is_file()
+
+
+def test_memory_advice_without_cpu_engine_spares_its_switch(
+    tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the CPU engine, no weights are copied, so shared_prompts=False would save nothing."""
+
+    def run_out_of_memory(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(
+        CpuEngine, "obstacle", lambda model, longest_sequence=None: "an unknown layer"
+    )
+    monkeypatch.setattr("grpo_nb.training.train._run_trainer", run_out_of_memory)
+    settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="No setting of this run is left"):
+        gn.train(*tiny, [brevity], settings)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])

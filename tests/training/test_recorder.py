@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,12 +51,44 @@ def test_logged_metrics_reach_rows_and_health_rules(tiny, settings: gn.Settings)
 def test_observer_value_that_json_cannot_hold_is_stored_as_text(tiny, settings) -> None:
     def added(row: dict, completions: object) -> None:
         row.update(several=torch.tensor([1.0, 2.0]), one=torch.tensor(0.5), noted={"yes"})
+        row["large"] = Fraction(10**400)
 
     run = gn.train(*tiny, [brevity], settings.replace(max_steps=1), observers=[added])
     (row,) = run.rows
     assert row["several"] == "tensor([1., 2.])"
     assert row["one"] == 0.5
     assert row["noted"] == "{'yes'}"
+    assert row["large"] == str(10**400)
+
+
+CIRCULAR: list = []
+CIRCULAR.append(CIRCULAR)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "message"),
+    [
+        (("a", 1), 0.5, TypeError, "keys must be str"),
+        ("image", CIRCULAR, ValueError, "Circular reference"),
+    ],
+)
+def test_observer_entry_that_json_cannot_hold_keeps_the_step(
+    tiny, settings, key: object, value: object, error: type, message: str
+) -> None:
+    def added(row: dict, completions: object) -> None:
+        row["noted"] = "yes"
+        if row["step"] == 2:
+            row[key] = value
+
+    with pytest.raises(error, match=message) as caught:
+        gn.train(*tiny, [brevity], settings, name="a", observers=[added])
+    assert caught.value.__notes__ == [f"An observer put {key!r} into the row of a step."]
+    run = gn.open_run(Path(settings.run_root) / "a")
+    assert run.status == "failed"
+    assert [row["step"] for row in run.rows] == run.steps == [1, 2]
+    assert run.rows[-1]["noted"] == "yes"
+    assert "image" not in run.rows[-1]
+    assert run.checkpoint_step == 2
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
@@ -189,11 +222,13 @@ def test_holdout_score_of_an_observer_never_ends_the_training(tiny, settings, fi
     assert run.best["step"] == 2
 
 
+@pytest.mark.parametrize(
+    ("scores", "best_step"), [({1: 0.2, 2: 0.6, 3: 0.4}, 2), ({1: 0.0, 2: 0.0, 3: 0.0}, 1)]
+)
 def test_observer_of_the_guide_keeps_the_best_adapter(
-    tiny, settings, tmp_path, monkeypatch
+    tiny, settings, tmp_path, monkeypatch, scores: dict[int, float], best_step: int
 ) -> None:
     model, tokenizer, task = tiny
-    scores = {1: 0.2, 2: 0.6, 3: 0.4}
     adapters = {}
 
     def planned(self: HoldoutScore, row: dict, completions: object) -> None:
@@ -214,6 +249,6 @@ def test_observer_of_the_guide_keeps_the_best_adapter(
     }
     exec(compile(f"def keep_best{recipe}", "docs/guide/runs.md", "exec"), names)
     best = get_peft_model_state_dict(names["model"])
-    assert best.keys() == adapters[2].keys()
-    assert all(torch.equal(best[name], tensor) for name, tensor in adapters[2].items())
+    assert best.keys() == adapters[best_step].keys()
+    assert all(torch.equal(best[name], tensor) for name, tensor in adapters[best_step].items())
     assert not all(torch.equal(best[name], tensor) for name, tensor in adapters[3].items())

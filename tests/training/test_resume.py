@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import platform
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -146,8 +147,10 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     ):
         with pytest.raises(
             ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
-        ):
+        ) as caught:
             find_run(changed, name, "auto", **now)
+        assert "Give a new run another name, or pass resume=None." in str(caught.value)
+        assert "Resume it" not in str(caught.value)
 
 
 @pytest.mark.parametrize("resume", ["auto", "a"])
@@ -284,6 +287,16 @@ def test_unfinished_run_of_an_earlier_version_is_resumed(root: Path, settings: g
     assert found.checkpoint.step == 4
 
 
+def test_resumed_run_warns_that_its_best_adapter_is_not_kept(
+    root: Path, settings: gn.Settings
+) -> None:
+    run = make_run(root / "a", settings={**SETTINGS.to_dict(), "keep_adapter": "best"})
+    with pytest.warns(UserWarning, match="keep_adapter was 'best', but is no setting any more"):
+        continued(run)
+    other = make_run(root / "b", settings={**SETTINGS.to_dict(), "keep_adapter": "last"})
+    assert continued(other)["resumed"] == [{"step": 4, "changed": []}]
+
+
 def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) -> None:
     """Otherwise an older run would be resumed, or returned as if it were the newest."""
     run = make_run(root / "a")
@@ -335,6 +348,7 @@ def test_auto_refuses_a_finished_run_of_another_reward_state(
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
         (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),
         (lambda folder: (folder / "a").unlink(), "a is not what was written"),
+        (lambda folder: shutil.rmtree(folder) or folder.touch(), "its manifest cannot be read"),
     ],
 )
 def test_newest_checkpoint_passes_over_damage(tmp_path: Path, damage: Callable, told: str) -> None:

@@ -1,13 +1,16 @@
 """A run writes down everything, and starts nothing on bad input."""
 
+import copy
 import json
 import math
 from pathlib import Path
 
 import pandas
 import pytest
+from transformers import TrainerState
 
 import grpo_nb as gn
+from grpo_nb.config.planning import Plan, plan
 from grpo_nb.scoring.scores import RewardError
 from grpo_nb.training import prepare
 from tests.run_fixtures import brevity
@@ -175,10 +178,33 @@ def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
 
 def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
+    planned = []
+
+    def recorded(settings: gn.Settings, *arguments: object, **keywords: object) -> Plan:
+        planned.append(settings.shared_prompts)
+        return plan(settings, *arguments, **keywords)
+
+    monkeypatch.setattr("grpo_nb.training.train.plan", recorded)
     run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
+    assert planned == [False], "the plan counts no copies of the weights, as none are made"
     assert run.info["rollout"] == "transformers' own generation"
     assert run.info["effective"]["changed"]["shared_prompts"]["why"] == "this model is odd"
     assert math.isfinite(run.rows[0]["reward"])
+
+
+def test_trial_before_training_has_the_state_of_transformers(fresh, tiny_settings) -> None:
+    states = []
+
+    def scheduled(completions: list, trainer_state, **columns: object) -> list[float]:
+        assert trainer_state.is_world_process_zero
+        states.append(copy.copy(trainer_state))
+        share_done = trainer_state.global_step / (trainer_state.max_steps - 1)
+        return [score * (1 - share_done) for score in brevity(completions)]
+
+    gn.train(*fresh, [scheduled], tiny_settings.replace(max_steps=2))
+    assert states[0].is_trial
+    assert [(type(state), state.max_steps) for state in states] == [(TrainerState, 2)] * len(states)
+    assert not any(getattr(state, "is_trial", False) for state in states[1:])
 
 
 def test_run_beyond_memory_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
