@@ -15,33 +15,34 @@
 #
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
-# learns from these scores with GRPO (*group relative policy optimization*). Fine-tuning needs a good answer to
+# learns from these scores with GRPO (*group relative policy optimization*). Supervised fine-tuning needs a good answer to
 # every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats.
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
-# *How to read it:* left, the total reward; in the middle, its three parts (the tags, the whole format, the right answer); right, questions
-# that the model is never trained on. Right answers rise with the format, because only an answer in the format can be right. In the middle panel
-# about half of the answers in the format are right, at the start (0.19 of 0.38) and at the end (0.42 of 0.98). So the reward shows only that
-# the format was learned. The right panel has 16 questions, too few to tell. [The comparison](#Before-and-after) asks 96.
+# *How to read it:* left, the score that the model is trained on; in the middle, the three parts of this score (the tags, the whole format,
+# the right answer); right, 16 questions that it is never trained on. An answer counts as correct only if it is in the format, so the two
+# curves rise together. Did the model learn to add, or only to fill in a form? [The comparison](#Before-and-after) with 96 questions tells.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
 # ## GRPO in one minute
 #
 # The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# What counts is how far a completion lies above or below the average of its own group. This is its **advantage**:
+# GRPO compares this number with the average of the group, and divides the difference by the standard deviation of the group. The result
+# is the **advantage** of the completion:
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# Mean and standard deviation (with n − 1) are those of the group. The picture below asks for the capital of Australia. The right city earns
-# 1 point, and a short answer half a point. *Sydney.* earns 0.5. That is more than zero, but less than the mean of its group, 1.0. So it
-# becomes less likely.
+# The division makes a group with small differences count as much as one with large ones. (The standard deviation is that with n − 1, and
+# 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The right city earns 1 point, and a short answer half
+# a point. *Sydney.* earns 0.5. That is more than zero, but less than the mean of its group, 1.0. So it becomes less likely.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
-# A small change of the weights pushes completions with a positive advantage up, so that they become more likely, and those with a
-# negative advantage down. Then the model samples again. It can only do more often what it already does sometimes.
+# You know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
+# +1.22 makes the completion more likely, a negative weight makes it less likely, and 0 does nothing. Then the model samples again. So it can
+# only do more often what it already does sometimes. Without subtracting the mean, *Sydney.* would become more likely as well.
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # @BADGE@
@@ -73,8 +74,7 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything. (For about half of the held-out sums, such as
-# 18 + 8, the swapped sum 8 + 18 is among the training prompts. This may make them a little easier.)
+# trained on them, and in the end they show whether it learned anything.
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
@@ -129,8 +129,8 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
 # from them. So the task has levels of difficulty, and this cell takes the first level at which fewer than two thirds of the
 # sampled answers are correct. For the small model that is level 0, the easiest. On a GPU a larger model will move on to harder levels,
-# such as products. The search stops after about two minutes. Only answers in the format count as correct here, so for the small model
-# most of what is missing is the format.
+# such as products. The search stops after about two minutes. Only answers in the format count as correct here, and the small model fails
+# mostly because it misses the format.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -150,23 +150,21 @@ print(choice.sentence)
 # figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The learning rate grows over the first four steps (*warm-up*), and two prompts a step are few. So the first steps show only noise, and may
-# even fall. Then you should see tags and format rise, and correct answers with them, because only an answer in the format can be
-# counted. At the end sampled answers (left and middle) score lower than greedy ones (right). The line under the figure sums it up. **KL** in it
-# says how far the model's token probabilities have moved from those of the original model: 0 means not at all. (The progress bar shows the
-# last step, the line under the figure the mean of the last steps.) A small penalty in the loss (`beta`) makes moving away costly.
+# The learning rate starts near zero and grows over four steps (*warm-up*), and two prompts per step give a noisy mean. So expect no rise in
+# the first four steps. Then you should see tags and format rise, and correct answers with them.
 #
-# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. If there are
-# alerts, a table below the figure lists them.
+# Left and middle show the answers of the training, which are *sampled*: an unlikely token is picked now and then. The held-out questions (right)
+# are answered *greedily*: each token is the most likely one. From the middle of the run on, greedy answers score higher.
+#
+# **KL** in the line under the figure says how far the model's token probabilities have moved from those of the original model: 0 means not at
+# all. A small penalty in the loss (`beta`) makes moving away costly. If there are alerts, a table below the figure lists them.
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 #
-# <details><summary>What you should see in the figure</summary>
+# <details><summary>What you may see with other settings</summary>
 #
-# The held-out curve can be ahead of the training curve, because held-out questions are answered *greedily*: each token is the most likely
-# one. In training the tokens are *sampled*, so an unlikely one is picked now and then. Early in the run such a token breaks the format.
-# Late in the run it changes a number. With other settings you may see the alert *collapse*: many completions of a group are the same. If
-# they are right, these questions have little left to teach. If they are wrong, the model has stopped trying other answers.
+# The alert *collapse*: many completions of a group are the same. If they are right, these questions have little left to teach. If they are
+# wrong, the model has stopped trying other answers.
 # </details>
 
 # %%
@@ -176,15 +174,15 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## What the model wrote
 #
-# **Predict before you run:** the mean of the first group is 0.92. One of its completions has the whole format and a wrong sum. Another has
-# the right sum, and its last tag is missing. What total does each earn (section *The rewards*), and which of the two is pushed up?
+# **Predict before you run** (on a CPU): the mean of the first group is 0.92. One of its completions has the whole format and a wrong answer.
+# Another has the right answer, and its last tag is missing. What total does each earn (section *The rewards*), and which of the two is
+# pushed up?
 #
-# Every completion is kept with its scores. You see the first group of the first step, from before the model had learned
-# anything, and the first group of the last step. Check one advantage by hand: take the total of a completion in the first
-# group, subtract the mean of the eight totals, and divide by their standard deviation. Both are printed.
+# Every completion is kept with its scores. You see the first group of the first step, from before the model had learned anything, and the first
+# group of the last step. The first line computes the advantages of the first group again, with the formula from the top.
 #
-# You should see that the advantages of a group add up to zero: the pushes up and the pushes down are equally large. Where all
-# completions got the same total, every advantage is 0, and the model has nothing more to learn from that prompt.
+# The advantages of a group add up to zero: the pushes up and the pushes down are equally large. Where all totals are equal, every advantage
+# is 0, and the group teaches nothing in this step.
 #
 # <details><summary>What you should see</summary>
 #
@@ -193,15 +191,21 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # 1. **It raises what you score.** In the first group the answer `27` is wrong and becomes more likely (+0.478), because it is in the
 #    format. The completion that ends in `<answer> 37` is right and becomes less likely (−0.453), because its last tag is missing.
 # 2. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
-#    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. The push
-#    falls where the answers part: 24 goes up, 14 and 0.5 go down.
+#    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. Only the
+#    tokens where the texts differ are pushed: `24` up, `14` and `0.5` down.
+#
+# (Nearly all wrong answers of these two groups are right sums that were copied wrongly. That is rare later on: in the comparison below, an
+# answer in the format is right exactly where the sum before it is.)
 # </details>
 
 # %%
 first_group = run.step(1).groups[0]
 last_group = run.step(settings.max_steps).groups[0]
 totals = first_group.table["total"]
-print(f"First group: mean {totals.mean():.2f}, standard deviation {totals.std():.2f}")
+by_formula = (totals - totals.mean()) / (totals.std() + 0.0001)
+difference = (by_formula - first_group.table["advantage"]).abs().max()
+print(f"First group: mean {totals.mean():.2f}, standard deviation {totals.std():.2f}.")
+print(f"Largest difference between the formula and the trainer: {difference:.6f}")
 display(first_group, last_group)
 
 # %% [markdown]
@@ -214,7 +218,7 @@ display(first_group, last_group)
 # | advantage | +0.48 | −1.62 |
 #
 # The reward did not change, the group did. That is why the format is learned first: as long as some completions lack it, it decides who is
-# above the mean. Once all have it, only the sum still differs.
+# above the mean. Once all have it, only the answer still differs.
 #
 # ## Before and after
 #
@@ -222,39 +226,46 @@ display(first_group, last_group)
 # questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct anywhere**
-# compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has the p-value of
-# each change that is shown: how often two equally good models would differ at least as much by chance.
+# compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has a p-value: if the
+# training had changed nothing, how often would a change this large appear by chance?
 #
 # **Predict before you run:** 14 steps, 16 completions in each. Has the model learned the format, sums, or both?
 #
 # <details><summary>What you should see</summary>
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
-# format. The p-value of *correct* counts only the questions that changed. By chance about half of them would have become right and half
-# wrong. Here it is 58 to 0. The small print says how large a true change of *correct* must be to be noticed in 80 % of repetitions.
+# format. The last lines count the sums themselves: 17 became right and 3 became wrong. By chance about half of these 20 would have gone each
+# way. 17 to 3, or something more uneven, comes up in 0.3 % of cases: this is the p-value of *correct anywhere*.
 # </details>
-#
+
+# %%
+comparison = gn.compare(run, task)
+display(comparison)
+answers = comparison.transcripts()
+was_right, is_right = answers["before_anywhere"].eq(True), answers["after_anywhere"].eq(True)
+learned = answers[~was_right & is_right]
+print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} became wrong.")
+learned[["question", "before", "after"]].head()
+
+# %% [markdown]
 # **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
 # * *Were these 96 questions lucky?* The p-value says no.
 # * *Was this training lucky?* Perhaps. With two other seeds the sums gained 3 and 7 points, which chance may explain. Three times as many
 #   steps help: in 42 steps the first of these seeds went from 54 % to 72 % (p < 0.001).
-# * *Does it only begin its answers better?* In part. We wrote the first tag, `<reasoning>`, for the original model. It then got 58 of 96 sums
-#   right instead of 53. The trained model gets 67.
+# * *Does it add better, or only start better?* The example in the prompt adds right after `<reasoning>`. So we wrote this tag for the original
+#   model: it got 58 of 96 sums right instead of 53. The trained model gets 67. So a part of the gain is the better start.
 #
 # So 14 steps teach the format and perhaps sums, and more steps teach sums. `CHANGES = {"max_steps": 42}` takes about ten minutes.
 #
-# **And with a larger model?** Sebastian Raschka trained Qwen3-0.6B on competition mathematics
+# <details><summary>And with a larger model?</summary>
+#
+# Sebastian Raschka trained Qwen3-0.6B on competition mathematics
 # ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro)). Of the 500 problems of MATH-500
-# it solved 15.2 % before, 47.4 % after 50 steps and 44.0 % after 100. With a KL penalty it solved 33.4 % and then 0.4 %. So longer is not
-# always better: ask held-out questions while you train. How much of the gain is form, and how much is skill? One accuracy cannot say. The
-# answers also grew, from 79 to 586 tokens. To answer this question, you need the three rows above.
-
-# %%
-comparison = gn.compare(run, task)
-comparison
-
-# %% [markdown]
+# it solved 15.2 % before, 47.4 % after 50 steps and 44.0 % after 100; a variant with a KL penalty solved 33.4 % and then 0.4 %. So longer is
+# not always better: ask held-out questions while you train. How much of the gain is form, and how much is skill? One accuracy cannot say.
+# </details>
+#
 # ## Ask your own question, and take the model with you
 #
 # `ask` puts any question to the model before and after the training. The first question below is harder than any in the training,
