@@ -32,9 +32,12 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     if threading.current_thread() is not threading.main_thread():
         return call()
     is_over = False
+    was_interrupted = False
 
     def interrupt(*_: Any) -> None:
+        nonlocal was_interrupted
         if not is_over:
+            was_interrupted = True
             raise _Interrupted
 
     previous_timer = signal.getitimer(signal.ITIMER_REAL)
@@ -42,12 +45,16 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT_SECONDS)
-            return call()
+            result = call()
         finally:
             # Python runs handlers only at calls and jumps, so none runs between the end of the
             # call and this line. A handler that runs later sees `is_over`.
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
+        # The call may have swallowed the interruption and returned.
+        if was_interrupted:
+            raise _Interrupted
+        return result
     except _Interrupted:
         raise TimeoutError(f"stopped after {seconds:g} s") from None
     finally:

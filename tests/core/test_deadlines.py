@@ -26,6 +26,17 @@ def test_deadlines_stop_what_waits_and_what_computes(holds_on) -> None:
     assert time.perf_counter() - start < 5
 
 
+def test_call_that_swallows_the_interruption_is_a_timeout() -> None:
+    def swallow() -> float:
+        try:
+            time.sleep(9)
+        except BaseException:
+            return 0.0
+
+    with pytest.raises(TimeoutError, match=r"stopped after 0\.2 s"):
+        run_with_deadline(swallow, 0.2)
+
+
 def test_what_ends_in_time_or_raises_is_left_alone() -> None:
     assert run_with_deadline(lambda: 7, 5) == 7
     with pytest.raises(ZeroDivisionError):
