@@ -125,8 +125,8 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         needed: Folders that must not be overwritten, such as the run itself and its base model.
 
     Raises:
-        FileExistsError: `target` is not free, and `overwrite` is False; or it contains a needed
-            folder or the working directory.
+        FileExistsError: `target` is not free, and `overwrite` is False or it is in a needed folder;
+            or it contains a needed folder or the working directory.
         NotADirectoryError: `target` is a file.
     """
     if not target.exists():
@@ -138,6 +138,12 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
                 f"{str(target)!r} is or contains {str(path)!r}, which would be deleted too."
             )
     has_content = any(target.iterdir())
+    for path in needed:
+        if has_content and real_target.is_relative_to(path.resolve()):
+            raise FileExistsError(
+                f"{str(target)!r} is in {str(path)!r}, and its files may be needed there. Choose "
+                "another folder, or delete this one first."
+            )
     if has_content and not overwrite:
         raise FileExistsError(
             f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."
@@ -221,4 +227,5 @@ def sha256_of(file: Path) -> str:
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:
-    return target.with_name(f".{target.name}.{kind}-{os.urandom(6).hex()}")
+    # A character has at most 4 bytes, so the longer name stays below `_LONGEST_NAME`.
+    return target.with_name(f".{target.name[:50]}.{kind}-{os.urandom(6).hex()}")
