@@ -6,6 +6,7 @@ optimizer, the scheduler and the values in `extra` when the trainer is built, be
 folder.
 """
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -150,12 +151,27 @@ class Settings:
         # TRL refuses it too, but Unsloth on a GPU changes the batch size by itself.
         group = self.num_generations
         if self.generation_batch_size % group:
-            size = math.ceil(self.per_device_train_batch_size / group) * group
             raise ValueError(
                 f"{self.generation_batch_size} completions are generated at a time, which is not a "
                 f"multiple of num_generations = {group}. A group must be whole, or its advantages "
-                f"mean nothing. Write per_device_train_batch_size={size}."
+                f"mean nothing. Write {self._whole_groups()}."
             )
+
+    def _whole_groups(self) -> str:
+        """Return the setting that makes groups whole, and changes the step's size less."""
+        group = self.num_generations
+        micro_batch = self.per_device_train_batch_size
+        passes = self.gradient_accumulation_steps
+        whole_micro_batch = math.ceil(micro_batch / group) * group
+        # `extra` can have its own number of passes, which these would not change.
+        if not self.extra.get("steps_per_generation"):
+            # Passes that hold whole groups together are multiples of this.
+            unit = group // math.gcd(micro_batch, group)
+            whole_passes = max(round(passes / unit), 1) * unit
+            change_by_passes = abs(whole_passes - passes) * micro_batch
+            if change_by_passes < (whole_micro_batch - micro_batch) * passes:
+                return f"gradient_accumulation_steps={whole_passes}"
+        return f"per_device_train_batch_size={whole_micro_batch}"
 
     @property
     def longest_sequence(self) -> int:
@@ -176,9 +192,8 @@ class Settings:
     @property
     def sampling(self) -> dict[str, Any]:
         """Sampling parameters besides the temperature, under the names of transformers and vLLM."""
-        extra = {
-            name: self.extra[name] for name in ("min_p", "repetition_penalty") if name in self.extra
-        }
+        in_extra = arguments.SAMPLING_IN_EXTRA
+        extra = {name: self.extra[name] for name in in_extra if name in self.extra}
         return {"top_p": self.top_p, "top_k": self.top_k, **extra}
 
     def replace(self, **changes: Any) -> Self:
@@ -195,7 +210,8 @@ class Settings:
         >>> Settings.from_dict(Settings(max_steps=7).to_dict()).max_steps
         7
         """
-        return {**vars(self), "lora_target_modules": list(self.lora_target_modules)}
+        modules = list(self.lora_target_modules)
+        return {**vars(self), "lora_target_modules": modules, "extra": copy.deepcopy(self.extra)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -101,7 +101,8 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     ("; did you mean 'columns'?", '; choose from: columns, kind')
     """
     names = sorted(map(str, known))
-    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    name_by_folded = {known_name.casefold(): known_name for known_name in names}
+    matches = difflib.get_close_matches(str(name).casefold(), name_by_folded, n=1, cutoff=0.5)
     if matches:
-        return f"; did you mean {matches[0]!r}?"
+        return f"; did you mean {name_by_folded[matches[0]]!r}?"
     return f"; choose from: {shorten(', '.join(names), 600)}"

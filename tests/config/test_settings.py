@@ -40,8 +40,7 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
         ({"learning_rate": "1e-5"}, "learning_rate = '1e-5': Input should be a valid number."),
         (
             {"warmup_steps": 1.5},
-            "warmup_steps.constrained-int = 1.5: Input should be a valid integer.\n"
-            "warmup_steps.constrained-float = 1.5: Input should be less than 1.",
+            "warmup_steps = 1.5: Input should be a whole number of steps, or a share below 1.",
         ),
         (
             {"num_train_epochs": 2},
@@ -59,6 +58,12 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
         (
             {"extra": {"generation_kwargs": {"stop": object()}}},
             "stop = <object",
+        ),
+        ({"extra": {"generation_kwargs": {"top_p": 0.9}}}, "it is a setting, write top_p=0.9"),
+        ({"extra": {"generation_kwargs": {"min_p": 0.1}}}, "write extra={'min_p': 0.1}"),
+        (
+            {"extra": {"generation_kwargs": {"max_new_tokens": 9}}},
+            "'max_new_tokens' in generation_kwargs: the setting is max_completion_length",
         ),
         ({"extra": [("beta", 0.1)]}, "Input should be a valid dictionary"),
         ({"extra": {"bf16": True}}, "the setting is dtype"),
@@ -93,6 +98,25 @@ def test_preset_of_unknown_name_suggests_the_nearest() -> None:
         gn.preset("a10")
 
 
+@pytest.mark.parametrize(("written", "nearest"), [("A100", "a100"), ("L4", "l4")])
+def test_preset_in_capitals_suggests_that_preset(written: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean '{nearest}'"):
+        gn.preset(written)
+
+
+def test_settings_dict_is_independent_of_the_settings() -> None:
+    settings = gn.preset("cpu", extra={"generation_kwargs": {"stop": ["a"]}})
+    settings.to_dict()["extra"]["generation_kwargs"]["stop"].append("b")
+    assert settings.extra == {"generation_kwargs": {"stop": ["a"]}}
+
+
+def test_changed_extra_is_checked_at_the_next_replace() -> None:
+    settings = gn.preset("cpu")
+    settings.extra["use_vllm"] = True
+    with pytest.raises(ValueError, match="the setting is fast_inference"):
+        settings.replace(shared_prompts=False)
+
+
 def test_warmup_of_a_gpu_preset_is_a_tenth_of_the_run() -> None:
     assert gn.preset("t4", max_steps=500).warmup_steps == 0.1
 
@@ -120,6 +144,12 @@ def test_preset_auto_takes_that_of_the_gpu(
 ) -> None:
     monkeypatch.setattr("grpo_nb.config.presets.find_gpu", lambda: gpu)
     assert gn.preset("auto", max_steps=7) == gn.preset(name, max_steps=7)
+
+
+def test_batch_error_keeps_the_size_of_a_step_close() -> None:
+    # A micro-batch of 12 would make the step of 16 completions one of 48.
+    with pytest.raises(ValueError, match=r"Write gradient_accumulation_steps=3\."):
+        gn.preset("t4", num_generations=12)
 
 
 BATCHES = {
