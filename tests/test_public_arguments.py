@@ -131,6 +131,7 @@ MISTAKES = [
     (["load_task"], "source", "settings", "load_task takes .*a list of dicts"),
     (["load_task"], "source", "a task", "load_task takes .*a list of dicts"),
     (["load_task"], "settings", "a GRPOConfig", "of type GRPOConfig"),
+    (["plan"], "model", "a pair", "model, tokenizer = gn.load_model"),
     (["plan"], "task", "settings", "of type Settings, but .*takes a Task"),
     (["open_run"], "path", "a number", "of type int, but .*takes a run or its folder"),
 ]
@@ -196,6 +197,8 @@ def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
 
 
 def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no LoRA: there is no adapter_config.json") as error:
+    with pytest.raises(
+        FileNotFoundError, match="is no LoRA: there is no adapter_config.json"
+    ) as error:
         gn.load_model(SETTINGS, adapter=tmp_path / "none")
     assert len(str(error.value).splitlines()) == 1

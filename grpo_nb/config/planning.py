@@ -5,6 +5,7 @@ estimate. The time of a step is not estimated.
 """
 
 import dataclasses
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -61,8 +62,24 @@ class Plan(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the memory is enough."""
-        return self.peak_gb <= self.available_gb
+        """True if the memory is enough, and vLLM's share of it holds the weights."""
+        return self._vllm_holds_weights and self.peak_gb <= self.available_gb
+
+    @property
+    def _weights_gb(self) -> float:
+        return next(part.gb for part in self.memory_parts if part.name == "weights")
+
+    @property
+    def _vllm_share_gb(self) -> float | None:
+        """Memory that vLLM takes, weights included; None if it does not generate."""
+        if self.gpu is None or not self.settings.fast_inference:
+            return None
+        return self.settings.gpu_memory_utilization * self.gpu.memory_gib * 2**30 / 1e9
+
+    @property
+    def _vllm_holds_weights(self) -> bool:
+        share = self._vllm_share_gb
+        return share is None or share > self._weights_gb
 
     def require_fit(self) -> None:
         """Raise if the run does not fit a CPU; warn if it does not fit a GPU.
@@ -88,24 +105,47 @@ class Plan(Shown):
         advice = "No smaller settings fit; take a smaller model."
         if changes:
             advice = f"What fits: {line_to_write(changes)}"
+        if not self._vllm_holds_weights:
+            advice = (
+                f"vLLM's share of it, {self._vllm_share_gb:.1f} GB, is too small for the weights, "
+                f"{self._weights_gb:.1f} GB. {advice}"
+            )
         return f"This run needs {need}; {free}. {advice}"
 
     def _fitting_changes(self) -> dict[str, Any]:
         """Return the changes with which the run fits; empty if no smaller settings fit."""
         changes: dict[str, Any] = {}
         plan = self
-        # Each saving can be made only finitely often, so the loop ends.
+        # Each change can be made only finitely often, so the loop ends.
         while not plan.fits:
-            for saving in savings(plan.settings, is_gpu=plan.gpu is not None):
-                smaller_settings = plan.settings.replace(**saving.change)
-                smaller = dataclasses.replace(plan, settings=smaller_settings)
-                if smaller.peak_gb < plan.peak_gb:
+            for change in plan._changes_to_try():
+                smaller = dataclasses.replace(plan, settings=plan.settings.replace(**change))
+                if smaller._lack < plan._lack:
                     break
             else:
                 return {}
-            changes |= saving.change
+            changes |= change
             plan = smaller
         return changes
+
+    def _changes_to_try(self) -> Iterable[dict[str, Any]]:
+        phase = "" if self._vllm_holds_weights else "loading"
+        is_gpu = self.gpu is not None
+        found = savings(self.settings, is_gpu=is_gpu, dtype=self.dtype.name, phase=phase)
+        changes = [saving.change for saving in found]
+        if self._vllm_holds_weights:
+            return changes
+        # The next tenth of the card that holds the weights, and one more for vLLM's cache.
+        card_gb = self.gpu.memory_gib * 2**30 / 1e9
+        share = (math.ceil(10 * self._weights_gb / card_gb) + 1) / 10
+        if share < 1:
+            changes.insert(0, {"gpu_memory_utilization": share})
+        return changes
+
+    @property
+    def _lack(self) -> tuple[bool, float]:
+        """Order of plans: smaller is better, and vLLM must first hold the weights."""
+        return not self._vllm_holds_weights, self.peak_gb
 
     def _parts(self) -> Iterable[str | Table]:
         yield f"Plan for {self.settings.model}. {self._verdict()}"
@@ -167,7 +207,10 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     3
     """
     example = "gn.plan(settings, task, tokenizer=tokenizer)"
-    require(example, optional=("task",), settings=settings, task=task)
+    optional = ("task", "model", "tokenizer")
+    require(
+        example, optional=optional, settings=settings, task=task, model=model, tokenizer=tokenizer
+    )
     gpu = find_gpu()
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
@@ -196,10 +239,10 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
 
 def _available_bytes(gpu: Gpu | None, model: Any) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
+    held_by_model = 0 if model is None else model.get_memory_footprint()
     if gpu is None:
         import psutil
 
-        held_by_model = 0 if model is None else model.get_memory_footprint()
         # The plan counts Python and its libraries, and those that are loaded already are not free.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
         return free_memory_bytes() + held_by_python + held_by_model
@@ -210,6 +253,6 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
     free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        # The loaded model, and memory that torch keeps for its next tensors.
-        free += torch.cuda.memory_reserved()
-    return min(whole, free)
+        # Memory that torch keeps for its next tensors.
+        free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return min(whole, free + held_by_model)

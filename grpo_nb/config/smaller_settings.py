@@ -28,12 +28,13 @@ class Saving(NamedTuple):
     change: dict[str, Any]
 
 
-def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Saving]:
+def savings(settings: Settings, *, is_gpu: bool, dtype: str, phase: str = "") -> Iterator[Saving]:
     """Yield the changes that save memory, in the order in which to try them.
 
     Args:
         settings: Settings of the run.
         is_gpu: True if the run is on a GPU.
+        dtype: Dtype of the run, from `compute_dtype`.
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
     micro_batch = settings.per_device_train_batch_size
@@ -64,7 +65,7 @@ def savings(settings: Settings, *, is_gpu: bool, phase: str = "") -> Iterator[Sa
             {"load_in_4bit": True},
         )
     # grpo_nb.cpu copies the weights only in float32.
-    is_float32_on_cpu = not is_gpu and compute_dtype(settings, None).name == "float32"
+    is_float32_on_cpu = not is_gpu and dtype == "float32"
     has_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
     if has_copies and phase != "loading":
         yield Saving(
@@ -96,13 +97,14 @@ def line_to_write(change: Mapping[str, Any]) -> str:
 
 
 def memory_advice(
-    error: BaseException, settings: Settings, *, is_loading: bool = False
+    error: BaseException, settings: Settings, *, model: Any = None, is_loading: bool = False
 ) -> str | None:
     """Return which setting to lower after an out-of-memory error, with the line to write.
 
     Args:
         error: The error; those that it came from are looked at too.
         settings: Settings of the run that failed; with `fast_inference`, vLLM was running.
+        model: The loaded model, which has a dtype whatever the settings ask.
         is_loading: True if the model was being loaded.
 
     Returns:
@@ -120,7 +122,9 @@ def memory_advice(
     # Only the traceback shows in which phase of a step an error was raised.
     if not is_loading and re.search(_SAMPLING_LINE, text):
         phase = "generation"
-    saving = next(savings(settings, is_gpu=find_gpu() is not None, phase=phase), None)
+    gpu = find_gpu()
+    dtype = compute_dtype(settings, gpu, model).name
+    saving = next(savings(settings, is_gpu=gpu is not None, dtype=dtype, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
         advice = f"{saving.why} Write {line_to_write(saving.change)}"

@@ -74,7 +74,7 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
     except Exception as error:
         # Memory first, because new settings cure it.
         actual_settings = settings.replace(fast_inference=has_vllm_engine(model))
-        advice = memory_advice(error, actual_settings)
+        advice = memory_advice(error, actual_settings, model=model)
         if advice is not None:
             adapter = str(run / "adapter")
             raise EnvironmentProblem(

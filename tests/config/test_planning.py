@@ -1,6 +1,9 @@
 """A plan gives the memory that a run needs, invents no number, and names settings that fit."""
 
+import dataclasses
+import os
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +16,7 @@ import grpo_nb as gn
 from grpo_nb.config import memory, planning, presets, smaller_settings
 from grpo_nb.config.memory import Sizes, sizes_of
 from grpo_nb.config.smaller_settings import memory_advice
+from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS, plan_on
 
@@ -22,31 +26,56 @@ def gpu_of(memory_gb: float) -> Gpu:
     return Gpu("a GPU", memory_gb * 1e9 / 2**30, (8, 0))
 
 
+SIZE_NAMES = [field.name for field in dataclasses.fields(Sizes)]
+
+
+def count_by_config(script: Path, request: dict) -> dict:
+    """Return the number in config.json as every size."""
+    number = int(Path(request["model"], "config.json").read_text())
+    return dict.fromkeys(SIZE_NAMES, number)
+
+
 def test_sizes_of_a_path_with_tilde_are_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     counted = []
-    names = (
-        "parameters",
-        "hidden_width",
-        "mlp_width",
-        "layers",
-        "key_value_width",
-        "query_width",
-        "vocabulary",
-        "linear_weights",
-        "linear_widths",
-    )
 
     def count(script: Path, request: dict) -> dict:
         counted.append(request["model"])
-        return dict.fromkeys(names, 1)
+        return dict.fromkeys(SIZE_NAMES, 1)
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(memory, "run_script", count)
     assert sizes_of("~/models/own").layers == 1
     sizes_of("owner/~name")
     assert counted == [f"{tmp_path}/models/own", "owner/~name"]
+
+
+def test_sizes_of_a_changed_folder_are_counted_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "run_script", count_by_config)
+    config = tmp_path / "config.json"
+    for layers in (1, 2):
+        config.write_text(str(layers))
+        os.utime(config, (layers, layers))
+        assert sizes_of(str(tmp_path)).layers == layers
+
+
+def test_sizes_of_unknown_model_show_the_first_line_of_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(script: Path, request: dict) -> None:
+        lines = [
+            "    raise OSError(",
+            "OSError: owner/typo is not a model",
+            "If it is private, ...",
+        ]
+        raise ChildError("ended with 1", lines)
+
+    monkeypatch.setattr(memory, "run_script", fail)
+    with pytest.raises(ValueError, match=r"cannot be read: OSError: owner/typo is not a model$"):
+        sizes_of("owner/typo")
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -129,6 +158,21 @@ def on_an_l4(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plan_counts_only_the_free_memory_of_a_gpu(on_an_l4) -> None:
     assert gn.plan(gn.preset("l4")).available_gb == pytest.approx(5 * 2**30 / 1e9)
+
+
+def test_plan_for_a_gpu_counts_only_the_model_passed(
+    on_an_l4, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        memory_reserved=lambda: 4e9,
+        memory_allocated=lambda: 3e9,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    model = SimpleNamespace(get_memory_footprint=lambda: 2e9)
+    free = 5 * 2**30 + 1e9
+    assert planning._available_bytes(GPUS["l4"], None) == free
+    assert planning._available_bytes(GPUS["l4"], model) == free + 2e9
 
 
 def test_plan_without_vllm_installed_gives_it_no_share(on_an_l4) -> None:
@@ -264,6 +308,16 @@ def test_plan_of_16_bit_weights_larger_than_the_card_loads_4_bit(monkeypatch) ->
     assert re.search(r"What fits: settings = settings\.replace\(.*load_in_4bit=True", shown)
 
 
+def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
+    settings = gn.preset("t4", load_in_4bit=False, gpu_memory_utilization=0.15)
+    plan = plan_on(GPUS["t4"], settings)
+    assert not plan.fits
+    shown = repr(plan)
+    assert "vLLM's share of it, 2.3 GB, is too small for the weights, 3.1 GB." in shown
+    assert "What fits: settings = settings.replace(gpu_memory_utilization=0.3)" in shown
+    assert plan_on(GPUS["t4"], settings.replace(gpu_memory_utilization=0.3)).fits
+
+
 def test_plan_for_a_cpu_gives_up_the_copies_of_the_weights(monkeypatch) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 16e9)
     shown = repr(plan_on(None, gn.preset("cpu", model="unsloth/Qwen2.5-1.5B-Instruct")))
@@ -294,6 +348,13 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
     advice = memory_advice(caught.value, settings)
     assert advice.startswith("Out of memory during generation.")
     assert "settings.replace(max_completion_length=128)" in advice
+
+
+def test_memory_advice_looks_at_the_dtype_of_the_loaded_model() -> None:
+    settings = gn.Settings(**ONE, max_completion_length=128)
+    model = SimpleNamespace(dtype="torch.bfloat16")
+    advice = memory_advice(CPU, settings, model=model)
+    assert "settings.replace(max_completion_length=64)" in advice
 
 
 def test_memory_advice_shortens_completions_to_the_least_length() -> None:
