@@ -119,7 +119,10 @@ def compare_configurations(
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        if name not in _SHOWN_ELSEWHERE and value != _plain(written.get(name, default)):
+        asked = _plain(written.get(name, default))
+        # transformers makes a list of `report_to="wandb"`.
+        runs_as_asked = value in (asked, [asked])
+        if name not in _SHOWN_ELSEWHERE and not runs_as_asked:
             who = "TRL or transformers" if is_as_in_trl else "Unsloth"
             why = _WHY_CHANGED.get(name, f"Changed by {who}.")
             changed[name] = Effect(written.get(name, "not set"), value, why)

@@ -52,8 +52,8 @@ def locked(folder: Path) -> Iterator[None]:
             )
         yield
     finally:
-        # A forked child that still runs, such as a pool of a reward, would keep the lock. A child
-        # that leaves this block itself must not release it.
+        # Closing the file is not enough: a forked child that still runs, such as a worker of a
+        # reward's pool, would keep the lock. A child that leaves this block must not release it.
         if os.getpid() == holder:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""Tell users about problems: an error for the machine, warnings at the line of their code.
+"""Report problems: an error for faults of the machine, and warnings that show the user's line.
 
 Other functions summarize an error, and list the errors that caused it.
 """

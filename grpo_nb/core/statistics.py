@@ -171,8 +171,8 @@ def paired_interval(changes: Sequence[float], samples: int = 1) -> tuple[float, 
 def smallest_difference(changes: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
-    The result depends on how many answers changed (at least one in each direction is assumed), and
-    not on the direction in which they changed. The formula is Connor's (Biometrics 43, 1987,
+    The result depends on how many answers changed, and not on the direction in which they changed.
+    At least one change in each direction is assumed. The formula is Connor's (Biometrics 43, 1987,
     equation 3), using n - 1/d as the sample size (continuity correction).
 
     Args:

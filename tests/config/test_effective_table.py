@@ -38,3 +38,10 @@ def test_requested_argument_that_trl_alone_changes_names_trl() -> None:
     extra = {"report_to": "none"}
     table = compare_configurations(gn.Settings(extra=extra), extra, TrlConfig(), TrlConfig())
     assert table.changed["report_to"].why == "Changed by TRL or transformers."
+
+
+def test_list_of_what_was_asked_has_no_row() -> None:
+    extra = {"report_to": "wandb"}
+    built = TrlConfig(0.04, report_to=["wandb"])
+    table = compare_configurations(gn.Settings(extra=extra), extra, built, built)
+    assert "report_to" not in table.changed
