@@ -319,7 +319,8 @@ first_of_group = tried.drop_duplicates(["step", "prompt"])["mood"]
 display(pandas.crosstab(first_of_group, taught.rename("a right answer in the group")))
 
 untaught = tried[tried["mood"].eq("neutral") & ~taught]
-display(untaught.groupby("answered")["advantage"].agg(["count", "mean"]).round(2))
+instead = untaught.groupby("answered")["advantage"].agg(["count", "mean"]).round(2)
+display(instead.set_axis(["times", "mean advantage"], axis="columns"))
 
 # %% [markdown]
 # ## Did it work?
