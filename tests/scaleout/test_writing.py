@@ -115,6 +115,20 @@ def test_scientific_number_is_a_number(project: gn.scaleout.Project) -> None:
     assert settings["trainer"]["epsilon_high"] == 0.1
 
 
+def test_replay_of_fewer_steps_compares_those(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --set max_steps=1, train.py does one of the three recorded steps."""
+    compare = runpy.run_path(str(project.path / "replay.py"))["compare"]
+    lines = (project.path / "record.jsonl").read_text().splitlines()
+    recorded = [json.loads(line) for line in lines]
+    first = recorded[0] | {"logs": recorded[0]}
+    compare(recorded, [first], 1e-4)
+    assert "The same numbers in 1 steps" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="NOTHING was compared"):
+        compare(recorded, [], 1e-4)
+
+
 def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:
     for options in (["check"], ["format", "--check", "--line-length", "100"]):
         command = [sys.executable, "-m", "ruff", *options, "--isolated", "train.py", "replay.py"]
