@@ -116,7 +116,7 @@ def prepare(
 
 
 def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
-    """Call each reward once on the first row, as TRL does at step 0, as a trial that it forgets.
+    """Call each reward on the first row, as TRL does at step 0, and restore its state.
 
     So a missing column or a wrong return value shows before training.
 
