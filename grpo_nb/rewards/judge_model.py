@@ -197,7 +197,7 @@ class judge(Reward):
                 replied before).
         """
         pairs = zip(texts, rows, strict=True)
-        requests = [self.messages(_question(row), text) for text, row in pairs]
+        requests = [self.messages(question_of(row), text) for text, row in pairs]
         keys = [self._key(request) for request in requests]
         # Each new request once.
         new_requests = {
@@ -287,7 +287,7 @@ class judge(Reward):
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _question(row: Mapping[str, Any]) -> str:
+def question_of(row: Mapping[str, Any]) -> str:
     """Return the question of a row, or the last turn of its prompt."""
     if row.get("question"):
         return str(row["question"])
