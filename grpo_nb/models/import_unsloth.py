@@ -47,7 +47,7 @@ class _Nowhere(io.StringIO):
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Hide printed output within the block, and vLLM's log from then on, except for errors.
+    """Hide printed output within the block. From then on, show only errors of vLLM's log.
 
     vLLM's log handler keeps the stdout that it finds when the first engine is made
     (vllm/logger.py, _configure_vllm_root_logger).
@@ -167,8 +167,9 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # The kit computes in float32, whatever instructions the processor has.
         variables[CPU_BF16_ENV] = "0"
         return variables | SPIN_VARIABLES
-    # Lets vLLM give its memory back while gradients are computed. Without vLLM it would only keep
-    # unsloth_zoo from switching "expandable segments" on, with which torch joins free blocks.
+    # With this variable, vLLM gives its memory back while gradients are computed. It also keeps
+    # unsloth_zoo from switching on "expandable segments", with which torch joins free blocks. So it
+    # is not set without vLLM.
     if has_vllm:
         variables[STANDBY] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
