@@ -216,7 +216,8 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     with naming_damaged(train_file):
         questions = [row["question"] for row in read_json_lines(train_file)]
     run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
-    copy_files(source, target, "chat_template.jinja")
+    for folder in (target, target / "adapter"):
+        copy_files(source, folder, "chat_template.jinja")
 
 
 def _trained_settings(project: Project, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Copy the adapter of the newest checkpoint to the run, and load it into the model."""
+    """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
     has_begun = recorder.bar is not None
     # An error before the first step has trained nothing, so the adapter is left as it is.
     if info.status == "failed" and not has_begun:
@@ -282,6 +282,8 @@ def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
         return
     with staged_folder(run.adapter_path) as staged:
         copy_files(source, staged, "adapter_*")
+        # `load_model(adapter=...)` looks for the templates next to the adapter.
+        copy_files(run.path, staged, "*_template.*")
         put_in_place(staged, run.adapter_path)
     # Later cells ask the model in memory, which must be the one that was saved.
     load_adapter(run.model, run.adapter_path)

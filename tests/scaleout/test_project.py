@@ -39,6 +39,7 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
     assert came.info["rollout"].startswith("trl, processes: 1 (")
     assert came.info["machine"]["device"] == "cpu"
     assert came.info["machine"]["gpu"] is None
+    assert (came.adapter_path / "chat_template.jinja").is_file()
     assert [row["step"] for row in came.rows] == [1, 2, 3]
     assert all("kl" in row for row in came.rows)
     here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
