@@ -104,9 +104,13 @@ class Outcome:
     """The outcome of one candidate."""
 
     status: Status
-    """`ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early,
-    or its answers break the protocol; `lost`: the machine failed, which says nothing about the
-    code.
+    """The end of the run:
+
+    - `ok`: the code answered all calls, with values or errors.
+    - `error`: the code itself failed.
+    - `limit`: the code reached a limit.
+    - `exit`: the process ended early, or its answers break the protocol.
+    - `lost`: the machine failed, which says nothing about the code.
     """
     answers: tuple[CallResult, ...] = ()
     """One answer for each call, always."""
