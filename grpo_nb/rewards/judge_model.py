@@ -69,8 +69,8 @@ class JudgeReply(NamedTuple):
 class judge(Reward):
     """The score of a judge for each answer, from 0 (low end of the scale) to 1 (high end).
 
-    A judge reads the whole completion, which is called the answer here and in the prompt of the
-    judge.
+    A judge reads the whole completion. Here and in the prompt of the judge, the completion is
+    called the answer.
 
     The score is None if the reply has no number, or a number outside the scale.
 
