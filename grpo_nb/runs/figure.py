@@ -88,7 +88,7 @@ OTHER_PANELS = (
 
 
 class Curve(NamedTuple):
-    """One curve of a panel. Without values, it is not drawn and keeps its colour."""
+    """One curve of a panel. A curve without values is not drawn; the others keep their colours."""
 
     label: str
     """Text next to the panel; empty if the title says enough."""
@@ -201,7 +201,9 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     lines = textwrap.wrap(text, CAPTION_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + CAPTION_LINE_INCHES * (len(lines) + 1.5)
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
+    # Without panels, this layout warns that it has nothing to arrange.
+    layout = "constrained" if shown else None
+    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout=layout)
     # A label of the whole figure, because the layout keeps its place free.
     label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
     label.set(linespacing=1.3, parse_math=False)
@@ -341,10 +343,10 @@ def base64_png(figure: Figure) -> str:
     return base64.b64encode(png(figure)).decode()
 
 
-def figure_html(figure: Figure, words: str) -> Html:
-    """Return an image whose alt text is `words`; plain-text frontends show `words`."""
+def figure_html(figure: Figure, alt_text: str) -> Html:
+    """Return a figure as an image. Plain-text frontends show `alt_text`."""
     source = f"data:image/png;base64,{base64_png(figure)}"
-    return Html(words, f'<img alt="{escaped(words)}" src="{source}" style="max-width:100%">')
+    return Html(alt_text, f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">')
 
 
 class LivePlot:
