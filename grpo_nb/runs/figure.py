@@ -201,9 +201,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     lines = textwrap.wrap(text, CAPTION_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + CAPTION_LINE_INCHES * (len(lines) + 1.5)
-    # Without panels, this layout warns that it has nothing to arrange.
-    layout = "constrained" if shown else None
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout=layout)
+    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     # A label of the whole figure, because the layout keeps its place free.
     label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
     label.set(linespacing=1.3, parse_math=False)

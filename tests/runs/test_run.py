@@ -264,7 +264,7 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
     table = groups_of([0.25, 1.0]).groups[0].table.assign(shown=[0.125, 0.375])
     html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
-    assert '<pre class="gn-box">x</pre>' in html
+    assert '<div class="gn-box" align="left"><code>x</code></div>' in html
 
 
 def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:
