@@ -56,8 +56,8 @@ def one_group(
     def shared() -> None:
         sampler.sample(model, prompts, config, folded)
         with torch.no_grad(), model.disable_adapter():
-            shared_prompts.shared_prompt_logps(model, ids, mask, completion)
-        log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, completion)
+            shared_prompts.shared_prompt_log_probs(model, ids, mask, completion)
+        log_probs, _ = shared_prompts.shared_prompt_log_probs(model, ids, mask, completion)
         log_probs.sum().backward()
 
     def stock_logps() -> Any:

@@ -182,7 +182,11 @@ def shared_parts() -> list[Part]:
             replaced(attention, attention_functions=lambda: no_table),
         ),
         Part("folded LoRA", "srp", replaced(FoldedLora, applied=do_nothing)),
-        Part("shared prompts", "rp", replaced(shared_prompts, shared_prompt_logps=stock_log_probs)),
+        Part(
+            "shared prompts",
+            "rp",
+            replaced(shared_prompts, shared_prompt_log_probs=stock_log_probs),
+        ),
         Part(
             "- prefix of all prompts once", "srp", replaced(shared_prompts, MIN_PREFIX_TOKENS=10**9)
         ),

@@ -146,9 +146,9 @@ def main() -> None:
     def loss_pass(fold: bool) -> None:
         if fold:
             with folded.applied():
-                log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40)
+                log_probs, _ = shared_prompts.shared_prompt_log_probs(model, ids, mask, 40)
         else:
-            log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40)
+            log_probs, _ = shared_prompts.shared_prompt_log_probs(model, ids, mask, 40)
         log_probs.sum().backward()
         model.zero_grad()
 

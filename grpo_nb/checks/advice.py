@@ -35,18 +35,30 @@ class Advice:
 
 def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""
-    return (*_advise_format(baseline), *_advise_length(baseline))
+    # A truncated text with an opening tag has begun the format.
+    tags = (baseline.format.reasoning_open, baseline.format.answer_open)
+    opening_tags = [tag for tag in tags if tag]
+    begun = 0
+    for text in itertools.compress(baseline.scores.completions, baseline.is_truncated):
+        begun += any(tag in text for tag in opening_tags)
+    return (*_advise_format(baseline, begun), *_advise_length(baseline, begun))
 
 
-def _advise_format(baseline: Baseline) -> Iterable[Advice]:
-    """Propose an example turn if the model does not write the format, and the prompt shows none."""
+def _advise_format(baseline: Baseline, begun: int) -> Iterable[Advice]:
+    """Propose an example turn if the model does not write the format, and the prompt shows none.
+
+    Args:
+        baseline: The sampled groups.
+        begun: Number of completions that were truncated after they had begun the format.
+    """
     # A prompt has an example if one of its assistant turns shows the format.
     opening = baseline.format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
     examples = [turn for turn in turns if turn["role"] == "assistant"]
     has_example = any(opening in (turn["content"] or "") for turn in examples)
-    if baseline.readable_share < FEW_READABLE and not has_example:
-        texts = baseline.scores.completions
+    texts = baseline.scores.completions
+    is_rarely_written = baseline.readable_share + begun / len(texts) < FEW_READABLE
+    if is_rarely_written and not has_example:
         readable = round(baseline.readable_share * len(texts))
         yield Advice(
             "example turn",
@@ -57,14 +69,10 @@ def _advise_format(baseline: Baseline) -> Iterable[Advice]:
         )
 
 
-def _advise_length(baseline: Baseline) -> Iterable[Advice]:
+def _advise_length(baseline: Baseline, begun: int) -> Iterable[Advice]:
     """Propose a higher length limit if many completions are truncated and some begin the format."""
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
-    begun = 0
-    for text in itertools.compress(baseline.scores.completions, baseline.is_truncated):
-        # A text with any tag of the format has begun the format.
-        begun += any(tag in text for tag in baseline.format.tags)
     # A text without the format would only run on: twice the room would take twice the time.
     is_in_format = baseline.readable_share >= FEW_READABLE or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:

@@ -9,13 +9,14 @@ the text.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
@@ -107,10 +108,11 @@ class ProbeRunner:
         inputs = [values for name, values in batch.items() if name != "environments"]
         inputs_before = repr(inputs)
         executions_before = EvalTrap.count
+        is_first_call = self.completions == 0
         start = time.perf_counter()
         result = self._call_with_limit(batch, limit)
         duration = time.perf_counter() - start
-        if self.completions > 0:
+        if not is_first_call:
             self.seconds_used += duration
         self.completions += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
@@ -149,7 +151,12 @@ class ProbeRunner:
             # One id per word, because only the number of ids matters.
             token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.rows.chosen[probe.row].columns for probe in probes]
-        return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
+        batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
+        # Copied, so that a reward that changes its inputs does not change the rows of the user.
+        for name, values in batch.items():
+            if name != "environments":
+                batch[name] = _copy_if_possible(values)
+        return batch
 
     def table(self) -> pandas.DataFrame:
         """Return the called probes: the fields of `Probe`, and `score`, which is NaN for None."""
@@ -159,6 +166,14 @@ class ProbeRunner:
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
         table["score"] = pandas.Series(self.scores.values(), dtype=float)
         return table
+
+
+def _copy_if_possible(values: list[Any] | None) -> list[Any] | None:
+    """Return a deep copy, or the values themselves if one of them, such as a lock, has no copy."""
+    try:
+        return copy.deepcopy(values)
+    except Exception:
+        return values
 
 
 # ---- The contract ----

@@ -136,7 +136,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         "person": person,
         "judge": judged,
         "difference": judged - person,
-        "question": [str(row.get("question") or row["prompt"]) for row in rows],
+        "question": [judge_model.question_of(row) for row in rows],
         "completion": completions,
         "words": [reply.words for reply in replies],
     }

@@ -62,7 +62,8 @@ def choose_level(
     Args:
         model: As for `baseline`.
         tokenizer: As for `baseline`.
-        levels: Tasks of one kind, the easiest first. A single level is measured and chosen.
+        levels: Tasks of one kind, the easiest first. A single level, `[task]`, is measured
+            and chosen.
         rewards: As for `baseline`.
         settings: As for `baseline`.
         prompts: Number of groups per level.

@@ -27,6 +27,7 @@ from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
+from grpo_nb.scoring.scores import kept_memories
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -105,7 +106,9 @@ def check_rewards(
     # Judges are not called, so a set of judges needs no gold answers.
     needs_rows = not all(map(judges_in, rewards))
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
-    results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
+    # A reward that remembers completions must not remember the probes.
+    with kept_memories(rewards):
+        results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
     findings = []
     for result in results:
         findings += sorted(result.findings, key=lambda one: WORST_FIRST.index(one.severity))

@@ -137,7 +137,7 @@ _REASONS = {
     "logging_dir": "removed in transformers 5, and a run records its steps in its folder",
     "vllm_sampling_params": "sampling is set by temperature, top_p, top_k (0 is off) and "
     "extra={'min_p': ...}, for vLLM too; texts to stop at are "
-    "extra={'generation_kwargs': {'stop': [...]}}",
+    "extra={'generation_kwargs': {'stop': [...]}}, with vLLM alone",
     # Unsloth adds these to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class
     # template).
     "unsloth_num_chunks unsloth_logit_chunk_multiplier unsloth_grpo_mini_batch": "Unsloth chooses "

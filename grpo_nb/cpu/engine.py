@@ -133,7 +133,7 @@ class CpuEngine:
             Both (B, C) in nats.
         """
         with self._folded.applied(), autocast:
-            return shared_prompts.shared_prompt_logps(
+            return shared_prompts.shared_prompt_log_probs(
                 model, input_ids, attention_mask, completion_length
             )
 

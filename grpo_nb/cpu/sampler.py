@@ -72,14 +72,14 @@ def sample(
     in_batch = torch.arange(total)
     has_ended = torch.zeros(total, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1
-    distinct_prompts, prompt_of_row = deduplicate(prompts)
+    distinct_prompts, prompt_indices = deduplicate(prompts)
+    prompt_of_row = torch.tensor(prompt_indices)
     with kept_modes(model), grouped_attention(), folded.applied(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
         cache, mask = prefill(run, distinct_prompts)
-        rows = torch.tensor(prompt_of_row)
-        cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
-        mask = functional.pad(mask[rows], (0, limit), value=1)
+        cache.layers = [_GrowingLayer(layer, prompt_of_row, limit) for layer in cache.layers]
+        mask = functional.pad(mask[prompt_of_row], (0, limit), value=1)
         for step in range(limit):
             end = width + step
             cached_tokens = cache.get_seq_length()
@@ -166,16 +166,16 @@ class _GrowingLayer(DynamicLayer):
 
     Args:
         layer: Keys and values of the distinct prompts.
-        rows: (N) index of the prompt of each row.
+        prompt_of_row: (N) index of the prompt of each row.
         room: Number of tokens to reserve memory for.
     """
 
-    def __init__(self, layer: DynamicLayer, rows: Tensor, room: int) -> None:
+    def __init__(self, layer: DynamicLayer, prompt_of_row: Tensor, room: int) -> None:
         super().__init__()
         self.lazy_initialization(layer.keys, layer.values)
         self.used = layer.keys.shape[2]
         # (2, rows, heads, tokens, numbers of a head): the tokens are padded at their end.
-        states = torch.stack([layer.keys, layer.values]).index_select(1, rows)
+        states = torch.stack([layer.keys, layer.values]).index_select(1, prompt_of_row)
         self._states = functional.pad(states, (0, 0, 0, room))
         self._expose()
 

@@ -136,7 +136,7 @@ def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]]
 
 
 @grouped_attention()
-def shared_prompt_logps(
+def shared_prompt_log_probs(
     model: Any,
     input_ids: Tensor,
     attention_mask: Tensor,

@@ -128,7 +128,8 @@ def compare(
         subject: Model to ask, as in `evaluate`. A run if there is no `against`.
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
-        run: Run that the models belong to, if neither is one.
+        run: Run that the models belong to. By default the subject if it is a run, otherwise
+            `against`.
         rewards, limit, samples, max_completion_length, settings, allow_contaminated, correct: As
             in `evaluate`.
 
@@ -180,9 +181,9 @@ def compare(
         allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    # Only the full comparison with the start is a result of the run. A shorter one, or one with
-    # another model, must not replace it in the summary and the model card. Asked before grading,
-    # because a function that keeps what it has seen is another one afterwards.
+    # Only the full comparison with the start is a result of the run. One of another length, or
+    # with another model, must not replace it in the summary and the model card. Asked before
+    # grading, because a function that keeps what it has seen is another one afterwards.
     is_result_of_run = is_against_start and exam.is_result_of_run
     comparison = Comparison(*exam.evaluate_all(labels))
     if is_result_of_run:

@@ -45,6 +45,16 @@ class Comparison(Shown):
     """The model compared with. For a run, the model that it started from."""
     after: Evaluation
 
+    def __post_init__(self) -> None:
+        questions_before = [row["question"] for row in self.before.rows]
+        questions_after = [row["question"] for row in self.after.rows]
+        if questions_before != questions_after:
+            raise ValueError(
+                f"{self.before.label!r} and {self.after.label!r} are not answers to the same "
+                "questions, so they cannot be compared. Ask both models the same questions: "
+                "gn.compare(subject, against=other, task=task)."
+            )
+
     @property
     def sides(self) -> dict[str, Evaluation]:
         """The evaluations in the order of the tables."""

@@ -13,6 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.words import require_number
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import (
@@ -25,7 +26,7 @@ from grpo_nb.evaluation.subjects import (
     open_model,
 )
 from grpo_nb.generation.samples import GeneratedCompletion
-from grpo_nb.rewards.answers import SlotReward, correctness
+from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
 from grpo_nb.runs.run_folder import Run, all_trained_questions
 from grpo_nb.scoring.correct_answers import (
@@ -65,6 +66,9 @@ class Exam:
 
     def __post_init__(self) -> None:
         require("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
+        require_number("samples", self.samples, 1)
+        if self.limit is not None:
+            require_number("limit", self.limit, 1)
 
     # Questions and decoding.
 
@@ -100,8 +104,6 @@ class Exam:
         settings = self.settings or (self.run.settings if self.run else Settings())
         if self.max_completion_length is not None:
             settings = settings.replace(max_completion_length=self.max_completion_length)
-        if self.samples < 1:
-            raise ValueError(f"samples = {self.samples!r} must be at least 1.")
         # Prompts that differ from those of the training would measure another task. So questions
         # without template arguments of their own get those of the run.
         template_kwargs = getattr(self.questions, "chat_template_kwargs", {})
@@ -157,15 +159,17 @@ class Exam:
 
     @property
     def is_result_of_run(self) -> bool:
-        """True if the run's own reward grades greedy answers of full length to all its prompts.
+        """True if the run's own reward grades greedy answers to all its prompts, with its length.
 
         Only such a comparison becomes the result that the run shows.
         """
         # Other questions, formats or examples make other prompts, and so another measure.
-        asked = [row["prompt"] for row in self.rows]
-        held_out = [row["prompt"] for row in self.run.holdout]
-        is_shorter = self.decoding.max_completion_length < self.run.settings.max_completion_length
-        if asked != held_out or is_shorter or self.samples > 1:
+        # Corrected answers are another measure too.
+        asked = [_as_graded(row) for row in self.rows]
+        held_out = [_as_graded(row) for row in self.run.holdout]
+        length = self.decoding.max_completion_length
+        is_other_length = length != self.run.settings.max_completion_length
+        if asked != held_out or is_other_length or self.samples > 1:
             return False
         rewards = rewards_of_run(self.run, self.deciding_reward)
         reward = deciding_reward(rewards) or correctness()
@@ -288,6 +292,11 @@ def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[Reward
             reward = given
         rewards.append(reward)
     return rewards
+
+
+def _as_graded(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
+    """Return the prompt of a row and its right answers."""
+    return row["prompt"], golds_of_row(row, "answer", row["answer"])
 
 
 def _is_record_of(reward: RewardFunction, record: Mapping[str, Any]) -> bool:

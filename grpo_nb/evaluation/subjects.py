@@ -7,6 +7,7 @@ has the template of its training.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,7 @@ def locate_subjects(
     Args:
         subjects: Runs or their folders, `"base"`, `"start"`, folders or names of models, or pairs
             of model and tokenizer.
-        run: Run of the subjects, or its folder. By default the first run among the subjects.
+        run: Run of the subjects, or its folder. By default the last run among the subjects.
 
     Raises:
         ValueError: `"base"` or `"start"` without a run.
@@ -87,7 +88,7 @@ def locate_subjects(
     if run is not None:
         run = open_run(run)
     elif own_runs:
-        run = own_runs[0]
+        run = own_runs[-1]
     # "base" and "start" are models of a run, which may be that of another subject.
     for place, subject in enumerate(located):
         if subject in EARLIER_PARTS:
@@ -119,7 +120,8 @@ def name_of(subject: Subject) -> str:
         return "model"
     if isinstance(subject, RunModel):
         return subject.run.name if subject.part == "adapter" else subject.part
-    return Path(subject).name
+    # The name of "." is empty, that of its absolute path is not.
+    return Path(os.path.abspath(subject)).name
 
 
 def model_id_of(subject: Subject) -> str:

@@ -31,7 +31,8 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
     """
     import_unsloth()
     trl = chat_template_functions()
-    if tokenizer.pad_token_id == tokenizer.eos_token_id:
+    # TRL sets a missing pad token to the token that ends a turn.
+    if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise ValueError(
             "the pad token of this tokenizer is the token that ends a turn "
             f"({tokenizer.eos_token}). On a GPU Unsloth would take the end of each turn for "

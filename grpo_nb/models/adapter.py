@@ -94,8 +94,9 @@ def save_adapter(model: Any, folder: str | Path) -> None:
 def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
     """Copy a saved LoRA into one of the model, and check that every tensor arrived.
 
-    Where subfolders hold adapters too, transformers' own loader does not load the adapter at the
-    top, which silently keeps its initial zeros. So the tensors are loaded here and compared.
+    If the folder also has adapters in subfolders, transformers' own loader loads only those. The
+    adapter of the folder itself then silently keeps its initial zeros. So the tensors are loaded
+    here and compared.
 
     Args:
         model: The model with its LoRA.
@@ -112,21 +113,25 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
 
     saved = load_file(Path(folder) / _TENSORS)
     expected = get_peft_model_state_dict(model, adapter_name=name)
-    saved_shapes = {name: tensor.shape for name, tensor in saved.items()}
-    if saved_shapes != {name: tensor.shape for name, tensor in expected.items()}:
+    saved_shapes = {key: tensor.shape for key, tensor in saved.items()}
+    if saved_shapes != {key: tensor.shape for key, tensor in expected.items()}:
         raise ValueError(
             f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs "
             "to another base model, rank or set of target modules, or to some layers alone. Load "
             "the model with the settings of that run."
         )
+    for key, tensor in saved.items():
+        # In the dtype of the model, in which a large number can become infinite.
+        if not torch.isfinite(tensor.to(expected[key].dtype)).all():
+            raise ValueError(
+                f"the adapter in {str(folder)!r} has values that are not finite, as in {key}. Such "
+                "values mean that its training diverged: take an adapter from an earlier step."
+            )
     set_peft_model_state_dict(model, saved, adapter_name=name)
     loaded = get_peft_model_state_dict(model, adapter_name=name)
-    for tensor_name, tensor in saved.items():
-        arrived = loaded[tensor_name].cpu()
-        is_equal = torch.equal(arrived, tensor.to(arrived.dtype))
-        if not (is_equal and torch.isfinite(arrived).all()):
+    for key, tensor in saved.items():
+        arrived = loaded[key].cpu()
+        if not torch.equal(arrived, tensor.to(arrived.dtype)):
             raise ValueError(
-                f"the adapter in {str(folder)!r} was not loaded completely, or it has values that "
-                f"are not finite, as in {tensor_name}. Such values mean that its training "
-                "diverged: take an adapter from an earlier step."
+                f"the adapter in {str(folder)!r} was not loaded completely: {key} did not arrive."
             )

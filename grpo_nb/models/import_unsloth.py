@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem, error_summary
 from grpo_nb.core.processes import SPIN_VARIABLES
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
@@ -26,6 +26,8 @@ SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
 _BY_THE_KIT = "imported_by_grpo_nb"
+# Why the kit's own import of unsloth did not finish; None before the import and after its success.
+_why_unfinished: str | None = None
 
 
 class _Nowhere(io.StringIO):
@@ -45,7 +47,7 @@ class _Nowhere(io.StringIO):
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Hide printed output within the block, and vLLM's log from then on, except for errors.
+    """Hide printed output within the block. From then on, show only errors of vLLM's log.
 
     vLLM's log handler keeps the stdout that it finds when the first engine is made
     (vllm/logger.py, _configure_vllm_root_logger).
@@ -67,6 +69,7 @@ def import_unsloth() -> Any:
         EnvironmentProblem: unsloth is not installed or does not load. Or, on a GPU, unsloth was
             imported before grpo_nb, or trl, transformers or peft before unsloth.
     """
+    global _why_unfinished
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     if gpu is not None:
@@ -76,6 +79,7 @@ def import_unsloth() -> Any:
     # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
     # which nothing here would use.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    _why_unfinished = "it was interrupted"
     try:
         # `check_environment` shows the facts of Unsloth's banner in a table.
         with silently(), warnings.catch_warnings():
@@ -85,10 +89,14 @@ def import_unsloth() -> Any:
             from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
             from transformers.utils import logging as transformers_logging
     except (ImportError, RuntimeError) as error:
+        _why_unfinished = error_summary(error)
         raise EnvironmentProblem(
             f"unsloth cannot be imported ({error}). gn.check_environment() shows the reason if it "
             f"is known; else install it with `{BY_HAND}` and restart the kernel."
         ) from error
+    _why_unfinished = None
+    if hasattr(unsloth, _BY_THE_KIT):
+        return unsloth
     setattr(unsloth, _BY_THE_KIT, True)
     # A saved notebook would show transformers' bars at 0 % for ever.
     downloads_were_hidden = are_progress_bars_disabled()
@@ -115,6 +123,11 @@ def _require_import_order() -> None:
     if hasattr(sys.modules.get("unsloth"), _BY_THE_KIT):
         return
     early = [name for name in ("unsloth", *_PATCHED_BY_UNSLOTH) if name in sys.modules]
+    if early and _why_unfinished is not None:
+        raise EnvironmentProblem(
+            f"an earlier import of unsloth did not finish ({_why_unfinished}), and left a part of "
+            "its modules in this kernel. Restart the kernel and run from the top."
+        )
     if early:
         raise EnvironmentProblem(
             f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a GPU: "
@@ -154,8 +167,9 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # The kit computes in float32, whatever instructions the processor has.
         variables[CPU_BF16_ENV] = "0"
         return variables | SPIN_VARIABLES
-    # Lets vLLM give its memory back while gradients are computed. Without vLLM it would only keep
-    # unsloth_zoo from switching "expandable segments" on, with which torch joins free blocks.
+    # With this variable, vLLM gives its memory back while gradients are computed. It also keeps
+    # unsloth_zoo from switching on "expandable segments", with which torch joins free blocks. So it
+    # is not set without vLLM.
     if has_vllm:
         variables[STANDBY] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,

@@ -11,7 +11,7 @@ from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacl
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
+from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
@@ -85,12 +85,13 @@ def load_model(
 
 
 def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str | None]:
-    """Load with vLLM if nothing is known against it; without vLLM if that fails.
+    """Load with vLLM if nothing is known against it; without vLLM if its start fails.
 
     Returns:
         The model, its tokenizer, and the reason why vLLM does not generate although it was asked
         for (None otherwise).
     """
+    import httpx
     import torch
 
     gpu = find_gpu()
@@ -117,7 +118,10 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             # This attempt still holds its memory, so a second one would fail as well.
             if is_out_of_memory(error):
                 raise
-            obstacle = f"vLLM did not start ({error_summary(error)}) ({find_fix(error) or skip})"
+            # A download that failed says nothing against vLLM.
+            if any(isinstance(cause, httpx.HTTPError) for cause in error_chain(error)):
+                raise
+            obstacle = f"vLLM did not start ({error_summary(error)}; {find_fix(error) or skip})"
         # Only after `except`: within it, the traceback keeps the failed engine in memory.
         gc.collect()
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Keep what sampling changes: modes of modules, random generators, the generation config."""
+"""Restore what sampling changes: modes of modules, random generators, the generation config."""
 
 import contextlib
 import random

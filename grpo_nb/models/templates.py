@@ -31,10 +31,14 @@ def saved_chat_template(folder: Path) -> str | None:
 
 def load_templates(folder: Path, tokenizer: Any) -> None:
     """Set the templates of a run or an adapter on the tokenizer, if there are any."""
-    tokenizer.chat_template = saved_chat_template(folder) or tokenizer.chat_template
+    old_template = tokenizer.chat_template
+    tokenizer.chat_template = saved_chat_template(folder) or old_template
     response_file = folder / RESPONSE_TEMPLATE_FILE
     if response_file.is_file():
         tokenizer.response_template = json.loads(response_file.read_text("utf-8"))
+    elif tokenizer.chat_template != old_template:
+        # The description of the old chat template may not fit the new one.
+        tokenizer.response_template = None
 
 
 def tokenizer_for(run_folder: Path, base: str | Path) -> Any:

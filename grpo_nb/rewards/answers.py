@@ -1,8 +1,9 @@
 """Rewards that compare the answer slot of a completion with the gold answer.
 
-A `SlotReward` reads the slot and nothing else. The slot must come last and hold exactly one answer.
-So a model gains nothing from two slots, from text after the slot that takes the answer back, from
-several answers in one slot, or from a copy of the question in it (`question_text`).
+A `SlotReward` reads the slot and no other text of the completion. The slot must come last and hold
+exactly one answer. So a model gains nothing from two slots, from text after the slot that takes the
+answer back, from several answers in one slot, or from a copy of the question in it
+(`question_text`, which also reads the prompt).
 """
 
 import json

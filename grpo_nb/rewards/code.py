@@ -94,6 +94,9 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
             raise ValueError(
                 "it is not an assert of a call, with == and a value, or with `not` before the call"
             )
+    constants = [node.value for node in ast.walk(condition) if isinstance(node, ast.Constant)]
+    if ... in constants:
+        raise ValueError("... is not a value")
     args = [ast.literal_eval(argument) for argument in call.args]
     kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     # `**values` has no name.
@@ -200,12 +203,12 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
 
 
 def _python_blocks(text: str) -> list[str]:
-    """Return the blocks of Python in a text, without unclosed ones."""
+    """Return the blocks of Python in a text, without unclosed and empty ones."""
     blocks = []
     # Text and blocks in turn. The last part is text, or an unclosed block.
     for block in text.split("```")[1:-1:2]:
         language, _, code = block.partition("\n")
-        if language.strip().lower() in _PYTHON:
+        if language.strip().lower() in _PYTHON and code.strip():
             # A block in a list is indented as a whole.
             blocks.append(textwrap.dedent(code))
     return blocks

@@ -69,8 +69,8 @@ class JudgeReply(NamedTuple):
 class judge(Reward):
     """The score of a judge for each answer, from 0 (low end of the scale) to 1 (high end).
 
-    A judge reads the whole completion, which is called the answer here and in the prompt of the
-    judge.
+    A judge reads the whole completion. Here and in the prompt of the judge, the completion is
+    called the answer.
 
     The score is None if the reply has no number, or a number outside the scale.
 
@@ -197,7 +197,7 @@ class judge(Reward):
                 replied before).
         """
         pairs = zip(texts, rows, strict=True)
-        requests = [self.messages(_question(row), text) for text, row in pairs]
+        requests = [self.messages(question_of(row), text) for text, row in pairs]
         keys = [self._key(request) for request in requests]
         # Each new request once.
         new_requests = {
@@ -287,7 +287,7 @@ class judge(Reward):
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _question(row: Mapping[str, Any]) -> str:
+def question_of(row: Mapping[str, Any]) -> str:
     """Return the question of a row, or the last turn of its prompt."""
     if row.get("question"):
         return str(row["question"])

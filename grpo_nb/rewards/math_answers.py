@@ -58,6 +58,11 @@ _PRODUCT = re.compile(
     r"|[a-df-hj-np-tv-z]{3}"
 )
 _AND_OR = re.compile(r"\b(?:and|or)\b")
+# A Greek capital. \Gamma is a function, and \Pi a product.
+_GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
+_TEXT_OR_SET = r"\\(?:text|math[a-z]+)\s*\{[^{}]*\}"  # \text{cm}, \mathbb{R}
+# A text, a command, or letters with their index.
+_LETTERS = re.compile(rf"{_TEXT_OR_SET}|(\\?[A-Za-z]+)(?:_\{{(\w+)\}})?")
 # A digit, an operator, a bracket or a comma; or a single small letter.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 _NOT_AN_EXPRESSION = re.compile(
@@ -93,6 +98,7 @@ class maths(SlotReward):
     * If the gold answer has parts, each part must be given and no other. The parts of a list may be
       in any order, and those of a tuple or an interval may not. A gold answer of several boxes is
       such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
+    * `R/r` is not `r/R`, and `\Delta` is not `\delta`. TRL ignores capitals.
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
     * For the gold answer B, `B)` with another text than that of B in the question scores 0.0.
@@ -135,11 +141,54 @@ def is_same_maths(given: str, gold: str) -> bool:
     >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
-    if is_same_answer(given, gold):
-        return True
+    is_same = is_same_answer(given, gold)
     if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
-        return False
-    return _is_same_normalized(normalize_latex(given), normalize_latex(gold))
+        return is_same
+    given = normalize_latex(given)
+    gold = normalize_latex(gold)
+    is_formula = _HAS_MATHS.search(gold) is not None and read_number(gold) is None
+    if is_formula and any(map(_tells_capitals_apart, (given, gold))):
+        # `is_same_answer` and math-verify ignore capitals.
+        return _is_same_normalized(_with_named_capitals(given), _with_named_capitals(gold))
+    return is_same or _is_same_normalized(given, gold)
+
+
+def _tells_capitals_apart(expression: str) -> bool:
+    """Return True if an expression has a Greek capital, or a letter as a capital and a small one.
+
+    Otherwise capitals are only a spelling: `x^2 + c` is `x^2 + C`.
+    """
+    runs = re.findall(rf"{_TEXT_OR_SET}|\\?[A-Za-z]+", expression)
+    symbols = set("".join(filter(_are_symbols, runs)))
+    is_mixed = any(symbol.isupper() and symbol.lower() in symbols for symbol in symbols)
+    return is_mixed or _GREEK_CAPITAL.search(expression) is not None
+
+
+def _are_symbols(letters: str) -> bool:
+    return len(letters) == 1 or _PRODUCT.fullmatch(letters) is not None
+
+
+def _with_named_capitals(expression: str) -> str:
+    r"""Return an expression with a small letter of its own for each capital.
+
+    >>> _with_named_capitals(r"\frac{R_{1}}{r} + \Delta x")
+    '\\frac{r_{capital1}}{r} + \\delta_{capital} x'
+    """
+    return _LETTERS.sub(_named_capitals, expression)
+
+
+def _named_capitals(match: re.Match[str]) -> str:
+    letters, index = match.groups("")
+    if _GREEK_CAPITAL.fullmatch(letters):
+        named = f"{letters.lower()}_{{capital}}"
+    elif _are_symbols(letters):
+        named = re.sub("[A-Z]", lambda letter: f"{letter[0].lower()}_{{capital}}", letters)
+    else:
+        return match[0]
+    if index:
+        index = re.sub("[A-Z]", lambda letter: f"{letter[0].lower()}capital", index)
+        named = f"{named}_{{{index}}}".replace("}_{", "")
+    return named
 
 
 def _is_same_normalized(given: str, gold: str) -> bool:

@@ -30,6 +30,14 @@ _SIGNS = {
     "\u222a": r"\cup ",
     "\u2208": r"\in ",
     "\u2205": r"\emptyset ",
+    # Not \Omega, which is also the sign of a unit.
+    "\u0394": r"\Delta ",
+    "\u0398": r"\Theta ",
+    "\u039b": r"\Lambda ",
+    "\u039e": r"\Xi ",
+    "\u03a3": r"\Sigma ",
+    "\u03a6": r"\Phi ",
+    "\u03a8": r"\Psi ",
 }
 _GREEK_LETTERS = map(chr, range(0x3B1, 0x3CA))
 # GREEK SMALL LETTER ALPHA is \alpha. Unicode spells lambda without the b.
@@ -211,8 +219,8 @@ def split_brackets(text: str) -> tuple[str, str]:
     for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket["open"] else -1
         if depth == 0:
-            # The first pair closes here.
-            if opening and bracket.end() == len(text):
+            # The first pair closes here. The interval ]1, 2[ has no pair.
+            if opening and opening["open"] and bracket.end() == len(text):
                 return opening[0] + bracket[0], text[opening.end() : bracket.start()]
             break
     return "", text
@@ -249,9 +257,18 @@ def split_list(text: str) -> list[str]:
     if pair != TUPLE:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
-    if len(parts) == 1 and _PLUS_MINUS.search(text):
-        return [_PLUS_MINUS.sub(sign, text) for sign in "+-"]
-    return parts
+    names = [split_name(part)[0] for part in parts]
+    if len(parts) > 1 and all(names) and len(set(names)) == len(names):
+        # In `x = \pm 1, y = \pm 2`, the signs belong together.
+        return parts
+    signed_parts = []
+    for part in parts:
+        if len(_PLUS_MINUS.findall(part)) == 1:
+            signed_parts += [_PLUS_MINUS.sub(sign, part) for sign in "+-"]
+        else:
+            # A part with several signs is left: it may have two values or four.
+            signed_parts.append(part)
+    return signed_parts
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 # A), (a), B., [C] and D:, but not the (x) of f(x)
 _OPTION_MARK = re.compile(r"(?:^|[\s,;])[(\[]?[A-Za-z][)\].:]")
+# The letter of one option in a question: A) Rome B) Paris
+_MARKED_LETTER = re.compile(r"(?:^|[\s,;])[(\[]?([A-Z])[)\].:]")
+_LONE_LETTER = re.compile(r"(?<!\w)[A-Z](?!\w)")
 # Matches at every place except between two characters of a word.
 _EDGE = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
@@ -59,8 +62,8 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     Otherwise the letter of one option with the text of another would be right for both. The text of
     the option may have words that are no clear choice elsewhere, such as "B) x = 2 or x = 3".
 
-    None if the answer has another letter or no text, if the question is not known, and if the
-    options have no marks such as `B)`.
+    None if the answer has another letter or no text, if the question is not known, and if it names
+    its letters without marks such as `B)`.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
     >>> is_option_of_question("B) x = 2 or x = 3", "B", row)
@@ -75,12 +78,24 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     pattern = rf"(?<!\w){letter.casefold()}(?:([)\].:])|\W)\W{{0,5}}{searched}{_EDGE}"
     # `read_letter` takes ** out of the answer too.
     question = _text_of_prompt(row["prompts"]).replace("**", "")
-    match = re.search(pattern, _for_search(question))
-    if match is None:
+    searched_question = _for_search(question)
+    matches = list(re.finditer(pattern, searched_question))
+    if any(match[1] for match in matches):
+        # The copied text may go on to another option: "B) Rome C) Berlin".
+        return None if _OPTION_MARK.search(text_after) else True
+    # A single letter may be the end of a sentence.
+    marked_letters = set(_MARKED_LETTER.findall(question))
+    if letter in marked_letters and len(marked_letters) > 1:
+        # A match without a mark is another word, such as the article in "not a dog".
         return False
-    # The copied text may go on to another option: "B) Rome C) Berlin".
-    is_one_option = match[1] and not _OPTION_MARK.search(text_after)
-    return True if is_one_option else None
+    if matches:
+        return None
+    # "A for positive or B for negative" has no options that could be read.
+    lone_letters = set(_LONE_LETTER.findall(question))
+    is_named = letter in lone_letters and len(lone_letters) > 1
+    is_of_another_letter = re.search(rf"(?<!\w)\w\W{{1,6}}{searched}{_EDGE}", searched_question)
+    is_unclear = is_named and searched in searched_question and not is_of_another_letter
+    return None if is_unclear else False
 
 
 def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ runs/<name>/
   checkpoints/            the newest two (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
-  adapter/                the LoRA that the run leaves, of its newest checkpoint
+  adapter/                the LoRA that the run leaves, of its newest checkpoint, with the templates
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, every answer
   README.md               the model card

@@ -165,13 +165,15 @@ def _isolate(job: dict) -> None:
         resource.setrlimit(kind, (limit, limit))
     # Kill this process when the thread that started it ends. As long as that thread lives, it waits
     # for this process. A change of user would reset this, so it comes after `_become_nobody`.
-    libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+        raise OSError("the kernel does not end this process with the notebook")
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")
     # A crash writes no core dump, neither to a file nor to a service.
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("the kernel does not switch off core dumps")
     # A huge page stays occupied when all but a small part of it is unmapped, and no limit counts
-    # the rest.
+    # the rest. A kernel without such pages may refuse the option, so its result is not checked.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
     _allow_only_listed_system_calls()

@@ -23,7 +23,7 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 class Limits:
     """Limits of one candidate. A candidate that reaches one is ended; the others are not affected.
 
-    >>> Limits(cpu_seconds=1).wall_seconds
+    >>> Limits(cpu_seconds=1).clock_seconds
     10.0
     """
 
@@ -45,9 +45,12 @@ class Limits:
         require_number("wall_seconds", self.wall_seconds, 0, largest, is_whole=False)
         require_number("memory_mib", self.memory_mib, 64, largest)
         require_number("output_kib", self.output_kib, 1, largest)
-        if self.wall_seconds == 0:
-            # A busy machine gets more time.
-            object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
+
+    @property
+    def clock_seconds(self) -> float:
+        """Limit of time on the clock: `wall_seconds`, or the time that 0 stands for."""
+        # A busy machine gets more time.
+        return self.wall_seconds or 5.0 + 5.0 * self.cpu_seconds
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class Call:
             raise ValueError(
                 f"Call({self.function!r:.60}) is not a function name: "
                 "write a name such as 'add' or 'A().add'."
+            )
+        # ("abc") is a text and no tuple. Each of its characters would be an argument.
+        if isinstance(self.args, (str, bytes)):
+            raise TypeError(
+                f"Call({self.function!r}) has the arguments {self.args!r:.60}: write a tuple, such "
+                'as ("abc",) for one text.'
             )
 
 
@@ -95,9 +104,13 @@ class Outcome:
     """The outcome of one candidate."""
 
     status: Status
-    """`ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early,
-    or its answers break the protocol; `lost`: the machine failed, which says nothing about the
-    code.
+    """The end of the run:
+
+    - `ok`: the code answered all calls, with values or errors.
+    - `error`: the code itself failed.
+    - `limit`: the code reached a limit.
+    - `exit`: the process ended early, or its answers break the protocol.
+    - `lost`: the machine failed, which says nothing about the code.
     """
     answers: tuple[CallResult, ...] = ()
     """One answer for each call, always."""

@@ -8,6 +8,8 @@ because Python would raise an error as soon as the caller shows it.
 
 from __future__ import annotations
 
+import sys
+
 # From the C modules: importing collections and json would delay the start of each candidate.
 from _collections import deque
 from _json import encode_basestring_ascii
@@ -35,6 +37,7 @@ _SCALARS = {
     "bytes": bytes.fromhex,
 }
 _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
+_HASHABLE = (str, bytes, bytearray, int, float, complex)
 _BUILDERS = {**_CONTAINERS, "iter": iter}
 
 
@@ -59,12 +62,16 @@ def encode(value: object, depth: int = 0) -> str:
     for kind in (int, float, complex):
         if isinstance(value, kind):
             text = kind.__repr__(value)
+            # The code can raise this limit for its own process, but not for the caller.
+            if kind is int and len(text.lstrip("-")) > sys.int_info.default_max_str_digits:
+                raise NotPlainData("an integer of too many digits")
             return f'["{kind.__name__}","{text}"]'
     if isinstance(value, (bytes, bytearray)):
         text = bytes(value).hex()
         return f'["bytes","{text}"]'
     if isinstance(value, dict):
         pairs = list(dict.items(value))
+        _require_hashable([key for key, _ in pairs])
         content = encode(pairs, depth + 1)
         return f'["dict",{content}]'
     return _encode_items(value, depth)
@@ -83,8 +90,25 @@ def _encode_items(value: object, depth: int) -> str:
             # A subclass may have another `__iter__`.
             iterable = kind.__iter__(value)
             break
-    content = ",".join(encode(item, depth + 1) for item in iterable)
+    items = list(iterable)
+    if name in ("set", "frozenset"):
+        _require_hashable(items)
+    content = ",".join(encode(item, depth + 1) for item in items)
     return f'["{name}",[{content}]]'
+
+
+def _require_hashable(keys: list[object]) -> None:
+    """Refuse keys that `decode` cannot put into a dict or set, such as a range: it makes a deque.
+
+    It would refuse the whole line, and with it the answers to the other calls.
+    """
+    for key in keys:
+        if isinstance(key, tuple):
+            _require_hashable(list(tuple.__iter__(key)))
+        elif isinstance(key, frozenset):
+            _require_hashable(list(frozenset.__iter__(key)))
+        elif not isinstance(key, _HASHABLE) and hasattr(type(key), "__len__"):
+            raise NotPlainData(f"a key of type {type(key).__name__}, which is not plain data")
 
 
 def decode(data: object, depth: int = 0) -> object:

@@ -8,6 +8,7 @@ the result in a fresh process and compares the scores. So a missing or different
 import ast
 import dataclasses
 import inspect
+import math
 import re
 import shutil
 import symtable
@@ -112,12 +113,22 @@ class RewardSource:
             # A function or class of a package.
             self._add_import(name, f"from {module} import {own_name}")
         else:
-            _add_once(self.definitions, name, f"{name} = {self._expression_of(name, value)}")
+            self._add_once(self.definitions, name, f"{name} = {self._expression_of(name, value)}")
+
+    def _add_once(self, code_by_name: dict[str, str], name: str, code: str) -> None:
+        # All rewards go into one file, so a name can mean one thing only.
+        known_code = (self.imports | self.definitions).get(name, code)
+        if known_code != code:
+            raise NotPortable(
+                f"the rewards use two different things named {name}, and rewards.py can hold only "
+                "one of them. Give one of them another name."
+            )
+        code_by_name[name] = code
 
     def _add_import(self, name: str, line: str) -> None:
         if line.split()[-1] != name:
             line += f" as {name}"
-        _add_once(self.imports, name, line)
+        self._add_once(self.imports, name, line)
 
     def _add_function(self, name: str, function: Callable[..., Any]) -> None:
         """Collect a function of the user, after everything that it uses."""
@@ -125,12 +136,26 @@ class RewardSource:
         if self.definitions.get(name) == source:
             return
         # Added before what it uses, which ends the recursion of a function that uses itself.
-        _add_once(self.definitions, name, source)
+        self._add_once(self.definitions, name, source)
         namespace = inspect.unwrap(function).__globals__
         for used_name in sorted(global_names(source) & namespace.keys()):
-            self._add_global(used_name, namespace[used_name])
+            value = namespace[used_name]
+            self._add_global(used_name, value)
+            if isinstance(value, types.ModuleType) and value.__name__ == used_name:
+                self._add_submodules(used_name, source)
         # Put it last, after what it uses.
         self.definitions[name] = self.definitions.pop(name)
+
+    def _add_submodules(self, package: str, source: str) -> None:
+        """Collect the imports of the submodules of a package that a source names.
+
+        `import xml.etree.ElementTree` defines the name `xml`, but `import xml` would not load it.
+        """
+        for dotted_name in re.findall(rf"\b{package}(?:\.\w+)+", source):
+            module = dotted_name
+            while "." in module and module not in sys.modules:
+                module = module.rpartition(".")[0]
+            self._add_import(module, f"import {module}")
 
     def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
@@ -140,6 +165,9 @@ class RewardSource:
             self._add_import("re", "import re")
             # repr() would shorten a long pattern.
             return f"re.compile({value.pattern!r}, {int(value.flags)})"
+        # The repr of these, inf and nan, would be names.
+        if type(value) is float and not math.isfinite(value):
+            return f"float({str(value)!r})"
         # repr() of most objects is not code that makes an equal object.
         try:
             is_plain_data = ast.literal_eval(repr(value)) == value
@@ -164,15 +192,6 @@ class RewardSource:
             if field.init and field.compare and field_value != field.default:
                 arguments.append(f"{field.name}={self._expression_of(field.name, field_value)}")
         return f"{cls.__name__}({', '.join(arguments)})"
-
-
-def _add_once(code_by_name: dict[str, str], name: str, code: str) -> None:
-    # All rewards go into one file, so a name can mean one thing only.
-    if code_by_name.setdefault(name, code) != code:
-        raise NotPortable(
-            f"the rewards use two different things named {name}, and rewards.py can hold only one "
-            "of them. Give one of them another name."
-        )
 
 
 def portable_source(name: str, function: Callable[..., Any]) -> str:

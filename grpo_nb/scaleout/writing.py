@@ -161,6 +161,7 @@ def write(
                 version=__version__,
                 requirements=_requirements(),
                 model=model,
+                model_name=Path(run.settings.model).name,
                 bnpo_note=BNPO_BECOMES_DAPO,
             )
             (staged / name).write_text(text, "utf-8")
@@ -170,7 +171,8 @@ def write(
         if names:
             raise ValueError(
                 f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
-                "from the reward or the settings, and revoke it: the run's folder holds it too."
+                "from the reward, the settings or the data, and revoke it: the run's folder holds "
+                "it too."
             )
         # Checked again, because the folder may have appeared in the minutes since.
         check_target(target, overwrite, needed_folders)
@@ -232,9 +234,10 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
-    """Return completions and results of the first steps.
+    """Return rows, completions, scores and losses of the first steps that the run kept.
 
-    Empty if the run did not log its first step, or if a generation is not the batch of one step.
+    The list is empty if the run did not log its first step, or if a generation is not the batch of
+    one step.
     """
     settings = run.settings
     if settings.generation_batch_size != settings.batch_size:
@@ -322,8 +325,8 @@ def _write_settings(
         "trainer": trainer_arguments,
     }
     header = (
-        "# All settings of the run. Those under trainer are arguments of TRL's GRPOConfig for one\n"
-        "# process; train.py divides the batch among several.\n"
+        "# Settings of the training. Those under trainer are arguments of TRL's GRPOConfig for\n"
+        "# one process; train.py divides the batch among several.\n"
     )
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     (staged / "run.yaml").write_text(header + text, "utf-8")

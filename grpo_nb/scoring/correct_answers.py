@@ -4,22 +4,22 @@ A grader decides whether an answer is correct. `deciding_reward` chooses it from
 training, as the first of these:
 
 1. The only reward of the set that compares the answer slot. It is a `SlotReward`, such as `maths()`
-   or a user's subclass.
-2. If the set has no `SlotReward`: the one function (the user's or `code_tests()`) with the highest
-   weight, unless it is marked `relative`.
+   or a user's subclass, and not marked `relative`.
+2. If the set has no such reward: the function (the user's or `code_tests()`) with the highest
+   weight, if there is only one and it is not marked `relative`.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in
 the format, and apply it to the last candidate anywhere in a text.
 """
 
-import dataclasses
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness
+from grpo_nb.rewards.answers import SlotReward, correctness, golds_in_cell
 from grpo_nb.rewards.base import (
     RewardFunction,
     is_relative,
@@ -31,7 +31,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import score_as_trial
-from grpo_nb.tasks.answers import folded
+from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
@@ -46,7 +46,7 @@ class FunctionGrader:
 
     function: RewardFunction
     full_score: float
-    """Threshold of a correct answer. Answers to some questions may score more."""
+    """Lowest score of a correct answer. Answers to some questions may score more."""
     reason: str
     """Source of the full score, in words."""
     is_proven: bool = False
@@ -78,7 +78,10 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     rewards = list(rewards)
     if not rewards:
         return None
-    slot_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
+    slot_rewards = []
+    for reward in rewards:
+        if isinstance(reward, SlotReward) and not is_relative(reward):
+            slot_rewards.append(reward)
     if slot_rewards:
         # Two rewards for the slot may disagree, and neither is more right than the other.
         return slot_rewards[0] if len(slot_rewards) == 1 else None
@@ -140,7 +143,9 @@ def choose_grader(
         return reward or correctness()
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
-    wrong_answers = [_wrong_answer(gold, golds) for gold in golds]
+    wrong_answers = []
+    for row, gold in zip(tried_rows, golds, strict=True):
+        wrong_answers.append(_wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds))
     in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     texts = [*in_format, *[""] * len(golds)]
     # The rows of the gold answers, of the wrong answers and of the empty texts. Each text gets an
@@ -173,12 +178,16 @@ def choose_grader(
     )
 
 
-def _wrong_answer(gold: str, golds: Sequence[str]) -> str:
+def _wrong_answer(right_answers: Sequence[str], golds: Sequence[str]) -> str:
     """Return another row's gold answer, which looks like a right one; empty if there is none.
 
-    It does not contain the gold answer, because a function may search for that in the text.
+    It does not contain a right answer, because a function may search for that in the text.
     """
-    return next((other for other in golds if folded(gold) not in folded(other)), "")
+    for other in golds:
+        is_right = any(is_same_answer(other, right) for right in right_answers)
+        if not is_right and all(folded(right) not in folded(other) for right in right_answers):
+            return other
+    return ""
 
 
 def grader_in_words(grader: Grader) -> str:
@@ -196,13 +205,22 @@ def grader_in_words(grader: Grader) -> str:
         )
     # Weight, format and name do not affect which answers are correct. A default is not shown.
     grader_class = type(grader)
-    shown = dataclasses.replace(
+    shown = _with_fields(
         grader,
         weight=grader_class.weight,
         format=grader_class.format,
         name=grader_class.name,
     )
     return f"answers to which {shown!r} gives the full score"
+
+
+def _with_fields(reward: SlotReward, **values: Any) -> SlotReward:
+    """Return a copy of a reward with other fields, also if its class has its own `__init__`."""
+    copied = copy.copy(reward)
+    for name, value in values.items():
+        # Rewards of the kit are frozen.
+        object.__setattr__(copied, name, value)
+    return copied
 
 
 def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
@@ -240,7 +258,7 @@ def grader_scores(
         function_arguments = function_arguments or {"completions": texts, "rows": rows}
         return _function_scores(grader.function, **function_arguments)
     # The questions may be asked in another format than that of the training.
-    return _function_scores(dataclasses.replace(grader, format=format), texts, rows)
+    return _function_scores(_with_fields(grader, format=format), texts, rows)
 
 
 def are_correct_anywhere(

@@ -23,7 +23,7 @@ from typing import Literal
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
-from grpo_nb.tasks.number_reading import read_number
+from grpo_nb.tasks.number_reading import known_unit, read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
 _LONGEST_TEXT = 20_000
@@ -97,7 +97,7 @@ def last_candidates(
     text = _without_question(text, question)
     match candidate_kind(gold, labels):
         case "number":
-            return _last_number(text)
+            return _last_number(text, gold)
         case "label":
             return _last_label(text, labels)
         case "json":
@@ -148,16 +148,29 @@ def _without_question(text: str, question: str) -> str:
     return re.sub(rf"(?<!\w){repeated}(?!\w|[.,]\d)", " ", text, flags=re.IGNORECASE)
 
 
-def _last_number(text: str) -> list[str]:
+def _last_number(text: str, gold: str) -> list[str]:
     # The last number, because worked steps come before the result.
     numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
         return []
     number = numbers[-1][0].replace("\u2212", "-")
-    unit = _UNIT_AFTER.match(text, numbers[-1].end())
-    with_unit = f"{number} {unit[1]}" if unit else number
-    # The word after the number may be no unit.
-    return [number if read_number(with_unit) is None else with_unit]
+    word_after = _UNIT_AFTER.match(text, numbers[-1].end())
+    if word_after is None:
+        return [number]
+    with_word = f"{number} {word_after[1]}"
+    read = read_number(number)
+    read_with_word = read_number(with_word)
+    if read is None or read_with_word is None:
+        return [number]
+    if read_with_word.value != read.value:
+        # 2.5 million
+        return [with_word]
+    # In "$18 every day" and "5 in total", the word is no unit.
+    unit = read_with_word.unit
+    gold_unit = read_number(gold).unit
+    is_preposition = word_after[1] == "in" and gold_unit != unit
+    is_unit = known_unit(unit.partition("/")[0]) and not read.unit and not is_preposition
+    return [with_word if gold_unit and is_unit else number]
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ import functools
 import hashlib
 import inspect
 import json
+import numbers
 import pprint
 import re
 import types
@@ -79,7 +80,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     if is_from_kit(reward):
         # The parameters are all that a kit reward holds. Its source is not hashed: a new version of
         # the package must not look like a changed reward.
-        parameters = json.dumps(_compared_fields(reward), default=_compared_fields)
+        parameters = json.dumps(_compared_fields(reward), default=_for_json)
         return {
             "kind": class_name,
             "call": repr(reward),
@@ -139,6 +140,15 @@ def _compared_fields(value: Any) -> dict[str, Any]:
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
     compared = [field.name for field in dataclasses.fields(value) if field.compare]
     return {name: getattr(value, name) for name in compared}
+
+
+def _for_json(value: Any) -> Any:
+    """Return a number of numpy as one of Python, and another object as its fields."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return _compared_fields(value)
 
 
 def _hash_of_state(reward: RewardFunction) -> str:

@@ -89,6 +89,8 @@ def make_batch(
         KeyError: A row that does not have a column of the first row.
     """
     _require_completions(completions)
+    # In a column of pandas, completions[0] need not be the first one.
+    completions = list(completions)
     is_one_row = rows is None or isinstance(rows, Mapping)
     listed_rows = [rows or {}] * len(completions) if is_one_row else list(rows)
     are_rows = all(isinstance(row, Mapping) for row in listed_rows)
@@ -321,11 +323,12 @@ def score_as_trial(
 ) -> Scores:
     """Score completions outside a training, as `score` does, so that rewards learn nothing.
 
-    `trainer_state.is_trial` is set to True, as in the trial before a training. What a reward
-    remembers in its `state_dict` is restored.
+    The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
+    training. What a reward remembers in its `state_dict` is restored.
     """
     listed = reward_list(rewards)
-    state = trainer_state or first_step_state()
+    # A copy, because the caller's own state is not that of a trial.
+    state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
     with kept_memories(listed):
         return score(

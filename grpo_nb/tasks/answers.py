@@ -1,8 +1,8 @@
 """The five kinds of answers: number, choice, text, expression and json.
 
 The gold answers decide the kind, unless the user sets it with `kind=`. A task shows its kind.
-Prompt, reward and majority-class baseline depend on the kind alone. For any other comparison, write
-a reward of your own.
+Prompt, default rewards and majority-class baseline depend on the kind. `is_same_answer` does not
+know it, and compares each answer as its gold answer asks for.
 """
 
 import json
@@ -49,10 +49,10 @@ _OPTION_LETTER = re.compile(
 _AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
 # A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter, nor
-# is the article in "B) a dog".
+# is the article in "B) a dog", the unit in "B) 3 m" or the variable in "B) x = 4".
 _HEDGE = re.compile(
-    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')(?:[b-z]"
-    rf"|a(?!\s+(?!(?:{_AFTER_LETTER_A})\b)\w{{2}})))\b"
+    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')(?<!\d )(?:[b-z]"
+    rf"|a(?!\s+(?!(?:{_AFTER_LETTER_A})\b)\w{{2}}))(?!\s*=))\b"
 )
 # Full stops and exclamation marks at the end, after two letters or a closing mark such as **.
 # After one letter they stay: n! is not n.
@@ -170,7 +170,7 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     r"""Say whether an answer is the gold answer: the same number, JSON value, letter or text.
 
-    One `variable =` before a number is part of the answer: `x = 42` is 42, but `41 = 42` is not.
+    One `variable =` may stand before a number: `x = 42` is 42, but `41 = 42` is not.
 
     >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("41 = 42", "42")
     (True, False)

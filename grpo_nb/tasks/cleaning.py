@@ -116,7 +116,8 @@ def clean(
             rows[number] = _read_row(row, column_of, are_lists_accepted)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
-    # 2. Note how answers were read.
+    # 2. Note how answers and chats were read.
+    _note_lost_calls(source.rows, rows, column_of, changes)
     _split_solutions(rows.values(), changes)
     if are_lists_accepted:
         _complete_accepted(rows.values(), changes)
@@ -221,7 +222,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) 
 
 def _is_filled(cell: Any) -> bool:
     """Say whether a cell holds anything other than None, NaN or white space."""
-    is_nan = isinstance(cell, float) and cell != cell
+    is_nan = isinstance(cell, numbers.Real) and cell != cell  # numpy's numbers too
     return cell is not None and not is_nan and str(cell).strip() != ""
 
 
@@ -255,6 +256,22 @@ def _read_chat(turns: Any) -> Chat:
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
     return chat
+
+
+def _note_lost_calls(
+    source_rows: Sequence[Row],
+    rows: Mapping[int, TaskRow],
+    column_of: Mapping[str, str],
+    changes: Changes,
+) -> None:
+    """Note that `_read_chat` has left out tool calls."""
+    for number, row in rows.items():
+        chat = source_rows[number][column_of["prompt"]] if "prompt" in row else []
+        if any(turn.get("tool_calls") for turn in chat):
+            changes.note(
+                "tool_calls in prompts were left out: write each call in content, as the model's "
+                "template writes it"
+            )
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
@@ -345,7 +362,7 @@ def store_as_text(rows: TaskRows, changes: Changes) -> None:
     """
     for name in rows[0]:
         values = [row.get(name) for row in rows]
-        if name not in ROLES and _is_changed_by_arrow(values):
+        if name not in ROLES and is_changed_by_arrow(values):
             changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
             for row, value in zip(rows, values, strict=True):
                 if name == ACCEPTED and value is not None:
@@ -355,7 +372,7 @@ def store_as_text(rows: TaskRows, changes: Changes) -> None:
                     row[name] = _cell_as_text(value)
 
 
-def _is_changed_by_arrow(values: list[Any]) -> bool:
+def is_changed_by_arrow(values: list[Any]) -> bool:
     """Say whether a `Dataset` would change or refuse these values.
 
     Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. The

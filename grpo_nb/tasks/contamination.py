@@ -103,7 +103,7 @@ class Contamination:
 
 
 def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> Contamination:
-    """Count which of the questions were trained on.
+    """Count the questions that were trained on.
 
     Args:
         questions: The held-out questions.

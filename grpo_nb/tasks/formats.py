@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` that is white space, or empty next to other marks; or a
-            `reasoning_close` without a `reasoning_open`.
+        ValueError: An `answer_open` that is white space, or empty next to other marks; a
+            `reasoning_close` without a `reasoning_open`; or a mark that is inside another.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -69,6 +70,12 @@ class AnswerFormat:
                 f"reasoning_close = {self.reasoning_close!r} needs a reasoning_open. If the chat "
                 "template writes that tag, name it and write is_opened_by_template=True."
             )
+        for mark, other in itertools.permutations(filter(str.strip, marks), 2):
+            if mark in other:
+                raise ValueError(
+                    f"the mark {mark!r} is in the mark {other!r}, so no completion would have it "
+                    "exactly once: write marks that differ, such as <answer> and </answer>."
+                )
 
     @property
     def is_bare(self) -> bool:
@@ -199,9 +206,15 @@ class AnswerFormat:
         """Pattern of the slot with its marks; the answer is the group."""
         if self.is_bare:
             return re.compile("(.*)", re.DOTALL)
-        # Before a closing brace, braces come in pairs. Without a closing mark, the line ends the
-        # answer. Before any other mark, the answer is as short as possible.
-        content = {"}": BALANCED_TEXT, "": r"\s*[^\n]*"}.get(self.answer_close, ".*?")
+        if self.answer_close == "}":
+            # Braces in the answer come in pairs.
+            content = BALANCED_TEXT
+        elif self.answer_close == "":
+            # The line ends the answer.
+            content = r"\s*[^\n]*"
+        else:
+            # The answer is as short as possible.
+            content = ".*?"
         opening = re.escape(self.answer_open)
         closing = re.escape(self.answer_close)
         return re.compile(f"{opening}({content}){closing}", re.DOTALL)

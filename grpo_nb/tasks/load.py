@@ -15,7 +15,14 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import in_line, require_choice, require_number
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import Changes, Columns, OnConflict, clean, store_as_text
+from grpo_nb.tasks.cleaning import (
+    Changes,
+    Columns,
+    OnConflict,
+    clean,
+    is_changed_by_arrow,
+    store_as_text,
+)
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
@@ -69,12 +76,13 @@ def load_task(
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
             `prompt` is chat messages, or text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
-            decide if it is not given. The kind sets what the prompt asks for and how an answer is
-            compared.
+            decide if it is not given. The kind sets what the prompt asks for and which rewards
+            `gn.rewards.rewards_for` chooses. `gn.rewards.correctness` looks at each gold answer
+            alone: `10` is a number for it, whatever the kind.
         format: The answer format; `xml()` if not given. If it has no hint for the answer, the
             kind sets it.
         system: System prompt to use in place of the format's own,
-            `gn.tasks.xml().system_prompt()`.
+            `gn.tasks.xml().system_prompt()`; an empty text means the format's own.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it:
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
@@ -159,8 +167,10 @@ def load_task(
     _note_problems([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
+    example_messages = example_turns(example, format)
+    _require_unchanged_calls(example_messages)
     # A message that calls a tool may have no content.
-    example_texts = [turn.get("content") or "" for turn in example_turns(example, format)]
+    example_texts = [turn.get("content") or "" for turn in example_messages]
     train = _without(train, example_texts, "that the example shows", changes)
     held_out = _without(held_out, example_texts, "that the example shows", changes)
     if is_size:
@@ -242,6 +252,19 @@ def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]
     empty = dict.fromkeys(itertools.chain(*rows))
     data = Dataset.from_list([{**empty, **row} for row in rows])
     return data.take(len(train)), data.skip(len(train))
+
+
+def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
+    """Raise ValueError if a `Dataset` would change the tool calls of an example."""
+    calls: list[Any] = []
+    for message in messages:
+        calls += message.get("tool_calls") or ()
+    if is_changed_by_arrow(calls):
+        raise ValueError(
+            "the tool calls in example= have arguments of different names or types. A data set "
+            "gives all calls the same ones, so the model would see null in them. Write each call "
+            "in content, as the model's template writes it: gn.lab.ByHand(task).example(tokenizer)."
+        )
 
 
 def _note_problems(

@@ -138,6 +138,6 @@ def _is_marked_value(start: str, inner: str) -> bool:
 
     The price is that _Paris_ in Markdown keeps its marks: it could be a name too.
     """
-    if start in "({":  # one of these two
+    if start in ("(", "{"):
         return re.search("[,;]", inner) is not None
     return start[0] == "_" and inner.isidentifier()

@@ -125,7 +125,7 @@ def _unit_of(match: re.Match[str]) -> str | None:
     text = match["unit"] or ""
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = text and not match["gap"]
-    if is_glued and not all(map(_known_unit, re.findall(_UNIT_WORD, _simple_unit(text)))):
+    if is_glued and not all(map(known_unit, re.findall(_UNIT_WORD, _simple_unit(text)))):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
@@ -356,7 +356,7 @@ def unit_name(text: str) -> str | None:
     """
     text = _simple_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
-    name = re.sub(_UNIT_WORD, lambda word: _known_unit(word[0]) or _counted_thing(word[0]), text)
+    name = re.sub(_UNIT_WORD, lambda word: known_unit(word[0]) or _counted_thing(word[0]), text)
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
     # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
@@ -368,7 +368,7 @@ def _simple_unit(text: str) -> str:
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
-def _known_unit(word: str) -> str:
+def known_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
     name = _NAME_OF_UNIT.get(_folded_unit(word))
     return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")

@@ -23,6 +23,10 @@ def fitting_format(
     format: AnswerFormat | None, answers: Answers, system: str | None = None
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with one that fits the answers."""
+    if callable(format):
+        raise TypeError(
+            f"format = {in_line(format)} is a function: call it, such as format=gn.tasks.boxed()."
+        )
     format = format or xml()
     if system:
         return dataclasses.replace(format, instruction=system)

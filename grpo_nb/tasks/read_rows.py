@@ -3,6 +3,7 @@
 For other kinds of files, read the file yourself and give a DataFrame (docs/guide/tables.md).
 """
 
+import codecs
 import io
 import itertools
 import json
@@ -175,8 +176,14 @@ def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeError:
-        text = path.read_text("cp1252")
-        note = "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
+        if path.read_bytes()[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            # Excel saves "Unicode Text" so.
+            text = path.read_text("utf-16")
+        else:
+            text = path.read_text("cp1252")
+            note = (
+                "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
+            )
     # Without quoted texts, which may hold separators and line breaks.
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
     separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)

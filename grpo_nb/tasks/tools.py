@@ -65,6 +65,11 @@ class Tools:
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not self.names:
             raise ValueError("there is no tool: give functions, or methods without _.")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                f"two tools have one name, {in_line(self.names)}, and a call could mean either: "
+                "rename one."
+            )
 
     @property
     def _methods(self) -> list[Tool]:
@@ -74,7 +79,7 @@ class Tools:
 
     @property
     def identity(self) -> list[str]:
-        """Number of rounds, and the names of the tools. The fingerprint of a task has them."""
+        """Number of rounds and the names of environment and tools, for a task's fingerprint."""
         return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
     @functools.cached_property

@@ -25,6 +25,7 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
     build_trainer,
     deleting_reference_adapter,
@@ -50,6 +51,9 @@ def dry_run(
     Returns:
         The groups with scores, totals and advantages, as `run.step(1)` will have them.
 
+    Raises:
+        EnvironmentProblem: The memory is full, or the GPU failed.
+
     >>> trial = gn.dry_run(model, tokenizer, task, rewards, settings)
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
@@ -58,16 +62,18 @@ def dry_run(
         kept_memories(reward_list(rewards)),
         kept_random_state(),
         kept_modes(model),
-        deleting_reference_adapter(model),
         tempfile.TemporaryDirectory() as folder,
     ):
         without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
         prepared = prepare(model, tokenizer, task, rewards, without_tracker)
-        trainer = build_trainer(prepared, _DryRunTrainer)
-        trainer.beta = 0.0  # only a loss would need the reference model
-        trainer.args.output_dir = folder
-        with contextlib.suppress(_FirstStepSampled):
-            trainer.train()
+        can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
+        run_settings = settings.replace(shared_prompts=can_use_cpu_engine)
+        with deleting_reference_adapter(model), explaining_machine_faults(run_settings, model):
+            trainer = build_trainer(prepared, _DryRunTrainer)
+            trainer.beta = 0.0  # only a loss would need the reference model
+            trainer.args.output_dir = folder
+            with contextlib.suppress(_FirstStepSampled):
+                trainer.train()
     table = completions_table(
         last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)
     )

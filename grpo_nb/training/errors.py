@@ -56,13 +56,15 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
 
 
 @contextlib.contextmanager
-def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iterator[None]:
+def explaining_machine_faults(
+    settings: Settings, model: Any, run: Path | None = None
+) -> Iterator[None]:
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
         settings: The run's settings.
         model: The loaded model, which has a vLLM engine or has none, whatever the settings ask.
-        run: The run's folder.
+        run: The run's folder; None for a dry run.
 
     Raises:
         EnvironmentProblem: The memory is full, or the GPU failed.
@@ -76,12 +78,15 @@ def explaining_machine_faults(settings: Settings, model: Any, run: Path) -> Iter
         actual_settings = settings.replace(fast_inference=has_vllm_engine(model))
         advice = memory_advice(error, actual_settings)
         if advice is not None:
-            adapter = str(run / "adapter")
-            raise EnvironmentProblem(
-                f"{advice} Then resume this run. If gn.train refuses the changed setting for it, "
-                f"start a new run from its adapter: gn.load_model(settings, adapter={adapter!r}).\n"
-                f"({type(error).__name__}: {str(error)[:200]})"
-            ) from error
+            if run is not None:
+                adapter = str(run / "adapter")
+                advice += (
+                    " Then resume this run. If gn.train refuses to resume it with the changed "
+                    "setting, start a new run from its adapter: "
+                    f"gn.load_model(settings, adapter={adapter!r})."
+                )
+            reason = f"({type(error).__name__}: {str(error)[:200]})"
+            raise EnvironmentProblem(f"{advice}\n{reason}") from error
         problem = gpu_problem(error)
         if problem is not None:
             raise problem from error

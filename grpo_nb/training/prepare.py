@@ -38,7 +38,7 @@ from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
 
 import_unsloth()
 
-from transformers import PrinterCallback, TrainerState
+from transformers import GenerationConfig, PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -103,6 +103,9 @@ def prepare(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
+    engine_choice = choose_engine(model, settings)
+    if not engine_choice.is_vllm:
+        _require_generation_kwargs(settings)
     _try_rewards(rewards, fitted, settings)
     return Prepared(
         model=model,
@@ -111,12 +114,32 @@ def prepare(
         rewards=rewards,
         settings=settings,
         weights=weights,
-        engine_choice=choose_engine(model, settings),
+        engine_choice=engine_choice,
     )
 
 
+def _require_generation_kwargs(settings: Settings) -> None:
+    """Check that each name in `generation_kwargs` has an effect without vLLM.
+
+    `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
+    `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
+    `_generate_single_turn`).
+
+    Raises:
+        ValueError: A name has no effect.
+    """
+    known = vars(GenerationConfig()).keys() - {"stop_strings"}
+    names = (settings.extra.get("generation_kwargs") or {}).keys() - known
+    if names:
+        raise ValueError(
+            f"generation_kwargs has {sorted(names)}, which would have no effect without vLLM, and "
+            "vLLM does not generate here: leave it out, or train on a GPU with "
+            "fast_inference=True, where {'stop': [...]} ends a completion at a text."
+        )
+
+
 def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
-    """Call each reward once on the first row, as TRL does at step 0, as a trial that it forgets.
+    """Call each reward on the first row, as TRL does at step 0, and restore its state.
 
     So a missing column or a wrong return value shows before training.
 

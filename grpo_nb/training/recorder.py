@@ -64,8 +64,8 @@ class Recorder(TrainerCallback):
             read what the others add.
 
     Attributes:
-        should_end: True after the stop button was pressed. The training then ends after the current
-            step.
+        stop_pressed: True after the stop button was pressed. The training then ends after the
+            current step.
         stopped_by: The observers and the critical alerts that asked to stop.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
@@ -78,15 +78,14 @@ class Recorder(TrainerCallback):
         self.trainer = trainer
         self.settings = settings
         self.observers = list(observers)
-        self.rows = run.rows
         self.weights = run.weights
         self.health = HealthMonitor(
             weights=self.weights,
             ranges=run.ranges,
             group_size=settings.num_generations,
-            rows=self.rows,
+            rows=run.rows,
         )
-        self.should_end = False
+        self.stop_pressed = False
         self.stopped_by: list[str] = []
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
@@ -105,7 +104,7 @@ class Recorder(TrainerCallback):
         def on_interrupt(number: int, frame: Any) -> None:
             # The second press raises `KeyboardInterrupt`, as in any program.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.should_end = True
+            self.stop_pressed = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
@@ -127,7 +126,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The last step must be logged, because a checkpoint is only written after a row (`on_log`).
-        control.should_log |= self.should_end or control.should_training_stop
+        control.should_log |= self.stop_pressed or control.should_training_stop
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -151,10 +150,9 @@ class Recorder(TrainerCallback):
             self.stopped_by += critical
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
-        self.rows.append(row)
         self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
-        if self.should_end or self.stopped_by or self.error:
+        if self.stop_pressed or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due
@@ -184,7 +182,7 @@ class Recorder(TrainerCallback):
                     name = getattr(observer, "__name__", type(observer).__name__)
                     self.stopped_by.append(name)
             # Raised only after the row is written and saved, so that the step is not lost.
-            except (Exception, KeyboardInterrupt) as error:
+            except BaseException as error:
                 self.error = self.error or error
 
     def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:

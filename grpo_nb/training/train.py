@@ -57,7 +57,7 @@ def train(
     *,
     name: str | None = None,
     resume: str | Path | None = None,
-    observers: Sequence[Observer] = (),
+    observers: Observer | Sequence[Observer] = (),
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -86,14 +86,16 @@ def train(
               if `max_steps` is larger now. A finished run of other settings, data or rewards is an
               error.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
-        observers: Functions that are called at each logged step. They may add to its row and may
-            stop the training (`gn.training.Observer`).
+        observers: One function or several, called at each logged step. They may add to its row and
+            may stop the training (`gn.training.Observer`).
 
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
         EnvironmentProblem: Too little memory. On a CPU the plan is checked beforehand.
-        OSError: The disk is full. Everything saved before is kept.
+        OSError: The disk is full. Everything saved before is kept. If only the final adapter
+            cannot be written, `train` warns, and returns the run with the status "failed".
+            `resume="auto"` writes the adapter later.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names
@@ -112,19 +114,20 @@ def train(
     )
     if name is not None:
         require_run_name(name)
+    observers = [observers] if callable(observers) else list(observers)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    # The plan is made with or without shared prompts, as the run will sample.
-    can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
-    planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
-    plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume.
         found_run = find_run(name, resume, info, locks)
+        if found_run is not None and found_run.is_finished:
+            return _restore_finished_run(found_run, prepared)
+        # The plan is made with or without shared prompts, as the run will sample.
+        can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
+        planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
+        plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
         if found_run is not None:
-            if found_run.is_finished:
-                return _restore_finished_run(found_run, prepared)
             info = resumed_info(found_run, info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
@@ -208,7 +211,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < settings.max_steps
-        if recorder.should_end and is_cut_short:
+        if recorder.stop_pressed and is_cut_short:
             info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
             info.status = "stopped"
@@ -217,7 +220,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
             info.status = "finished"
     except KeyboardInterrupt:
         info.status = "interrupted"
-    except Exception as error:
+    except BaseException as error:  # also the SystemExit of a reward that calls sys.exit()
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error
@@ -268,7 +271,7 @@ def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
 
 
 def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Copy and load the adapter of the newest checkpoint."""
+    """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
     has_begun = recorder.bar is not None
     # An error before the first step has trained nothing, so the adapter is left as it is.
     if info.status == "failed" and not has_begun:
@@ -279,6 +282,8 @@ def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
         return
     with staged_folder(run.adapter_path) as staged:
         copy_files(source, staged, "adapter_*")
+        # `load_model(adapter=...)` looks for the templates next to the adapter.
+        copy_files(run.path, staged, "*_template.*")
         put_in_place(staged, run.adapter_path)
     # Later cells ask the model in memory, which must be the one that was saved.
     load_adapter(run.model, run.adapter_path)

@@ -21,8 +21,9 @@
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *How to read it:* left, the score that the model is trained on; in the middle, the three parts of this score (the tags, the whole format,
-# the right answer); right, 16 questions that it is never trained on. An answer counts as correct only if it is in the format, so the two
-# curves rise together. Did the model learn to add, or only to fill in a form? [The comparison](#Before-and-after) with 96 questions tells.
+# the right answer). Right, 16 questions that it is never trained on: answers in the format, right numbers anywhere in the text, and both at
+# once (*correct*). At step 7 the format is at 100 %, and the sums have hardly moved (44 % to 50 %). After that only the sums rise. With 16
+# questions this may be luck, so [the comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -34,15 +35,19 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# The division makes a group with small differences count as much as one with large ones. (The standard deviation is that with n − 1, and
+# After the division, a group with totals of 0 and 0.1 pushes as strongly as one with 0 and 3.5. (The standard deviation divides by n − 1, and
 # 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The right city earns 1 point, and a short answer half
-# a point. *Sydney.* earns 0.5. That is more than zero, but less than the mean of its group, 1.0. So it becomes less likely.
+# a point. *Sydney.* earns 0.5. That is more than zero, but less than the mean of its group, 1.0. So it is pushed down.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
 # You know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
-# +1.22 makes the completion more likely, a negative weight makes it less likely, and 0 does nothing. Then the model samples again. So it can
-# only do more often what it already does sometimes. Without subtracting the mean, *Sydney.* would become more likely as well.
+# +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
+# again. So it can only do more often what it already does sometimes.
+#
+# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, *Sydney.* too, only less than
+# the others. Which one wins would depend on which ones happened to be drawn. With it, the sign says at once whether a completion is
+# better or worse than the model's other attempts.
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # @BADGE@
@@ -92,7 +97,7 @@ task
 # ## The rewards
 #
 # Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point, so a
-# completion earns at most 3.5. Why a reward for single tags? At first almost no completion has the whole format. Three of the four tags
+# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. Three of the four tags
 # earn something already, so the model can improve tag by tag.
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
@@ -150,11 +155,11 @@ print(choice.sentence)
 # figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The learning rate starts near zero and grows over four steps (*warm-up*), and two prompts per step give a noisy mean. So expect no rise in
-# the first four steps. Then you should see tags and format rise, and correct answers with them.
+# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the curve shows mostly luck: easier or harder questions.
+# Then you should see tags and format rise, and correct answers with them.
 #
 # Left and middle show the answers of the training, which are *sampled*: an unlikely token is picked now and then. The held-out questions (right)
-# are answered *greedily*: each token is the most likely one. From the middle of the run on, greedy answers score higher.
+# are answered *greedily*: each token is the most likely one. At the end, greedy answers are correct more often than sampled ones.
 #
 # **KL** in the line under the figure says how far the model's token probabilities have moved from those of the original model: 0 means not at
 # all. A small penalty in the loss (`beta`) makes moving away costly. If there are alerts, a table below the figure lists them.
@@ -174,12 +179,12 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## What the model wrote
 #
-# **Predict before you run** (on a CPU): the mean of the first group is 0.92. One of its completions has the whole format and a wrong answer.
+# **Predict before you run** (on a CPU): the mean of the early group is 0.98. One of its completions has the whole format and a wrong answer.
 # Another has the right answer, and its last tag is missing. What total does each earn (section *The rewards*), and which of the two is
 # pushed up?
 #
-# Every completion is kept with its scores. You see the first group of the first step, from before the model had learned anything, and the first
-# group of the last step. The first line computes the advantages of the first group again, with the formula from the top.
+# Every completion is kept with its scores. You see a group of step 5, the first with the full learning rate, and a group of the last step.
+# The first lines compute the advantages of the early group again, with the formula from the top.
 #
 # The advantages of a group add up to zero: the pushes up and the pushes down are equally large. Where all totals are equal, every advantage
 # is 0, and the group teaches nothing in this step.
@@ -188,37 +193,34 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # GRPO knows only these numbers. On a CPU you see two consequences.
 #
-# 1. **It raises what you score.** In the first group the answer `27` is wrong and becomes more likely (+0.478), because it is in the
-#    format. The completion that ends in `<answer> 37` is right and becomes less likely (−0.453), because its last tag is missing.
+# 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
+#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
 # 2. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
-#    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. Only the
-#    tokens where the texts differ are pushed: `24` up, `14` and `0.5` down.
-#
-# (Nearly all wrong answers of these two groups are right sums that were copied wrongly. That is rare later on: in the comparison below, an
-# answer in the format is right exactly where the sum before it is.)
+#    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. From the
+#    first token that differs, the pushes no longer cancel: `24` goes up, `14` and `0.5` go down.
 # </details>
 
 # %%
-first_group = run.step(1).groups[0]
+early_group = run.step(min(5, settings.max_steps)).groups[-1]
 last_group = run.step(settings.max_steps).groups[0]
-totals = first_group.table["total"]
+totals = early_group.table["total"]
 by_formula = (totals - totals.mean()) / (totals.std() + 0.0001)
-difference = (by_formula - first_group.table["advantage"]).abs().max()
-print(f"First group: mean {totals.mean():.2f}, standard deviation {totals.std():.2f}.")
+difference = (by_formula - early_group.table["advantage"]).abs().max()
+print(f"Early group: mean {totals.mean():.2f}, standard deviation {totals.std():.2f}.")
 print(f"Largest difference between the formula and the trainer: {difference:.6f}")
-display(first_group, last_group)
+display(early_group, last_group)
 
 # %% [markdown]
 # **The same answer, the opposite push.** Compare a wrong answer in the right format in the two groups above:
 #
-# | | first group | last group |
+# | | early group | last group |
 # | --- | --- | --- |
 # | it earns | 1.5 | 1.5 |
-# | mean of its group | 0.92 | 3.0 |
-# | advantage | +0.48 | −1.62 |
+# | mean of its group | 0.98 | 3.0 |
+# | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. That is why the format is learned first: as long as some completions lack it, it decides who is
-# above the mean. Once all have it, only the answer still differs.
+# The reward did not change, the group did. That is why the format is learned first: while some completions lack the format, having it
+# is enough to be above the mean. Once all have it, only the answer still differs.
 #
 # ## Before and after
 #
@@ -234,8 +236,8 @@ display(first_group, last_group)
 # <details><summary>What you should see</summary>
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
-# format. The last lines count the sums themselves: 17 became right and 3 became wrong. By chance about half of these 20 would have gone each
-# way. 17 to 3, or something more uneven, comes up in 0.3 % of cases: this is the p-value of *correct anywhere*.
+# format. The last lines count the sums themselves: 17 became right and 3 became wrong. Toss 20 coins: a split of 17 to 3 or a more uneven one,
+# in either direction, comes up in 0.3 % of cases. This is the p-value of *correct anywhere*.
 # </details>
 
 # %%
@@ -245,7 +247,7 @@ answers = comparison.transcripts()
 was_right, is_right = answers["before_anywhere"].eq(True), answers["after_anywhere"].eq(True)
 learned = answers[~was_right & is_right]
 print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} became wrong.")
-learned[["question", "before", "after"]].head()
+learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
 # **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
@@ -253,17 +255,19 @@ learned[["question", "before", "after"]].head()
 # * *Were these 96 questions lucky?* The p-value says no.
 # * *Was this training lucky?* Perhaps. With two other seeds the sums gained 3 and 7 points, which chance may explain. Three times as many
 #   steps help: in 42 steps the first of these seeds went from 54 % to 72 % (p < 0.001).
-# * *Does it add better, or only start better?* The example in the prompt adds right after `<reasoning>`. So we wrote this tag for the original
-#   model: it got 58 of 96 sums right instead of 53. The trained model gets 67. So a part of the gain is the better start.
+# * *Does it add better, or only start better?* The original model begins with `<reasoning>` in only 29 of 96 answers, and perhaps it adds better
+#   after this tag. So we wrote the tag for it: it got 58 sums right instead of 53. The trained model gets 67. So 5 of the 14 gained sums come
+#   from the better start.
 #
-# So 14 steps teach the format and perhaps sums, and more steps teach sums. `CHANGES = {"max_steps": 42}` takes about ten minutes.
+# So 14 steps teach the format and perhaps sums, and 42 steps taught sums on the one seed that we tried. `CHANGES = {"max_steps": 42}` takes
+# about ten minutes.
 #
 # <details><summary>And with a larger model?</summary>
 #
 # Sebastian Raschka trained Qwen3-0.6B on competition mathematics
 # ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro)). Of the 500 problems of MATH-500
-# it solved 15.2 % before, 47.4 % after 50 steps and 44.0 % after 100; a variant with a KL penalty solved 33.4 % and then 0.4 %. So longer is
-# not always better: ask held-out questions while you train. How much of the gain is form, and how much is skill? One accuracy cannot say.
+# it solved 15.2 % before and 47.4 % after 50 steps. Fifty more steps did not help (44.0 %). How much of the gain is form, and how much is
+# skill? One accuracy cannot say: that is why this notebook shows three.
 # </details>
 #
 # ## Ask your own question, and take the model with you
@@ -272,6 +276,8 @@ learned[["question", "before", "after"]].head()
 # where no number is above 20: the format carries over, and the sum may still be wrong. `export_merged` adds the LoRA to the frozen
 # weights, saves one ordinary model, and checks in a separate process that it is the model you trained ([Export](06_export.ipynb)
 # explains the checks).
+#
+# You should see on a CPU that 17 + 25 is wrong before and after, now in the format. 6 + 7 was right before: only its form is new.
 
 # %%
 has_learned = run.metrics["grad_norm"].max() > 0  # if not, there is nothing to export
@@ -281,9 +287,9 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree: the reward rose by more than chance (the test asks how often shuffled steps would rise as
-# steadily), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
-# message saying so. That is not a failure.
+# *It worked* needs two measurements that agree: the reward rose by more than chance (if the 14 rewards were shuffled, how often would they rise
+# as clearly?), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It judges
+# this run, not the recipe. If the model could already do the task, you get a message saying so. That is not a failure.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -307,23 +313,23 @@ print(outcome)
 #
 # ## Exercises
 #
-# **1. Other weights** (five minutes, with pencil and paper). Suppose `correctness` had the weight 0.1. Which completions of the first group would get the highest
-# advantage? Would the model still learn to add?
-#
-# <details><summary>Answer</summary>
-#
-# The right one, but barely: it has +1.28, and a wrong answer in the format has +1.14, because their totals differ only by 0.1 of 1.6.
-# So the model would learn the format first. Once all
-# completions of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes
-# it count fully.
-# </details>
-#
-# **2. A group by hand** (two minutes). A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
+# **1. A group by hand** (two minutes). A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
 #
 # <details><summary>Answer</summary>
 #
 # The mean is 1.25 and the standard deviation (with n - 1) is 1.5. The first gets (3.5 - 1.25) / 1.5 = +1.5, the others -0.5 each.
 # Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
+# </details>
+#
+# **2. Other weights** (five minutes, with pencil and paper). Suppose `correctness` had the weight 0.1. Which completions of the early group
+# would get the highest advantage? Would the model still learn to add?
+#
+# <details><summary>Answer</summary>
+#
+# The right one, but barely: it has +1.29, and a wrong answer in the format has +1.14, because their totals differ only by 0.1 of 1.6.
+# So the model would learn the format first. Once all
+# completions of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes
+# it count fully.
 # </details>
 #
 # ## Next

@@ -237,7 +237,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # | the other one | 0.8 | −1.25 ∇p | 10 · −1.25 ∇p = −12.5 ∇p | −0.2 · −1.25 ∇p = 0.25 ∇p |
 # | **average** | | | **∇p** | **∇p** |
 #
-# Both average to ∇p, the direction that we want. Without the mean every sampled answer becomes more likely, also the wrong one, ten times over, and only the
+# Both average to ∇p, the direction that we want. Without the mean every sampled answer is pushed up, also the wrong one, ten times over, and only the
 # average over many samples saves us: single pushes scatter with a standard deviation of 27. With the mean subtracted only the difference counts, and it is
 # 1.5. (With the rewards 1 and 0 the mean changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model to predict that
 # mean, the *baseline*. GRPO needs no such model.

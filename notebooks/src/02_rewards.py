@@ -199,8 +199,8 @@ for when, group in groups.items():
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# So right answers become less likely, and rambling becomes more likely. This is **reward hacking**: it did what you scored, not what you
-# wanted.
+# So right answers are pushed down, and rambling is pushed up. (In this first group not yet, because the learning rate begins at 0. The groups
+# of the next steps look like it.) This is **reward hacking**: it did what you scored, not what you wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
 # *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
@@ -341,15 +341,13 @@ comparison
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
 # %%
-import textwrap
-
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"
 assert report.ok, report.summary
 assert any(finding.severity == "critical" for finding in found.findings), "no loophole was found"
 assert fixed.ok, fixed.summary
 rise = hacked.rise()
-print(textwrap.fill(f"With loopholes: {rise.sentence}", 90))
-print(textwrap.fill(f"Without: {sound.rise().sentence}", 90))
+print(f"With loopholes: {rise.sentence}")
+print(f"Without: {sound.rise().sentence}")
 print(f"Without the example: {without_example.verdict}. With it: {with_example.verdict}.")
 print(f"Held-out answers, with loopholes: {after_hacking.headline}")
 print(f"Held-out answers, without: {comparison.headline}")

@@ -224,10 +224,7 @@ algorithms.scores(lines, slowly, curves="rewards")
 import torch
 
 torch.set_num_threads(1)
-live = {}
-for name in PAIR:
-    print(f"Training with {name}")
-    live[name] = algorithms.train(name, SEED)
+live = {name: algorithms.train(name, SEED) for name in PAIR}
 for name, now in live.items():
     (then,) = [line for line in lines if (line["name"], line["seed"]) == (name, SEED)]
     same = sum(a == b for a, b in zip(now["rewards"], then["rewards"], strict=True))
@@ -246,7 +243,7 @@ assert identities[-1][1] > 0.01, "two losses that differ agree"
 assert all(len(seeds) == 10 for seeds in reused.scores.values()), "a setting lacks seeds"
 for name, now in live.items():
     assert abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2, "another result"
-print(length.sentence, difficulty.sentence, reused.sentence, sep="\n")
+print(length.sentence, difficulty.sentence, reused.sentence)
 
 # %% [markdown]
 # ## If something goes wrong

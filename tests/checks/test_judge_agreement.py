@@ -187,6 +187,16 @@ def test_agreement_interval_covers_the_truth_as_promised(true: float, count: int
     assert 0.92 <= covered / 400 <= 0.99
 
 
+def test_agreement_shows_the_last_turn_of_a_prompt() -> None:
+    labels = []
+    for row in LABELS:
+        system = {"role": "system", "content": "Be kind."}
+        prompt = [system, {"role": "user", "content": row["question"]}]
+        labels.append({"prompt": prompt, "completion": row["completion"], "score": row["score"]})
+    shown = measure(labels=labels).table["question"]
+    assert set(shown) == {row["question"] for row in LABELS}
+
+
 def test_check_rewards_does_not_call_an_unmeasured_judge() -> None:
     judge = make_judge(lambda messages: pytest.fail("the judge was called"))
     report = gn.check_rewards([judge, gn.rewards.xml_tags()], ROWS)

@@ -232,6 +232,18 @@ def test_advice_on_length_claims_no_started_format() -> None:
     assert "begun the format" not in advice.reason
 
 
+def test_advice_on_answers_cut_in_their_format_is_length_alone() -> None:
+    before = make([[BEGUN] * 4] * 4, truncated="on", example=False)
+    assert advice_names(before) == {"longer completions"}
+
+
+def test_advice_takes_no_closing_brace_for_begun_format() -> None:
+    fraction = r"It is \frac{1}{2} and so on"
+    before = make([[fraction] * 4] * 4, truncated="on", example=False)
+    before = dataclasses.replace(before, format=gn.tasks.boxed())
+    assert advice_names(before) == {"example turn"}
+
+
 def near(completions, **columns):
     return [0.5 * ("3" in str(text)) for text in completions]
 

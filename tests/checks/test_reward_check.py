@@ -489,6 +489,28 @@ def test_reward_that_changes_a_column_is_found() -> None:
     assert "changes its inputs" in kinds(check_rewards(empties_a_column, SUMS), "critical")
 
 
+def test_reward_that_changes_a_cell_leaves_the_rows_as_they_were() -> None:
+    def empties_the_cells(completions, answer, nums, **_):
+        for cell in nums:
+            cell.clear()
+        return right(completions=completions, answer=answer)
+
+    rows = [{**row, "nums": [1, 2]} for row in SUMS]
+    assert "changes its inputs" in kinds(check_rewards(empties_the_cells, rows), "critical")
+    assert all(row["nums"] == [1, 2] for row in rows)
+
+
+def test_column_that_some_rows_lack_is_none_there() -> None:
+    hints = set()
+
+    def hinted(completions, answer, hint, **_):
+        hints.update(hint)
+        return right(completions=completions, answer=answer)
+
+    assert check_rewards(hinted, [*SUMS[:3], {**SUMS[3], "hint": "add"}]).ok
+    assert hints == {None, "add"}
+
+
 def test_hung_reward_costs_a_bounded_time() -> None:
     start = time.monotonic()
     assert "hangs" in kinds(check_rewards(asleep, SUMS, seconds_per_call=0.05))

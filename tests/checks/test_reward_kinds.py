@@ -446,6 +446,34 @@ def test_novelty_is_found_by_the_first_scores() -> None:
     assert "unsteady" in kinds(check_rewards(novel, SUMS), "critical")
 
 
+class Novelty:
+    """Rewards right answers that it has not seen."""
+
+    __name__ = "novelty"
+
+    def __init__(self) -> None:
+        self.seen = ["an earlier one"]
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+    def __call__(self, completions, answer, **_):
+        texts = [completion_text(completion) for completion in completions]
+        scores = right(completions, answer)
+        new = [score * (text not in self.seen) for score, text in zip(scores, texts, strict=True)]
+        self.seen += texts
+        return new
+
+
+def test_check_rewards_leaves_the_memory_of_a_reward_as_it_was() -> None:
+    novelty = Novelty()
+    assert "unsteady" in kinds(check_rewards(novelty, SUMS), "critical")
+    assert novelty.seen == ["an earlier one"]
+
+
 # ---- Calls cost money ----
 
 
@@ -519,8 +547,29 @@ def judge_in_static_method():
     return by_jury
 
 
+def judge_behind_thousands_of_texts():
+    answers = {f"question {n}": f"answer {n}" for n in range(3_000)}
+
+    def ask(completions, columns):
+        return static_judge(completions=completions, **columns)
+
+    def with_answers(completions, **columns):
+        assert answers
+        return ask(completions, columns)
+
+    return with_answers
+
+
 @pytest.mark.parametrize(
-    "make", [capped_judge, Panel, Office, cached_judge, judge_in_static_method]
+    "make",
+    [
+        capped_judge,
+        Panel,
+        Office,
+        cached_judge,
+        judge_in_static_method,
+        judge_behind_thousands_of_texts,
+    ],
 )
 def test_function_around_a_judge_is_not_called(make) -> None:
     report = check_rewards(make(), SUMS)

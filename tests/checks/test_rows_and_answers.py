@@ -40,6 +40,15 @@ def test_near_miss_of_a_signed_number_has_one_sign() -> None:
     assert make_near_misses(["+5"])["the other sign"] == "-5"
 
 
+def test_near_misses_of_zero_are_no_zero() -> None:
+    assert all(float(answer) != 0 for answer in make_near_misses(["0"]).values())
+
+
+@pytest.mark.parametrize("gold", ["$1,800", "Paris, France", "Dec 4, 2020"])
+def test_text_with_a_comma_is_no_list(gold: str) -> None:
+    assert list(make_near_misses([gold])) == ["a part of it"]
+
+
 @pytest.mark.parametrize("gold", ["1, 2", "2, 1, 10", "x = 1, x = 2"])
 def test_near_miss_of_a_list_has_a_new_item(gold: str) -> None:
     item = make_near_misses([gold])["an item too many"].removeprefix(f"{gold}, ")

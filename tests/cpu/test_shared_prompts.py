@@ -31,7 +31,7 @@ CASES = {
 
 
 def shared(model, ids, mask, length):
-    return shared_prompts.shared_prompt_logps(model, ids, mask, length)
+    return shared_prompts.shared_prompt_log_probs(model, ids, mask, length)
 
 
 @pytest.mark.parametrize("case", CASES)

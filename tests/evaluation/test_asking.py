@@ -17,6 +17,7 @@ from jinja2 import TemplateError
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, shared_start
+from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.prompts import with_prompts
 from tests.run_fixtures import brevity
@@ -117,8 +118,11 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param({"samples": 0}, "samples = 0 must be at least 1", id="samples"),
-        pytest.param({"limit": 0}, "there are no held-out questions", id="no questions"),
+        pytest.param({"samples": 0}, "samples = 0 must be a whole number of", id="samples"),
+        pytest.param({"samples": 2.0}, "samples = 2.0 must be a whole number", id="half samples"),
+        pytest.param({"limit": 0}, "limit = 0 must be a whole number of at least 1", id="limit"),
+        pytest.param({"limit": -1}, "limit = -1 must be a whole number", id="negative limit"),
+        pytest.param({"limit": 10.0}, "limit = 10.0 must be a whole number", id="float limit"),
         pytest.param({"max_completion_length": 0}, "max_completion_length = 0: ", id="length"),
         pytest.param({"task": [{"question": "Hi."}]}, "no column 'answer'", id="no answers"),
     ],
@@ -217,6 +221,7 @@ def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
     "arguments",
     [
         pytest.param({"max_completion_length": 4}, id="shorter"),
+        pytest.param({"max_completion_length": 16}, id="longer"),
         pytest.param({"limit": 3}, id="fewer questions"),
         pytest.param({"samples": 2}, id="sampled"),
         pytest.param({"task": new_questions()}, id="other questions"),
@@ -227,7 +232,7 @@ def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
 def test_other_comparison_is_not_kept_with_the_run(
     run: gn.runs.Run, arguments: dict[str, Any]
 ) -> None:
-    gn.compare(run, **arguments)
+    gn.compare(run, **{"rewards": brevity, **arguments})
     assert run.comparison is None
 
 
@@ -235,6 +240,13 @@ def test_comparison_in_another_format_is_not_kept(run: gn.runs.Run) -> None:
     rows = [{"question": row["question"], "answer": row["answer"]} for row in run.holdout]
     boxed = gn.evaluation.load_holdout(rows, format=gn.tasks.boxed())
     gn.compare(run, boxed)
+    assert run.comparison is None
+
+
+def test_comparison_with_other_answers_is_not_kept(run: gn.runs.Run) -> None:
+    rows = [row | {"answer": "0"} for row in run.holdout]
+    format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
+    gn.compare(run, Holdout(format=format, holdout=rows), rewards=brevity)
     assert run.comparison is None
 
 

@@ -36,6 +36,12 @@ def test_sentence_without_difference_names_what_it_could_detect(
     assert (expected in comparison(before, after).sentence) == (verdict == NONE_SHOWN)
 
 
+def test_comparison_of_other_questions_is_refused() -> None:
+    sides = evaluation("x", [True] * 4), evaluation("y", [True] * 3)
+    with pytest.raises(ValueError, match="'x' and 'y' are not answers to the same questions"):
+        Comparison(*sides)
+
+
 def test_p_value_and_interval_equal_their_definitions() -> None:
     # 15 questions gained, 5 lost. The exact McNemar test is a two-sided binomial(20, 1/2).
     found = comparison([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)

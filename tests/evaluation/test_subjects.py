@@ -10,6 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.evaluation.subjects import locate_subjects, name_of
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,21 @@ def test_model_folder_is_asked_with_its_own_chat_template(
     assert texts(gn.evaluate(same, task, run=tiny_run)) == of_base
 
 
+def test_run_of_a_comparison_is_that_of_its_last_subject(
+    tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
+    earlier = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "earlier"))
+    _, run = locate_subjects([earlier, tiny_run])
+    assert run.path == tiny_run.path
+
+
+def test_name_of_the_current_folder_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert name_of(".") == tmp_path.name
+
+
 Call = Callable[[gn.runs.Run, gn.tasks.Task, Path], Any]
 
 REFUSED = [
@@ -100,7 +116,7 @@ REFUSED = [
     pytest.param(
         lambda run, task, path: gn.evaluate((run.model, run.tokenizer), task, samples=0),
         ValueError,
-        "samples = 0 must be at least 1",
+        "samples = 0 must be a whole number of at least 1",
         id="no samples",
     ),
 ]

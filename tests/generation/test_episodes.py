@@ -206,6 +206,14 @@ def test_tool_template_refuses_a_template_without_tools(embedded_folder: Path) -
         prepare_tool_template(tokenizer)
 
 
+def test_tool_template_refuses_a_tokenizer_without_padding(embedded_folder: Path) -> None:
+    """TRL would pad with the token that ends a turn."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    tokenizer.pad_token = None
+    with pytest.raises(ValueError, match=r"tokenizer\.pad_token = "):
+        prepare_tool_template(gn.models.give_tool_template(tokenizer))
+
+
 def test_tool_template_keeps_the_kits_own_template(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     assert prepare_tool_template(gn.models.give_tool_template(tokenizer)) is None

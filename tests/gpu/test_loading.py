@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from unsloth_zoo import vllm_utils
@@ -119,7 +120,7 @@ class Loader:
         error: Raised with `fast_inference`, and without it too where `always` is set.
     """
 
-    def __init__(self, engine: object = None, error: str = "", always: bool = False):
+    def __init__(self, engine: object = None, error: str | Exception = "", always: bool = False):
         self.engine = engine
         self.error = error
         self.always = always
@@ -132,7 +133,8 @@ class Loader:
         if is_fast:
             start_of_vllm()
         if self.error and (is_fast or self.always):
-            raise RuntimeError(self.error)
+            cause = self.error if isinstance(self.error, Exception) else None
+            raise RuntimeError(str(self.error)) from cause
         # As Unsloth builds it with vLLM: from config.json, and so with its end tokens alone.
         model = Model()
         if is_fast and self.engine is not None:
@@ -265,6 +267,13 @@ def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, cha
     loader = Loader(error=words, always=True)
     with pytest.raises(gn.machine.EnvironmentProblem, match=told):
         on_a_gpu(loader, **changes)
+    assert len(loader.calls) == 1
+
+
+def test_download_that_failed_is_not_repeated_without_vllm(on_a_gpu) -> None:
+    loader = Loader(error=httpx.ConnectError("no route"))
+    with pytest.raises(RuntimeError, match="no route"):
+        on_a_gpu(loader)
     assert len(loader.calls) == 1
 
 

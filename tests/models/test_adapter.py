@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from peft import IA3Config, LoraConfig
+from peft import IA3Config, LoraConfig, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
@@ -69,8 +69,10 @@ def test_adapter_with_values_that_are_not_finite_is_refused(
     tensors = load_file(file)
     name = next(name for name in tensors if "lora_B" in name)
     save_file({**tensors, name: torch.full_like(tensors[name], value)}, file)
+    before = get_peft_model_state_dict(model)[name].clone()
     with pytest.raises(ValueError, match=f"not finite, as in {name}"):
         load_adapter(model, tmp_path)
+    assert torch.equal(get_peft_model_state_dict(model)[name], before), "it was written"
 
 
 def test_model_made_in_memory_ignores_the_current_folder(

@@ -6,6 +6,7 @@ import logging
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import grpo_nb as gn
+from grpo_nb.models.templates import load_templates
 from grpo_nb.training.run_start import START_REFERENCE
 from tests.support.tiny import load_tiny
 
@@ -66,6 +68,17 @@ def test_adapter_arrives_with_its_shape_and_template(
         torch.testing.assert_close(
             model.float().eval()(ids).logits, alone.eval()(ids).logits, atol=1e-3, rtol=1e-3
         )
+
+
+def test_other_chat_template_drops_an_older_response_template(tmp_path: Path) -> None:
+    tokenizer = SimpleNamespace(chat_template="old", response_template={"of": "old"})
+    load_templates(tmp_path, tokenizer)
+    (tmp_path / "chat_template.jinja").write_text("old")
+    load_templates(tmp_path, tokenizer)
+    assert tokenizer.response_template == {"of": "old"}
+    (tmp_path / "chat_template.jinja").write_text("new")
+    load_templates(tmp_path, tokenizer)
+    assert tokenizer.response_template is None
 
 
 def test_training_from_an_adapter_has_it_as_reference(

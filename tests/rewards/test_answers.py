@@ -147,6 +147,24 @@ def test_letter_a_after_another_option_is_no_article(make) -> None:
     assert scores == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+@pytest.mark.parametrize(
+    ("question", "given", "gold", "score"),
+    [
+        pytest.param("Not a dog? A) cat B) dog", "A) dog", "A", 0.0, id="article"),
+        pytest.param("Not a cat? A) cat B) dog", "A) cat", "A", 1.0, id="article and option"),
+        pytest.param(
+            "A for yes or B for no: 1 = 2?", "B (no)", "B", 1.0, id="letters without marks"
+        ),
+        pytest.param("A - cat\nB - dog", "B (cat)", "B", 0.0, id="text of another letter"),
+        pytest.param("A - cat\nB - dog", "B (bird)", "B", 0.0, id="text of no letter"),
+        pytest.param("A, B or C.\nA - cat\nC - dog", "C - dog", "C", 1.0, id="end of a sentence"),
+    ],
+)
+def test_option_is_read_at_its_mark(question: str, given: str, gold: str, score, make) -> None:
+    assert make()(completions=[slot(given)], answer=[gold], prompts=[question]) == [score]
+
+
 ASKED_BEFORE = [
     {"role": "user", "content": "Which city?\nA) Paris\nB) Rome"},
     {"role": "assistant", "content": "", "tool_calls": []},

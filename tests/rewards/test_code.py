@@ -32,6 +32,10 @@ ADD = ["assert add(1, 2) == 3"]
         pytest.param("```python\nx = 1\n```\n<answer>y = 2</answer>", "y = 2", id="block and slot"),
         pytest.param("```python\nx = 1\n```\n<answer>", None, id="open slot"),
         pytest.param(slot("x = 1") + slot("x = 2"), None, id="two slots"),
+        pytest.param(
+            slot("```python\nx = 1\n```\nDone:\n```\n\n```"), "x = 1\n", id="empty last block"
+        ),
+        pytest.param(slot("```python\n```"), None, id="empty block"),
         pytest.param("x = 1", None, id="no slot"),
         pytest.param("", None, id="empty"),
         pytest.param("<answer>```python\nx = 1</answer>", None, id="open block in the slot"),
@@ -60,6 +64,8 @@ BAD_TESTS = [
     (["assert f(*[1]) == 1"], "Write call"),
     (["assert f(**{'a': 1}) == 1"], "not a value"),
     (["assert f(1)("], "cannot be read"),
+    (["assert f([...]) == 1"], "not a value"),
+    (["assert f(1) == ..."], "not a value"),
     ([], "no tests"),
     ("", "no tests"),
     (5, "list of tests"),

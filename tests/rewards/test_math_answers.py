@@ -259,6 +259,45 @@ def test_text_after_the_letter_is_that_of_its_option(
 
 
 @pytest.mark.parametrize(
+    ("given", "gold", "score"),
+    [
+        pytest.param(r"\frac{r}{R}", r"\frac{R}{r}", 0.0, id="reciprocal"),
+        pytest.param(r"\frac{1}{r} R", r"\frac{R}{r}", 1.0, id="same quotient"),
+        pytest.param("mg+M", "Mg+m", 0.0, id="other product"),
+        pytest.param("m+gM", "Mg+m", 1.0, id="other order"),
+        pytest.param("(r, R)", "(R, r)", 0.0, id="tuple"),
+        pytest.param("-x_a + x_A", "x_A - x_a", 1.0, id="index"),
+        pytest.param("x_a - x_A", "x_A - x_a", 0.0, id="other index"),
+        pytest.param("R_2 - r", "R_1 - r", 0.0, id="index of a capital"),
+        pytest.param("Mg+mg", "2mg", 0.0, id="capital in the given answer alone"),
+        pytest.param(r"\delta", r"\Delta", 0.0, id="Greek letter"),
+        pytest.param("1 + \u0394x", r"\Delta x + 1", 1.0, id="Greek letter in Unicode"),
+        pytest.param(r"\mathbb{R}, r + 2r", r"3r, \mathbb{R}", 1.0, id="set"),
+        pytest.param("x^2 + c", "x^2 + C", 1.0, id="constant"),
+        pytest.param("NO SOLUTION", r"\text{No solution}", 1.0, id="words"),
+        pytest.param("b", "B", 1.0, id="letter of an option"),
+    ],
+)
+def test_capitals_tell_two_symbols_apart(given: str, gold: str, score: float) -> None:
+    assert scores_of([given], gold) == [score]
+
+
+@pytest.mark.parametrize("gold", [r"0, \pm 2", r"x = 0 or x = \pm 2"])
+def test_plus_minus_in_a_list_is_two_parts(gold: str) -> None:
+    assert scores_of(["-2, 0, 2", "0, 2", "0, -2"], gold) == [1.0, 0.0, 0.0]
+
+
+def test_several_plus_minus_are_not_half_of_their_values() -> None:
+    gold = r"\pm 1 \pm \sqrt{2}"
+    given = [gold, r"1 + \sqrt{2}, -1 - \sqrt{2}", r"1 + \sqrt{2}"]
+    assert scores_of(given, gold) == [1.0, 0.0, 0.0]
+
+
+def test_interval_with_reversed_brackets_is_no_list() -> None:
+    assert scores_of(["]1, 2[", "2, 1", "1, 2"], "]1, 2[") == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
     ("given", "score"),
     [
         pytest.param(r"7 \pmod {12}", 1.0, id="same"),

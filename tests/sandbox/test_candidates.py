@@ -6,6 +6,7 @@ expected value, the secret and the sockets are here, in the parent process.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -248,6 +249,11 @@ def test_argument_that_is_no_plain_data_is_refused(value: Any) -> None:
         run_untrusted("def f(x): return 1", [Call("f", (value,))])
 
 
+def test_text_in_place_of_arguments_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"has the arguments 'abc': write a tuple"):
+        Call("reverse", ("abc"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "hole"),
     [
@@ -353,6 +359,16 @@ def test_failed_isolation_is_no_verdict_on_the_code(
     assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
 
 
+@pytest.mark.parametrize("option", ["_PR_SET_PDEATHSIG", "_PR_SET_DUMPABLE"])
+def test_refused_option_of_the_kernel_is_a_failed_isolation(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert self_test() == ()
+    # No option has this number.
+    edited_child(tmp_path / "copy", monkeypatch, (f"prctl({option},", "prctl(9999,"))
+    assert run_untrusted("").status == "lost"
+
+
 def test_process_that_does_not_start_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +398,30 @@ def test_dict_of_ranges_is_compared() -> None:
     (answer,) = outcome.answers
     assert answer.is_value
     assert answer.value != {"a": [0, 1], 1: []}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("{range(3)}", id="range in a set"),
+        pytest.param("{(1, range(3)): 1}", id="range in a key"),
+        pytest.param("frozenset([List()])", id="list with a hash"),
+        pytest.param("-(10**5000)", id="too many digits"),
+    ],
+)
+def test_answer_that_cannot_be_read_costs_no_other(value: str) -> None:
+    code = f"""
+import sys
+sys.set_int_max_str_digits(0)
+class List(list):
+    def __hash__(self): return 1
+def f(): return {value}
+def g(): return {{(1, frozenset({{b"a", None}})): {{"a", 1}}}}
+"""
+    outcome = run_untrusted(code, [Call("f"), Call("g")])
+    assert outcome.status == "ok"
+    assert str(outcome.answers[0].error).startswith("NotPlainData: a")
+    assert outcome.answers[1].value == {(1, frozenset({b"a", None})): {"a", 1}}
 
 
 def test_printed_text_is_lost_and_input_is_empty() -> None:
@@ -480,6 +520,11 @@ def test_output_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.Monke
         content, limit = candidates._read_until_end(pipe, Limits(), os.getpid())
     assert (content, limit) == (b"x" * 200, "")
     assert sum(copied) <= 200
+
+
+def test_limit_on_the_clock_follows_changed_processor_time() -> None:
+    limits = dataclasses.replace(Limits(), cpu_seconds=10)
+    assert (limits.clock_seconds, Limits(wall_seconds=7).clock_seconds) == (55, 7)
 
 
 def test_sleepers_end_by_the_clock_without_processor_time() -> None:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import types
+import xml.etree.ElementTree
 from collections import Counter
 from pathlib import Path
 
@@ -40,6 +41,13 @@ def varied(completions, weight=FACTOR, **columns):
         len(Counter(words_of(t))) / LIMIT * weight * len(NAMES) + (SLOT.extract(t) is not None)
         for t in pickle
     ]
+
+
+LOWEST = float("-inf")
+
+
+def longest(completions, **columns):
+    return [max(LOWEST, len(text)) for text in completions]
 
 
 @functools.lru_cache
@@ -130,6 +138,10 @@ def test_copied_kit_imports_only_pinned_packages(tmp_path: Path) -> None:
 
 
 slider = type("IntSlider", (), {"value": 3})()
+
+
+def parses(completions, **columns):
+    return [float(xml.etree.ElementTree.fromstring(text).tag == "a") for text in completions]
 
 
 def reads_a_widget(completions, **columns):
@@ -227,6 +239,36 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
         patch.setitem(sys.modules, another.__name__, another)
         with pytest.raises(NotPortable, match="two different things named LIMIT"):
             write_rewards(tmp_path, [varied, another.longer])
+
+
+def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None:
+    """rewards.py would hold both, and the definition would replace the import."""
+    another = types.ModuleType("another_file")
+    file = tmp_path / "another_file.py"
+    file.write_text(
+        "from statistics import mean as words_of\n"
+        "def average(completions, **c):\n    return [words_of([1, 2]) for _ in completions]\n"
+    )
+    exec(compile(file.read_text(), file, "exec"), vars(another))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, another.__name__, another)
+        for rewards in ([another.average, varied], [varied, another.average]):
+            with pytest.raises(NotPortable, match="two different things named words_of"):
+                write_rewards(tmp_path, rewards)
+
+
+def test_submodule_is_imported(tmp_path: Path) -> None:
+    """`import xml.etree.ElementTree` defines the name `xml` alone."""
+    write_rewards(tmp_path, [parses])
+    code = "import rewards; print(rewards.REWARDS[0](['<a/>']))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "[1.0]", done.stderr[-500:]
+
+
+def test_infinite_constant_is_written(tmp_path: Path) -> None:
+    (there,) = loaded(tmp_path, [longest])
+    assert there(completions=TEXTS) == longest(completions=TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ def test_folder_is_complete_and_has_nothing_private(
     assert "unsloth" not in program
     assert "import grpo_nb" not in program
     assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
+    readme = (project.path / "README.md").read_text()
+    assert "3 steps on `letters` (copied to `base/`), started from" in readme
     texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
     private = (str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
     assert not [word for word in private if any(word in text for text in texts)]
@@ -113,6 +115,20 @@ def test_scientific_number_is_a_number(project: gn.scaleout.Project) -> None:
     program = runpy.run_path(str(project.path / "train.py"), run_name="train")
     settings = program["read_settings"](["epsilon_high=1e-1"])
     assert settings["trainer"]["epsilon_high"] == 0.1
+
+
+def test_replay_of_fewer_steps_compares_those(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --set max_steps=1, train.py does one of the three recorded steps."""
+    compare = runpy.run_path(str(project.path / "replay.py"))["compare"]
+    lines = (project.path / "record.jsonl").read_text().splitlines()
+    recorded = [json.loads(line) for line in lines]
+    first = recorded[0] | {"logs": recorded[0]}
+    compare(recorded, [first], 1e-4)
+    assert "The same numbers in 1 steps" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="NOTHING was compared"):
+        compare(recorded, [], 1e-4)
 
 
 def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:

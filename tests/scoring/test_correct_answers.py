@@ -24,6 +24,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
+from grpo_nb.scoring.scores import first_step_state, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
@@ -65,6 +66,7 @@ def test_relative_reward_does_not_decide() -> None:
     ranking = relative(Weighed(2.0))
     assert deciding_reward([ranking]) is None
     assert deciding_reward([ranking, solved]) is None
+    assert deciding_reward([relative(correctness())]) is None
 
 
 def test_deciding_reward_has_the_highest_weight() -> None:
@@ -168,6 +170,24 @@ def test_grader_in_words_leaves_out_own_defaults() -> None:
     assert grader_in_words(Remembering(name="other", format=xml(), weight=1.0)) == phrase
 
 
+class WithInit(SlotReward):
+    """A user's reward with an `__init__` of its own, which takes no fields."""
+
+    def __init__(self, answers: list[str]) -> None:
+        super().__init__(weight=3.0)
+        object.__setattr__(self, "answers", answers)
+
+    def is_same(self, given: str, gold: str, row: dict) -> bool:
+        return given in self.answers
+
+
+def test_slot_reward_with_its_own_init_can_grade() -> None:
+    grader = WithInit(["2"])
+    assert grader_in_words(grader) == "answers to which WithInit() gives the full score"
+    assert verdicts(grader, [r"\boxed{2}", "2"], ROWS[:2], BOXED) == [True, False]
+    assert grader.weight == 3.0
+
+
 def test_grading_leaves_the_memory_of_a_slot_reward_as_it_was() -> None:
     reward = Remembering()
     texts = [BOXED.completion("reasoning", row["answer"]) for row in ROWS]
@@ -227,6 +247,9 @@ def test_grading_is_marked_as_a_trial() -> None:
 
     verdicts(choose_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
+    state = first_step_state()
+    score_as_trial(learning, ["1"], ROWS[0], trainer_state=state)
+    assert not hasattr(state, "is_trial")
 
 
 @pytest.mark.parametrize("kind", [maths, exact_text])
@@ -294,6 +317,26 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
 def test_function_that_pays_only_the_gold_answer_is_proven() -> None:
     assert choose_grader(solved, ROWS, xml()).is_proven
     assert not choose_grader(style, ROWS, xml()).is_proven
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([{"answer": "1/2"}, {"answer": "0.5"}], id="same number"),
+        pytest.param(
+            [{"answer": city, "accepted_answers": ["Rome", "Roma"]} for city in ("Rome", "Roma")],
+            id="accepted",
+        ),
+    ],
+)
+def test_right_answer_of_another_row_is_not_tried_as_wrong(rows: list) -> None:
+    def fair(completions: list, **columns: object) -> list[float]:
+        return [2.0 * any(gold in text for gold in RIGHT) for text in completions]
+
+    assert choose_grader(fair, rows, xml()).full_score == 2.0
+
+
+RIGHT = ("1/2", "0.5", "Rome", "Roma")
 
 
 def test_function_without_a_wrong_answer_is_not_proven() -> None:

@@ -326,6 +326,21 @@ def test_record_without_parameters_is_not_rebuilt() -> None:
     assert rebuild_reward({"kind": "correctness"}) is None
 
 
+@pytest.mark.parametrize(
+    ("of_numpy", "of_python"),
+    [
+        pytest.param(KIT(weight=numpy.float32(2)), KIT(), id="weight"),
+        pytest.param(
+            gn.rewards.judge(len, "Kind?", scale=(numpy.int64(1), 5)),
+            gn.rewards.judge(len, "Kind?"),
+            id="scale",
+        ),
+    ],
+)
+def test_number_of_numpy_is_recorded_as_one_of_python(of_numpy, of_python) -> None:
+    assert record_of(of_numpy)["hash"] == record_of(of_python)["hash"]
+
+
 def test_reward_marked_as_relative_is_rebuilt() -> None:
     reward = gn.rewards.relative(KIT(tolerance=0.1))
     assert rebuild_reward(record_of(reward)) == KIT(tolerance=0.1)

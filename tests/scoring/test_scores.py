@@ -199,6 +199,11 @@ def test_scores_may_be_of_another_library(scores: Any) -> None:
     assert score(returning(scores), ["a", "b"]).totals == (0.5, 1.0)
 
 
+def test_completions_may_be_a_part_of_a_column() -> None:
+    texts = pandas.Series(["a", "b", "c"])[1:]
+    assert score(returning([0.5, 1.0]), texts, {"answer": "b"}).completions == ("b", "c")
+
+
 def test_prompt_of_a_row_goes_before_its_question() -> None:
     chat = [{"role": "user", "content": "3 + 4?"}]
     batch = make_batch(["7"], {"question": "3 + 4?", "prompt": chat})

@@ -46,6 +46,12 @@ def test_is_same_answer_agrees_with_people(is_same: bool) -> None:
     assert [pair for pair in pairs if is_same_answer(*pair) is not is_same] == []
 
 
+@pytest.mark.parametrize("given", ["B) 3 m", "B) x = 4", "B) 5 A"])
+def test_option_with_a_unit_or_variable_is_no_hedge(given: str) -> None:
+    assert is_same_answer(given, "B")
+    assert not is_same_answer(f"{given}, C", "B")
+
+
 @given(st.integers(-(10**15), 10**15))
 def test_read_number_reads_each_spelling_of_an_integer(value: int) -> None:
     for text in (

@@ -201,6 +201,25 @@ def test_example_may_call_tools_without_content() -> None:
     assert "<answer>7</answer>" in repr(task)
 
 
+@pytest.mark.parametrize("other", [{"to": "x"}, {"place": 3}], ids=str)
+def test_example_whose_calls_a_dataset_would_change_is_refused(other: dict[str, Any]) -> None:
+    example = [{"role": "user", "content": "Where?"}]
+    for arguments in ({"place": "mill"}, other):
+        call = {"type": "function", "function": {"name": "read", "arguments": arguments}}
+        example.append({"role": "assistant", "content": "", "tool_calls": [call]})
+    with pytest.raises(ValueError, match=r"example= have arguments of different.*ByHand\(task\)"):
+        gn.load_task(of_answers("abcd"), example=example, holdout=1)
+
+
+def test_calls_that_a_chat_loses_are_noted() -> None:
+    calls = [{"function": {"name": "read", "arguments": {"place": "mill"}}}]
+    rows = [{"prompt": _chat(f"case {n}"), "answer": "a"} for n in range(3)]
+    assert "tool_calls" not in repr(gn.load_task(rows, holdout=1).changes.notes)
+    rows[1]["prompt"][2]["tool_calls"] = calls
+    notes = gn.load_task(rows, holdout=1).changes.notes
+    assert any("tool_calls in prompts were left out" in note for note in notes)
+
+
 def test_system_and_example_are_put_into_chats() -> None:
     rows = [{"prompt": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}

@@ -67,6 +67,14 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
             assert format.extract(text)
 
 
+@pytest.mark.parametrize(
+    ("answer_open", "answer_close"), [("$", "$"), ("ans", "/ans"), ("**A**", "**")]
+)
+def test_mark_inside_another_is_refused(answer_open: str, answer_close: str) -> None:
+    with pytest.raises(ValueError, match="so no completion would have it exactly once"):
+        formats.AnswerFormat(name="d", answer_open=answer_open, answer_close=answer_close)
+
+
 def test_reasoning_close_without_open_is_refused() -> None:
     with pytest.raises(ValueError, match="'</think>' needs a reasoning_open"):
         formats.AnswerFormat(name="think", reasoning_close="</think>", answer_open="####")

@@ -762,6 +762,11 @@ def test_empty_cell_of_pandas_is_no_gold(cell: Any) -> None:
         assert reward(completions=["<answer>5</answer>"], answer=[cell]) == [None]
 
 
+def test_nan_of_numpy_is_no_answer() -> None:
+    task = gn.load_task(rows_of([1, 2, numpy.float32("nan")]), holdout=1)
+    assert task.dropped == {"with an empty answer": 1}
+
+
 def test_array_of_golds_holds_several() -> None:
     reward = gn.rewards.correctness()
     assert reward(completions=["<answer>b</answer>"], answer=[numpy.array(["a", "b"])]) == [1.0]

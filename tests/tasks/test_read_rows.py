@@ -31,6 +31,7 @@ FILES = {
     "bom.csv": csv_of("|").encode("utf-8-sig"),
     "windows.CSV": csv_of(";").encode("cp1252"),
     "tab.tsv": csv_of("\t").encode(),
+    "unicode.csv": csv_of("\t").encode("utf-16"),
     "returns.csv": csv_of().replace("\n", "\r\n").encode(),
     "lines.jsonl": LINES,
     "lines.json": LINES,

@@ -106,6 +106,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             "left of 1: 1 with an empty answer .row 0: question=",
         ),
+        (ROWS, {"format": gn.tasks.boxed}, TypeError, r"boxed at .* is a function: call it"),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is unknown"),
     ],
 )

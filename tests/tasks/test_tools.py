@@ -98,6 +98,7 @@ def untyped(place):
         ([], {"environment": Loose}, "and drawn differed"),
         ([], {"environment": Talking}, "and the prompt differed"),
         ([], {}, "there is no tool: give functions"),
+        ([read], {"environment": Village}, "two tools have one name, .*read.*rename one"),
         ([[read]], {}, "is no function with a __name__.*with_tools"),
         ([time], {}, "module 'time'.* is no function with a __name__"),
         ([read], {"rounds": 0}, "rounds = 0 must be a whole number of at least 1"),

@@ -11,6 +11,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.runs.groups import StepGroups
+from grpo_nb.training import dry_run
 from tests.run_fixtures import brevity
 from tests.support.adapters import give_effect
 from tests.support.own_rewards import Fading
@@ -108,3 +109,23 @@ def test_dry_run_keeps_a_4_bit_adapters_precision(tiny) -> None:
     run = gn.train(model, tokenizer, task, [brevity], settings, name="packed")
     assert table_of(first).equals(table_of(run.step(1)))
     assert {after[name].dtype for name in before} == {torch.float32}, "training rounded it"
+
+
+def test_dry_run_without_a_lora_is_refused(tiny) -> None:
+    _, tokenizer, task, settings = tiny
+    with pytest.raises(TypeError, match=r"the model \(Linear\) has no LoRA"):
+        gn.dry_run(torch.nn.Linear(1, 1), tokenizer, task, [brevity], settings)
+
+
+def test_dry_run_out_of_memory_names_a_setting(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out_of_memory(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    model, tokenizer, task, settings = tiny
+    monkeypatch.setattr(dry_run._DryRunTrainer, "training_step", run_out_of_memory)
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"settings\.replace\(per_device_train_batch_size="
+    ) as caught:
+        gn.dry_run(model, tokenizer, task, [brevity], settings)
+    assert "resume this run" not in str(caught.value)
+    assert set(model.peft_config) == {"default"}

@@ -3,6 +3,7 @@
 import errno
 import shutil
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +76,55 @@ def test_run_stopped_at_its_last_step_is_finished(tiny, tiny_settings: gn.Settin
         observers=[lambda row, completions: row["step"] == row["max_steps"]],
     )
     assert run.status == "finished"
+
+
+def test_single_observer_may_be_given_without_a_list(tiny, tiny_settings: gn.Settings) -> None:
+    def first_step(row: dict, completions: object) -> bool:
+        return row["step"] == 1
+
+    run = gn.train(*tiny, [brevity], tiny_settings, observers=first_step)
+    assert run.status == "stopped"
+    assert run.info["stopped_by"] == "first_step"
+
+
+def test_observers_that_are_no_list_are_refused_first(tiny, tiny_settings: gn.Settings) -> None:
+    with pytest.raises(TypeError):
+        gn.train(*tiny, [brevity], tiny_settings, observers=None)
+    assert not Path(tiny_settings.run_root).exists()
+
+
+@pytest.mark.parametrize("place", ["reward", "observer"])
+def test_exit_within_a_training_is_recorded(tiny, tiny_settings: gn.Settings, place: str) -> None:
+    def leaving(completions: list, trainer_state=None, **columns: object) -> list[float]:
+        if place == "reward" and trainer_state.global_step == 1:
+            sys.exit("no more budget")
+        return brevity(completions)
+
+    def watch(row: dict, completions: object) -> None:
+        if place == "observer":
+            sys.exit("no more budget")
+
+    settings = tiny_settings.replace(save_steps=1)
+    with pytest.raises(SystemExit, match="no more budget"):
+        gn.train(*tiny, [leaving], settings, name="a", observers=[watch])
+    run = gn.open_run(Path(settings.run_root) / "a")
+    assert run.status == "failed"
+    assert run.info["error"] == "SystemExit: no more budget"
+    assert len(run.rows) == run.info["adapter_step"] == 1
+    assert (run.path / "README.md").is_file()
+    assert (run.path / "figures" / "training.png").is_file()
+
+
+def test_finished_run_is_returned_without_memory_for_it(
+    tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gn.train(*tiny, [brevity], tiny_settings, name="a")
+    monkeypatch.setattr("grpo_nb.config.planning.free_memory_bytes", lambda: 1.0)
+    again = gn.train(*tiny, [brevity], tiny_settings, name="a", resume="auto")
+    assert again.path == run.path
+    longer = tiny_settings.replace(max_steps=tiny_settings.max_steps + 1)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="needs about"):
+        gn.train(*tiny, [brevity], longer, name="a", resume="auto")
 
 
 def test_run_lost_after_its_last_step_restores_rewards(tiny, tiny_settings) -> None:
@@ -187,10 +237,10 @@ def test_train_refuses_arguments_before_it_resumes(
 
 
 def test_first_interrupt_only_sets_the_flag_to_end() -> None:
-    recorder = SimpleNamespace(should_end=False, bar=None)
+    recorder = SimpleNamespace(stop_pressed=False, bar=None)
     with Recorder.stop_button(recorder):
         signal.raise_signal(signal.SIGINT)
-        assert recorder.should_end
+        assert recorder.stop_pressed
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -129,6 +129,12 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
         assert not more.is_finished, "the cell asks for more steps now"
 
 
+def test_auto_refuses_a_folder_that_is_no_run(root: Path, settings: gn.Settings) -> None:
+    (root / "a").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"is not a run, because it has no run\.json"):
+        find_run(settings, "a", "auto")
+
+
 @pytest.mark.parametrize("name", [None, "a"])
 def test_auto_returns_a_finished_run_of_the_same_training(
     root: Path, settings: gn.Settings, name

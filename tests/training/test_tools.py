@@ -142,9 +142,10 @@ def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
     assert kept.response_template == tokenizer.response_template
     assert "<call>" in kept.chat_template
     exported = gn.export.export_adapter(run, tmp_path / "adapter")
-    _, loaded = gn.load_model(settings, adapter=exported.path, report=lambda line: None)
-    assert loaded.response_template == tokenizer.response_template
-    assert loaded.chat_template == tokenizer.chat_template
+    for folder in (exported.path, run.adapter_path):
+        _, loaded = gn.load_model(settings, adapter=folder, report=lambda line: None)
+        assert loaded.response_template == tokenizer.response_template
+        assert loaded.chat_template == tokenizer.chat_template
 
 
 def test_baseline_and_dry_run_use_tools(whole: tuple) -> None:

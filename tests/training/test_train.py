@@ -122,6 +122,13 @@ plain = returning(0.0, "plain")
         ([plain], {"seed": -1}, "(?i)seed"),
         ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"),
         *(
+            ([plain], {"extra": {"generation_kwargs": {name: ["</answer>"]}}}, told)
+            for name, told in [
+                ("stop", r"generation_kwargs has \['stop'\].*fast_inference=True"),
+                ("stop_strings", r"generation_kwargs has \['stop_strings'\]"),
+            ]
+        ),
+        *(
             ([plain], {"extra": {name: value}}, told)
             for name, value, told in [
                 ("save_strategy", "nope", "save_strategy"),
