@@ -125,14 +125,15 @@ def name_of(subject: Subject) -> str:
 
 
 def model_id_of(subject: Subject) -> str:
-    """Return the id of a run's adapter (`Run.model_id`), empty for a model that no run made."""
+    """Return the id of a run's adapter (`Run.model_id`), empty for a model that no run has."""
     if not isinstance(subject, RunModel):
         return ""
+    # An adapter that was moved away has no id, so that no comparison counts as one of it.
     if subject.part == "adapter":
-        return subject.run.model_id("adapter")
+        return subject.run.model_id("adapter") or ""
     # A run that began with a new adapter, which changes nothing, started from the base model.
     if subject.part in ("start", start_part(subject.run)):
-        return subject.run.model_id("start")
+        return subject.run.model_id("start") or ""
     return ""
 
 

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 #: Names of settings and of other recorded values that are secrets.
-SECRET_NAME = re.compile(r"(.*_)?(token|password|secret|key|credentials?)", re.IGNORECASE)
-#: Settings that the card leaves out: paths of this machine, and the model, which its top names.
+SECRET_NAME = re.compile(
+    # Not "tokens": `max_tokens` is a number of tokens.
+    r"(.*[_-])?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
+    re.IGNORECASE,
+)
+#: Settings that the card leaves out: paths of this machine, and the model, which the first line of
+#: the card names.
 LEFT_OUT_SETTINGS = ("run_root", "model")
 #: Parts of a text that are removed.
 PRIVATE_PART = re.compile(
@@ -38,11 +43,15 @@ PRIVATE_PART = re.compile(
     # A login: "me:pass" in "http://me:pass@host".
     (?<=://)[^\s/'"]+(?=@)
     # A key: "api_key=5" in "?api_key=5".
-    | (?<=[?&])[\w-]*(?i:token|key|password|secret)[\w-]*=[^&\s'"]+
-    # A home folder or a drive of a user: "/home/me". It follows no other path and no name of a
-    # website. Linux on Windows shows C: as /mnt/c.
-    | (?<![\w.])(?:[A-Za-z]:[/\\]+Users|(?:/mnt/[a-z])?/Users|/home|(?:/run)?/media)
-      [/\\]+[\w.-]+
+    | (?<=[?&])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
+    # A user's home folder on Windows: "C:\Users\Jane Doe". Linux on Windows shows C: as /mnt/c. A
+    # name with spaces ends at the next slash or quote.
+    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+Users[/\\]+
+      (?:[\w.@-]+(?:[ ][\w.@-]+){1,3}(?=[/\\"'`]|$)|[\w.@-]+)
+    # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website
+    # has no such part: "https://example.org/home/index.html".
+    | (?<![\w.])(?:(?<!/)(?:/[\w-]+){1,3}/home|/home|/Users|(?:/run)?/media)
+      [/\\]+[\w.@-]+
     """,
     re.VERBOSE,
 )
@@ -89,6 +98,8 @@ def model_card(
         run=run,
         info=without_private_parts(info),
         kind=kind,
+        # A training that fails at its first step leaves no adapter.
+        has_adapter=(run.adapter_path / "adapter_model.safetensors").is_file(),
         metadata=card_metadata(run),
         base=published_base(run),
         model_name=Path(settings.model).name,
@@ -125,12 +136,15 @@ def card_metadata(run: Run) -> ModelCardData:
 def published_base(run: Run) -> str | None:
     """Return the `published_name` of the model that a run was trained on.
 
-    None if the model was a local folder when the run started. In another working directory, its
-    path can look like a name on the Hub.
+    The run recorded if the model was a local folder when it started. In another working directory,
+    the path of a folder can look like a name on the Hub, and a name on the Hub like a folder.
     """
-    if run.info.get("is_base_local"):
-        return None
-    return published_name(run.settings.model)
+    model = run.settings.model
+    was_local = run.info.get("is_base_local")
+    # Earlier versions did not record it.
+    if was_local is None:
+        return published_name(model)
+    return model if is_hub_name(model) and not was_local else None
 
 
 def published_name(model: str) -> str | None:

@@ -2,11 +2,12 @@
 
 A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256
 of each file, and renamed. The manifest decides, not the name: on a network drive (Google Drive
-in Colab) a folder can arrive with files that did not. Nothing here needs links, locks, or a rename
+in Colab) a folder can arrive before all of its files. Nothing here needs links, locks, or a rename
 from one disk to another.
 """
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
+from grpo_nb.core.files import safe_path, sha256_of, staged_folder
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
@@ -96,10 +97,15 @@ def find_damage(folder: Path) -> str | None:
         # A checkpoint that was not finished has no manifest.
         manifest = json.loads((folder / MANIFEST).read_bytes())
         for name, expected in manifest["files"].items():
+            if (folder / name).is_symlink():
+                return f"{name} is a symbolic link, which can lead to any file"
             # A manifest can come from somebody else and name files elsewhere.
             file = safe_path(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
+        # A copy of a checkpoint can have the name of another step.
+        if folder.name != f"checkpoint-{manifest['step']}":
+            return f"it is the checkpoint of step {manifest['step']}"
     # Valid JSON of another shape is damage too.
     except (*CONTENT_ERRORS, OSError) as error:
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
@@ -110,21 +116,26 @@ def find_damage(folder: Path) -> str | None:
 
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints."""
-    for _, folder in checkpoint_folders(root)[:-count]:
+    for _, folder in checkpoint_folders(root)[::-1][count:]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename checkpoints that were passed over to `damaged-N`.
+    """Rename checkpoints that were passed over to `damaged-N`, or to `damaged-N-2` and so on.
 
     Under its old name, such a folder would count as the newest checkpoint. It is not deleted,
     because its files may still be worth something.
     """
     for step, folder in checkpoint_folders(root):
         if step > newest.step:
-            put_in_place(folder, folder.with_name(f"damaged-{step}"))
+            target = root / f"damaged-{step}"
+            # A resumed training can reach the step again, and its checkpoint be damaged too.
+            numbers = itertools.count(2)
+            while target.exists():
+                target = root / f"damaged-{step}-{next(numbers)}"
+            folder.rename(target)
 
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
@@ -144,7 +155,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # After any other error, this drive cannot force a file or folder to the disk.
+        # Any other error means that this drive cannot force a file or folder to the disk.
         if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
             raise
     finally:

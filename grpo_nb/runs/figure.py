@@ -88,7 +88,7 @@ OTHER_PANELS = (
 
 
 class Curve(NamedTuple):
-    """One curve of a panel. Without values, it is not drawn and keeps its colour."""
+    """One curve of a panel. A curve without values is not drawn; the others keep their colours."""
 
     label: str
     """Text next to the panel; empty if the title says enough."""
@@ -341,10 +341,10 @@ def base64_png(figure: Figure) -> str:
     return base64.b64encode(png(figure)).decode()
 
 
-def figure_html(figure: Figure, words: str) -> Html:
-    """Return an image whose alt text is `words`; plain-text frontends show `words`."""
+def figure_html(figure: Figure, alt_text: str) -> Html:
+    """Return a figure as an image. Plain-text frontends show `alt_text`."""
     source = f"data:image/png;base64,{base64_png(figure)}"
-    return Html(words, f'<img alt="{escaped(words)}" src="{source}" style="max-width:100%">')
+    return Html(alt_text, f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">')
 
 
 class LivePlot:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Columns of the record of completions that are not rewards.
 OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
+#: Largest difference of advantages that totals equal up to rounding have. TRL divides the totals by
+#: their standard deviation + 1e-4.
+ADVANTAGE_OF_ROUNDING = SMALLEST_SPREAD / 1e-4
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
@@ -120,13 +123,21 @@ class CompletionGroup:
         return [name for name in self.table if name not in others]
 
     @property
-    def has_signal(self) -> bool:
-        """True if the totals differ, so that GRPO learns from the group.
-
-        TRL sets the advantage of a completion without any score to 0, so NaN is no difference.
-        """
+    def has_equal_totals(self) -> bool:
+        """True if the totals are equal up to rounding. Completions without a score are left out."""
         totals = self.table["total"]
-        return bool(totals.max() - totals.min() > SMALLEST_SPREAD)
+        return not totals.max() - totals.min() > SMALLEST_SPREAD
+
+    @property
+    def has_signal(self) -> bool:
+        """True if the advantages differ, so that GRPO learns from the group.
+
+        With `multi_objective_aggregation="normalize_then_sum"`, completions with equal totals can
+        have different advantages, and completions with different totals equal ones.
+        """
+        advantages = self.table["advantage"]
+        smallest = ADVANTAGE_OF_ROUNDING if self.has_equal_totals else SMALLEST_SPREAD
+        return bool(advantages.max() - advantages.min() > smallest)
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.

@@ -14,7 +14,7 @@ from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, mean, metric_values
 
-#: Significance level: of 100 runs that learn nothing, one would be called a rise.
+#: Significance level: of 100 runs that learn nothing, about one is called a rise.
 LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
 #: steps has p = 1/24, above `LEVEL`.
@@ -163,7 +163,7 @@ class MajorityBaseline:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a run, for the end of a notebook. `print` shows one paragraph per fact.
+    """The verdict on a run, for the end of a notebook. It shows itself as one paragraph per fact.
 
     Attributes:
         worked: True if all conditions of `decide_outcome` hold.
@@ -178,7 +178,7 @@ class Outcome:
         """All facts in one line."""
         return " ".join(self.facts)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         # The sentences of a comparison that somebody sends can hold control characters.
         return "\n".join(textwrap.fill(displayable(fact), LINE_WIDTH) for fact in self.facts)
 

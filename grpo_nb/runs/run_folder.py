@@ -75,9 +75,11 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
+        advice = "Give the run another name"
+        if (folder / "run.json").is_file():
+            advice += ", or pass resume='auto' to resume the run of that name"
         raise FileExistsError(
-            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
-            "or pass resume='auto' to resume the run of that name."
+            f"{str(folder)!r} exists, and a new run overwrites nothing. {advice}."
         ) from None
     return folder
 
@@ -215,8 +217,9 @@ class Run(Shown):
         file = self._file("metrics.jsonl")
         rows = read_json_lines(file, is_appended=True)
         with naming_damaged(file):
-            # Metrics have any name, so only the step and the alerts are known.
+            # Metrics have any name, so only the step and the alerts can be checked.
             ROWS.validate_python(rows)
+            # This raises an error if an alert is damaged.
             alerts_of(rows)
         return rows
 
@@ -332,16 +335,15 @@ class Run(Shown):
             obstacles.append(f"{contamination.count} of the held-out questions were trained on")
         return obstacles
 
-    def model_id(self, part: Literal["adapter", "start"]) -> str:
-        """Return the hash of an adapter of this run, or `<part> of <run>` if it was not kept.
+    def model_id(self, part: Literal["adapter", "start"]) -> str | None:
+        """Return the hash of an adapter of this run; None if the run does not have it.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
         """
         file = self.path / part / "adapter_model.safetensors"
-        # This text is the id of no model, so no comparison counts as one of this adapter.
         if not file.is_file():
-            return f"{part} of {self.name}"
+            return None
         return f"{part} {sha256_of(file)[:16]}"
 
     def plot(self, panels: Literal["main", "all"] = "main") -> Figure:

@@ -436,6 +436,8 @@ def effect_in_words(advantage: float) -> str:
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('more likely', 'less likely', 'not moved')
     """
+    if math.isnan(advantage):
+        return "not a number"
     if abs(advantage) < SMALLEST_SPREAD:
         return "not moved"
     return "more likely" if advantage > 0 else "less likely"

@@ -125,6 +125,14 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("r'/home/[a-z]+/data'", None),
         ("http://h/x?access_token=abc&b=1", "http://h/x?[removed]&b=1"),
         ("re.search(r'?key=(.*)', text)", "re.search(r'?[removed]', text)"),
+        ("http://h/x?passwd=abc", "http://h/x?[removed]"),
+        (r"open('C:\\Users\\Jane Doe\\q.csv')", r"open('[removed]\\q.csv')"),
+        ("C:\\Users\\Jane Doe", "[removed]"),
+        ("`C:\\Users\\Jane Doe` is it", "`[removed]` is it"),
+        ("/mnt/c/Users/Jane Doe/q.csv", "[removed]/q.csv"),
+        ("/home/jane@corp.com/q.csv", "[removed]/q.csv"),
+        ("cd /nfs/home/me/x", "cd [removed]/x"),
+        ("https://example.org:80/v1/home/x", None),
     ],
 )
 def test_private_parts_are_removed_from_text(text: str, said: str | None) -> None:
@@ -240,7 +248,10 @@ def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
     assert "The system prompt of the questions that have none of their own" in model_card(run)
 
 
-@pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key"])
+@pytest.mark.parametrize(
+    "name",
+    ["hub_token", "HUB_TOKEN", "Api_Key", "api_keys", "passwd", "hub-token", "apiKey", "secrets"],
+)
 def test_secret_names_are_left_out_in_any_case(name: str) -> None:
     assert without_private_parts({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}
 
@@ -251,3 +262,31 @@ def test_local_base_stays_local_in_another_folder(tmp_path: Path) -> None:
     (run.path / "run.json").write_text(json.dumps(run.info | {"is_base_local": True}))
     assert card_metadata(run).base_model is None
     assert "mine (local)" in model_card(run)
+
+
+def test_number_of_tokens_is_no_secret() -> None:
+    assert without_private_parts({"max_tokens": 12}) == {"max_tokens": 12}
+
+
+def test_base_from_the_hub_stays_there_next_to_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "first", model=HUB)
+    assert run.info["is_base_local"] is False
+    (tmp_path / HUB).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert card_metadata(run).base_model == HUB
+
+
+def test_card_of_a_run_without_adapter_says_so(run: gn.runs.Run) -> None:
+    assert "gn.ask(" in model_card(run)
+    (run.adapter_path / "adapter_model.safetensors").unlink()
+    card = model_card(run)
+    assert "the run has no adapter yet." in card
+    assert "this is the LoRA adapter" not in card
+    assert "gn.ask(" not in card
+
+
+def test_card_of_a_machine_without_recorded_cores_names_the_cpu(run: gn.runs.Run) -> None:
+    (run.path / "run.json").write_text(json.dumps(run.info | {"machine": {"gpu": None}}))
+    assert "Trained on a CPU, seed" in model_card(run)

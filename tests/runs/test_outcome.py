@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from grpo_nb.evaluation.subjects import RunModel, model_id_of
 from grpo_nb.runs.outcome import MajorityBaseline, Rise, decide_outcome
 from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
@@ -32,6 +33,7 @@ def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None)
     outcome = decide_outcome(ROSE, compared("better", "Better: the answers.", majority=baseline))
     assert outcome.worked
     assert str(outcome).startswith("It worked. The reward rose from 0.20")
+    assert repr(outcome) == str(outcome)
     assert "Held-out: Better: the answers." in outcome.sentence
 
 
@@ -119,6 +121,21 @@ def test_outcome_of_an_older_adapter_did_not_work(tmp_path: Path) -> None:
     adapter = run.adapter_path / "adapter_model.safetensors"
     adapter.write_bytes(adapter.read_bytes() + b" ")
     assert not run.outcome().worked
+
+
+@pytest.mark.parametrize("recorded", ["adapter 0123456789abcdef", "adapter of first", ""])
+def test_outcome_without_the_adapter_did_not_work(tmp_path: Path, recorded: str) -> None:
+    run = compared_run(tmp_path / "first", after=recorded)
+    (run.adapter_path / "adapter_model.safetensors").unlink()
+    assert run.model_id("adapter") is None
+    assert not run.outcome().worked
+
+
+def test_model_without_its_adapter_is_recorded_as_no_model_of_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first")
+    assert model_id_of(RunModel(run)) == run.model_id("adapter")
+    (run.adapter_path / "adapter_model.safetensors").unlink()
+    assert model_id_of(RunModel(run)) == ""
 
 
 def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from grpo_nb.core.locks import locked
 from grpo_nb.runs import run_folder as run_file
 from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
 from grpo_nb.runs.rows import tidy_row
+from grpo_nb.scoring.scores import group_advantages
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
@@ -98,6 +99,15 @@ def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
         run_file.new_run_folder(tmp_path, "a")
 
 
+def test_new_run_folder_names_resume_only_for_a_run(tmp_path: Path) -> None:
+    write_run_folder(tmp_path / "a", info_of({}))
+    (tmp_path / "b").mkdir()
+    with pytest.raises(FileExistsError, match=r"Give the run another name, or pass resume='auto'"):
+        run_file.new_run_folder(tmp_path, "a")
+    with pytest.raises(FileExistsError, match=r"Give the run another name\.$"):
+        run_file.new_run_folder(tmp_path, "b")
+
+
 READERS = {
     "run.json": lambda run: (run.info, run.settings, run.weights),
     "metrics.jsonl": lambda run: run.rows,
@@ -161,14 +171,14 @@ def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
         run.completions()
 
 
-def groups_of(totals: list[float]) -> StepGroups:
+def groups_of(totals: list[float], advantages: list[float] | None = None) -> StepGroups:
     table = pandas.DataFrame(
         {
             "group": 0,
             "prompt": '[{"role": "user", "content": "p"}]',
             "completion": ["x", "y"],
             "total": totals,
-            "advantage": [0.0, 0.0],
+            "advantage": group_advantages(totals, 2) if advantages is None else advantages,
         }
     )
     return StepGroups.of("A step", table, {})
@@ -186,6 +196,23 @@ def test_group_without_any_score_has_no_learning_signal() -> None:
     assert groups_of([0.0, 1.0]).signal_count == 1
     assert groups_of([0.0, 1.0]).groups[0].has_signal is True
     assert type(groups_of([0.0, 1.0]).signal_count) is int
+
+
+def test_signal_of_rewards_normalised_one_by_one_is_that_of_the_advantages() -> None:
+    """With `normalize_then_sum`, neither equal nor different totals decide."""
+    equal_totals = groups_of([1.0, 1.0], advantages=[0.4, -0.4])
+    assert equal_totals.signal_count == 1
+    assert "learned nothing" not in equal_totals._repr_html_()
+    equal_advantages = groups_of([1.0, 2.0], advantages=[0.0, 0.0])
+    assert equal_advantages.signal_count == 0
+    assert ">Every advantage is 0, and GRPO learned nothing" in equal_advantages._repr_html_()
+
+
+def test_totals_equal_up_to_rounding_have_no_signal() -> None:
+    groups = groups_of([1.0, 1.0000002])
+    assert groups.groups[0].table["advantage"].iloc[0] > 1e-4
+    assert groups.signal_count == 0
+    assert ">All totals are equal: every advantage is 0, and" in groups._repr_html_()
 
 
 BATCH = {
@@ -237,7 +264,7 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
     table = groups_of([0.25, 1.0]).groups[0].table.assign(shown=[0.125, 0.375])
     html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
-    assert '<pre class="gn-box">x</pre>' in html
+    assert '<div class="gn-box" align="left"><code>x</code></div>' in html
 
 
 def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:

@@ -399,7 +399,13 @@ def test_table_has_a_row_for_each_completion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("advantage", "words"), [(0.7, "more likely"), (-0.7, "less likely"), (0.0, "not moved")]
+    ("advantage", "words"),
+    [
+        (0.7, "more likely"),
+        (-0.7, "less likely"),
+        (0.0, "not moved"),
+        (math.nan, "not a number"),
+    ],
 )
 def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> None:
     assert effect_in_words(advantage) == words
