@@ -7,7 +7,6 @@ from one disk to another.
 """
 
 import errno
-import itertools
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from grpo_nb.core.files import safe_path, sha256_of, staged_folder
+from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
@@ -97,8 +96,6 @@ def find_damage(folder: Path) -> str | None:
         # A checkpoint that was not finished has no manifest.
         manifest = json.loads((folder / MANIFEST).read_bytes())
         for name, expected in manifest["files"].items():
-            if (folder / name).is_symlink():
-                return f"{name} is a symbolic link, which can lead to any file"
             # A manifest can come from somebody else and name files elsewhere.
             file = safe_path(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
@@ -116,26 +113,21 @@ def find_damage(folder: Path) -> str | None:
 
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints."""
-    for _, folder in checkpoint_folders(root)[::-1][count:]:
+    for _, folder in checkpoint_folders(root)[:-count]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename checkpoints that were passed over to `damaged-N`, or to `damaged-N-2` and so on.
+    """Rename checkpoints that were passed over to `damaged-N`.
 
     Under its old name, such a folder would count as the newest checkpoint. It is not deleted,
     because its files may still be worth something.
     """
     for step, folder in checkpoint_folders(root):
         if step > newest.step:
-            target = root / f"damaged-{step}"
-            # A resumed training can reach the step again, and its checkpoint be damaged too.
-            numbers = itertools.count(2)
-            while target.exists():
-                target = root / f"damaged-{step}-{next(numbers)}"
-            folder.rename(target)
+            put_in_place(folder, folder.with_name(f"damaged-{step}"))
 
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:

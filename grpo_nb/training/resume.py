@@ -164,7 +164,8 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
     if resume == "auto":
         if name is None:
             return _newest_run(root)
-        return open_run(root / name) if (root / name).exists() else None
+        has_run = (root / name / "run.json").is_file()
+        return open_run(root / name) if has_run else None
     path = Path(resume).expanduser()
     is_path = (path / "run.json").is_file()
     run = open_run(path if is_path else root / path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -203,6 +204,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     failure = None
+    process = os.getpid()
     # Only the CPU engine shares prompts, whatever the settings ask.
     run_settings = settings.replace(shared_prompts=trainer.engine is not None)
     try:
@@ -220,7 +222,11 @@ def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | No
             info.status = "finished"
     except KeyboardInterrupt:
         info.status = "interrupted"
-    except BaseException as error:  # also the SystemExit of a reward that calls sys.exit()
+    # A reward can call sys.exit().
+    except (Exception, SystemExit) as error:
+        # A child that a reward forked must not write into the folder.
+        if os.getpid() != process:
+            raise
         info.status = "failed"
         info.error = f"{type(error).__name__}: {error}"
         failure = error

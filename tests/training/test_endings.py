@@ -1,6 +1,7 @@
 """Ends of a training that are easily missed: the last step, spent budgets, lost files."""
 
 import errno
+import os
 import shutil
 import signal
 import sys
@@ -113,6 +114,28 @@ def test_exit_within_a_training_is_recorded(tiny, tiny_settings: gn.Settings, pl
     assert len(run.rows) == run.info["adapter_step"] == 1
     assert (run.path / "README.md").is_file()
     assert (run.path / "figures" / "training.png").is_file()
+
+
+def test_exit_of_a_forked_child_leaves_the_folder(tiny, tiny_settings: gn.Settings) -> None:
+    statuses = []
+
+    def forking(completions: list, trainer_state=None, **columns: object) -> list[float]:
+        if trainer_state.global_step == 1:
+            child = os.fork()
+            if child == 0:
+                sys.exit()
+            os.waitpid(child, 0)
+            statuses.append(gn.open_run(Path(tiny_settings.run_root) / "a").info["status"])
+        return brevity(completions)
+
+    process = os.getpid()
+    try:
+        run = gn.train(*tiny, [forking], tiny_settings, name="a")
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+    assert statuses == ["running"]
+    assert run.status == "finished"
 
 
 def test_finished_run_is_returned_without_memory_for_it(

@@ -129,12 +129,6 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
         assert not more.is_finished, "the cell asks for more steps now"
 
 
-def test_auto_refuses_a_folder_that_is_no_run(root: Path, settings: gn.Settings) -> None:
-    (root / "a").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match=r"is not a run, because it has no run\.json"):
-        find_run(settings, "a", "auto")
-
-
 @pytest.mark.parametrize("name", [None, "a"])
 def test_auto_returns_a_finished_run_of_the_same_training(
     root: Path, settings: gn.Settings, name
@@ -373,27 +367,6 @@ def test_copy_of_a_checkpoint_under_another_step_is_passed_over(tmp_path: Path) 
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.path == complete
     assert newest.passed_over == ["checkpoint-400: it is the checkpoint of step 40"]
-
-
-def test_linked_file_of_a_checkpoint_is_named(tmp_path: Path) -> None:
-    file = write(tmp_path, 4) / "a"
-    file.rename(tmp_path / "a")
-    file.symlink_to(tmp_path / "a")
-    assert checkpoints.find_damage(file.parent).startswith("a is a symbolic link")
-
-
-def test_second_damage_at_a_step_keeps_the_first(tmp_path: Path) -> None:
-    for content in ("first", "second", "third"):
-        (write(tmp_path, 4) / "a").write_text(content)
-        checkpoints.set_aside_damaged(tmp_path, checkpoints.newest_checkpoint(tmp_path))
-    kept = {folder.name: (folder / "a").read_text() for folder in tmp_path.iterdir()}
-    assert kept == {"damaged-4": "first", "damaged-4-2": "second", "damaged-4-3": "third"}
-
-
-def test_keep_newest_of_none_deletes_all(tmp_path: Path) -> None:
-    write(tmp_path, 2)
-    checkpoints.keep_newest(tmp_path, 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_interrupted_deletion_leaves_no_complete_checkpoint(
