@@ -161,22 +161,12 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     """Fill a folder with what was trained in a project, as `gn.train` would have left it.
 
     Raises:
-        ValueError: A file of the project is damaged, or settings refuse an argument of `--set`.
+        ValueError: A file of the project is damaged.
     """
     source = project.path
     run = Run(target)
-    origin_or_result = " (origin.json or result/)"
-    with naming_damaged(source, origin_or_result):
-        values = _trained_settings(project, finished["trainer"])
-    # Outside of the block, because the file is not damaged if settings refuse what TRL takes.
-    try:
-        settings = Settings.from_dict(values)
-    except ValueError as error:
-        raise ValueError(
-            f"the training in {str(source)!r} cannot be a run, because settings refuse an "
-            f"argument of run.yaml or --set: {error} The adapter is in result/adapter."
-        ) from None
-    with naming_damaged(source, origin_or_result):
+    with naming_damaged(source, " (origin.json or result/)"):
+        settings = _trained_settings(project, finished["trainer"])
         info = dataclasses.replace(
             project.origin,
             status="finished",
@@ -190,13 +180,12 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             effective=None,
         )
         RUN_INFO.validate_python(info.to_dict())
-    run.write_info(info)
-    # train.py knows no health rules, so they judge its rows here.
-    health = HealthMonitor(
-        weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
-    )
-    for logged in read_json_lines(source / "result" / "steps.jsonl"):
-        with naming_damaged(source, origin_or_result):
+        run.write_info(info)
+        # train.py knows no health rules, so they judge its rows here.
+        health = HealthMonitor(
+            weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
+        )
+        for logged in read_json_lines(source / "result" / "steps.jsonl"):
             step = operator.index(logged["step"])
             row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
             table = None
@@ -204,10 +193,10 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             if MEAN_LENGTH in row:
                 table = completions_table(logged, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
-        alerts = health.update(row)
-        if alerts:
-            row["alerts"] = [alert.to_dict() for alert in alerts]
-        run.write_step(row, table)
+            alerts = health.update(row)
+            if alerts:
+                row["alerts"] = [alert.to_dict() for alert in alerts]
+            run.write_step(row, table)
     copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
     # Without the start adapter, a comparison would credit this run with earlier stages too.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
@@ -220,8 +209,8 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
         copy_files(source, folder, "chat_template.jinja")
 
 
-def _trained_settings(project: Project, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a training as values, which run.yaml and `--set` may have changed."""
+def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
+    """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
     # `write` has changed bnpo to dapo.
@@ -238,4 +227,5 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> dict[str, 
     generation_steps = arguments["steps_per_generation"]
     if settings["gradient_accumulation_steps"] != generation_steps:
         extra["steps_per_generation"] = generation_steps
-    return settings | {"model": project.base_model, "run_root": "runs", "extra": extra}
+    settings |= {"model": project.base_model, "run_root": "runs", "extra": extra}
+    return Settings.from_dict(settings)

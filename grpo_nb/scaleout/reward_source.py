@@ -8,7 +8,6 @@ the result in a fresh process and compares the scores. So a missing or different
 import ast
 import dataclasses
 import inspect
-import math
 import re
 import shutil
 import symtable
@@ -139,23 +138,9 @@ class RewardSource:
         self._add_once(self.definitions, name, source)
         namespace = inspect.unwrap(function).__globals__
         for used_name in sorted(global_names(source) & namespace.keys()):
-            value = namespace[used_name]
-            self._add_global(used_name, value)
-            if isinstance(value, types.ModuleType) and value.__name__ == used_name:
-                self._add_submodules(used_name, source)
+            self._add_global(used_name, namespace[used_name])
         # Put it last, after what it uses.
         self.definitions[name] = self.definitions.pop(name)
-
-    def _add_submodules(self, package: str, source: str) -> None:
-        """Collect the imports of the submodules of a package that a source names.
-
-        `import xml.etree.ElementTree` defines the name `xml`, but `import xml` would not load it.
-        """
-        for dotted_name in re.findall(rf"\b{package}(?:\.\w+)+", source):
-            module = dotted_name
-            while "." in module and module not in sys.modules:
-                module = module.rpartition(".")[0]
-            self._add_import(module, f"import {module}")
 
     def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
@@ -165,9 +150,6 @@ class RewardSource:
             self._add_import("re", "import re")
             # repr() would shorten a long pattern.
             return f"re.compile({value.pattern!r}, {int(value.flags)})"
-        # The repr of these, inf and nan, would be names.
-        if type(value) is float and not math.isfinite(value):
-            return f"float({str(value)!r})"
         # repr() of most objects is not code that makes an equal object.
         try:
             is_plain_data = ast.literal_eval(repr(value)) == value

@@ -350,19 +350,6 @@ def test_arguments_that_settings_refuse_are_left_out(
     assert gn.scaleout.open(copy).run.settings.extra == {"epsilon": 0.3}
 
 
-def test_argument_that_settings_refuse_is_named(back: gn.scaleout.Project, tmp_path: Path) -> None:
-    """TRL takes max_grad_norm=0, so no file is damaged."""
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
-    file = copy / "result" / "finished.json"
-    trainer = json.loads(file.read_text())["trainer"]
-    rewrite(file, trainer=trainer | {"max_grad_norm": 0})
-    with pytest.raises(ValueError, match=r"argument of .* --set: max_grad_norm = 0: ") as caught:
-        _ = gn.scaleout.open(copy).run
-    assert "damaged" not in str(caught.value)
-    assert not (copy / "back" / "copy").exists()
-
-
 def test_smaller_batch_keeps_the_size_of_a_generation(
     back: gn.scaleout.Project, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import types
-import xml.etree.ElementTree
 from collections import Counter
 from pathlib import Path
 
@@ -41,13 +40,6 @@ def varied(completions, weight=FACTOR, **columns):
         len(Counter(words_of(t))) / LIMIT * weight * len(NAMES) + (SLOT.extract(t) is not None)
         for t in pickle
     ]
-
-
-LOWEST = float("-inf")
-
-
-def longest(completions, **columns):
-    return [max(LOWEST, len(text)) for text in completions]
 
 
 @functools.lru_cache
@@ -138,10 +130,6 @@ def test_copied_kit_imports_only_pinned_packages(tmp_path: Path) -> None:
 
 
 slider = type("IntSlider", (), {"value": 3})()
-
-
-def parses(completions, **columns):
-    return [float(xml.etree.ElementTree.fromstring(text).tag == "a") for text in completions]
 
 
 def reads_a_widget(completions, **columns):
@@ -255,20 +243,6 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
         for rewards in ([another.average, varied], [varied, another.average]):
             with pytest.raises(NotPortable, match="two different things named words_of"):
                 write_rewards(tmp_path, rewards)
-
-
-def test_submodule_is_imported(tmp_path: Path) -> None:
-    """`import xml.etree.ElementTree` defines the name `xml` alone."""
-    write_rewards(tmp_path, [parses])
-    code = "import rewards; print(rewards.REWARDS[0](['<a/>']))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "[1.0]", done.stderr[-500:]
-
-
-def test_infinite_constant_is_written(tmp_path: Path) -> None:
-    (there,) = loaded(tmp_path, [longest])
-    assert there(completions=TEXTS) == longest(completions=TEXTS)
 
 
 @pytest.mark.parametrize(
