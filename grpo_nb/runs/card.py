@@ -44,14 +44,13 @@ PRIVATE_PART = re.compile(
     (?<=://)[^\s/'"]+(?=@)
     # A key: "api_key=5" in "?api_key=5".
     | (?<=[?&])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
-    # A user's home folder on Windows: "C:\Users\Jane Doe". Linux on Windows shows C: as /mnt/c. A
-    # name with spaces ends at the next slash or quote.
-    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+Users[/\\]+
-      (?:[\w.@-]+(?:[ ][\w.@-]+){1,3}(?=[/\\"'`]|$)|[\w.@-]+)
+    # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. A name
+    # with spaces counts before the same slash: "C:\Users\Jane Doe\x".
+    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+Users([/\\])\1*
+      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=\1))?
     # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website
     # has no such part: "https://example.org/home/index.html".
-    | (?<![\w.])(?:(?<!/)(?:/[\w-]+){1,3}/home|/home|/Users|(?:/run)?/media)
-      [/\\]+[\w.@-]+
+    | (?<![\w.])(?:(?:/nfs)?/home|/Users|(?:/run)?/media)[/\\]+[\w.@-]+
     """,
     re.VERBOSE,
 )
