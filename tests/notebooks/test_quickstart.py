@@ -8,6 +8,7 @@ import pytest
 
 import grpo_nb as gn
 from tests.support.notebooks import (
+    all_text_of,
     assert_nothing_went_wrong,
     cell_with,
     only_published,
@@ -38,7 +39,7 @@ def test_quickstart_learns_visibly(quickstart: tuple[Path, gn.runs.Run]) -> None
     assert run.rise().is_clear, run.rise().sentence
     assert run.comparison.verdict == "better"
     assert run.comparison.tests.accuracy.interval[0] > 0
-    page = text_of(cell_with(notebook, "gn.compare("), "text/html")
+    page = all_text_of(cell_with(notebook, "gn.compare("), "text/html")
     assert "Better: " in page
     assert "The answers themselves: " in page
     assert "<answer>" in text_of(cell_with(notebook, "gn.ask("))
@@ -54,14 +55,14 @@ def test_curves_and_comparison_are_shown(quickstart: tuple[Path, gn.runs.Run]) -
     (image,) = outputs(cell_with(notebook, "gn.train("), "image/png")  # one, updated in place
     assert image.metadata["image/png"]["alt"].startswith("Training curves. ")
     verdict = quickstart[1].comparison.verdict.capitalize()
-    assert verdict in text_of(cell_with(notebook, "gn.compare("), "text/html")
+    assert verdict in all_text_of(cell_with(notebook, "gn.compare("), "text/html")
     assert f"Held-out: {verdict}" in printed(cell_with(notebook, "run.outcome("))
 
 
 def test_advantage_formula_gives_the_numbers_on_screen(
     quickstart: tuple[Path, gn.runs.Run],
 ) -> None:
-    """The prose asks the reader to compute one: (total - mean) / standard deviation."""
+    """The notebook computes them: (total - mean) / standard deviation."""
     table = quickstart[1].step(1).groups[0].table
     totals = table["total"]
     by_hand = (totals - totals.mean()) / (totals.std() + 1e-4)

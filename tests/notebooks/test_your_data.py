@@ -6,6 +6,7 @@ import nbformat
 import pytest
 
 from tests.support.notebooks import (
+    all_text_of,
     assert_nothing_went_wrong,
     cell_with,
     only_published,
@@ -55,7 +56,7 @@ def test_loophole_of_the_first_reward_is_found(notebook: nbformat.NotebookNode) 
 
 
 def test_baseline_names_the_majority_class(notebook: nbformat.NotebookNode) -> None:
-    shown = text_of(cell_with(notebook, "gate = gn.baseline("))
+    shown = all_text_of(cell_with(notebook, "gate = gn.baseline("))
     assert "always answering 'positive' would get 43%" in shown
 
 
@@ -70,7 +71,7 @@ def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> Non
 
 @only_published
 def test_greedy_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> None:
-    assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("Signal")
+    assert "\nSignal: " in all_text_of(cell_with(notebook, "gate = gn.baseline("))
     verdict = printed(cell_with(notebook, "run.outcome("))
     assert verdict.startswith("It worked.")
     assert "Always answering 'positive' would get 35.7%" in verdict
@@ -78,8 +79,8 @@ def test_greedy_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> N
 
 @only_published
 def test_reason_of_the_failure_is_shown(notebook: nbformat.NotebookNode) -> None:
-    before = text_of(cell_with(notebook, "gate = gn.baseline("))
+    before = all_text_of(cell_with(notebook, "gate = gn.baseline("))
     assert "groups without one" in before
-    reason = text_of(cell_with(notebook, "untaught = "))
+    reason = all_text_of(cell_with(notebook, "untaught = "))
     for mood in ("negative", "neutral", "positive"):
         assert mood in reason

@@ -97,5 +97,10 @@ def text_of(cell: nbformat.NotebookNode, kind: str = "text/plain") -> str:
     return outputs(cell, kind)[-1].data[kind]
 
 
+def all_text_of(cell: nbformat.NotebookNode, kind: str = "text/plain") -> str:
+    """Return all outputs of a cell that shows several things."""
+    return "\n".join(output.data[kind] for output in outputs(cell, kind))
+
+
 def printed(cell: nbformat.NotebookNode) -> str:
     return "".join(o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")
