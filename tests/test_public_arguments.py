@@ -162,7 +162,7 @@ SWAPPED = [
     ("train", "model", "tokenizer", "gn.train(model, tokenizer, task, rewards, settings)"),
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
     ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
-    ("plan", "settings", "task", "gn.plan(settings, task, tokenizer=tokenizer)"),
+    ("plan", "settings", "task", "gn.plan(settings, task, model=model, tokenizer=tokenizer)"),
 ]
 
 

@@ -6,7 +6,7 @@ takes ten seconds, so the names are written down here for the pinned version, an
 them with its class. TRL itself checks the values in `extra`, when the trainer is built.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import did_you_mean
@@ -198,7 +198,6 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
-    problems += _problems_of_generation_kwargs(extra.get("generation_kwargs"), setting_names)
     only_in_trl = SETTABLE.difference(setting_names)
     if not only_in_trl.isdisjoint(values):
         # With what is in `extra` already, which the written line would replace.
@@ -208,17 +207,3 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")
-
-
-def _problems_of_generation_kwargs(kwargs: Any, setting_names: Collection[str]) -> Iterator[str]:
-    """Yield a problem for each name that has another place, which evaluations read too."""
-    if not isinstance(kwargs, Mapping):
-        return
-    for name, value in kwargs.items():
-        place = f"{name!r} in generation_kwargs"
-        if name in setting_names:
-            yield f"{place}: it is a setting, write {name}={value!r}"
-        elif name in SAMPLING_IN_EXTRA:
-            yield f"{place}: write extra={{{name!r}: {value!r}}}"
-        elif name in _REASON_OF_NAME:
-            yield f"{place}: {_REASON_OF_NAME[name]}"

@@ -86,6 +86,7 @@ class MemoryPart:
         return self.size / 1e9
 
 
+@functools.cache
 def sizes_of(name: str) -> Sizes:
     """Return the sizes of a model.
 
@@ -100,24 +101,14 @@ def sizes_of(name: str) -> Sizes:
     """
     if name in PUBLISHED:
         return Sizes(**PUBLISHED[name])
-    model = os.path.expanduser(name)
-    config = Path(model, "config.json")
-    if not config.is_file():
-        return _counted_sizes(model, None)
-    return _counted_sizes(os.path.abspath(model), config.stat().st_mtime_ns)
-
-
-@functools.cache
-def _counted_sizes(model: str, changed_at: int | None) -> Sizes:
-    """Return the counted sizes of a Hub id, or of a folder whose config.json changed at a time."""
     script = Path(__file__).with_name("counting.py")
     try:
-        return Sizes(**run_script(script, {"model": model}))
+        return Sizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
         # The message of an error can have more lines, with general advice.
         errors = [line for line in error.lines if re.match(r"[\w.]+Error: ", line)]
         reason = errors[-1] if errors else error.last(1)
-        raise ValueError(f"The sizes of {model!r} cannot be read: {reason}") from None
+        raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None
 
 
 def estimate_parts(

@@ -5,7 +5,6 @@ estimate. The time of a step is not estimated.
 """
 
 import dataclasses
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -107,8 +106,8 @@ class Plan(Shown):
             advice = f"What fits: {line_to_write(changes)}"
         if not self._vllm_holds_weights:
             advice = (
-                f"vLLM's share of it, {self._vllm_share_gb:.1f} GB, is too small for the weights, "
-                f"{self._weights_gb:.1f} GB. {advice}"
+                f"vLLM's share of it (gpu_memory_utilization), {self._vllm_share_gb:.1f} GB, is "
+                f"too small for the weights, {self._weights_gb:.1f} GB. {advice}"
             )
         return f"This run needs {need}; {free}. {advice}"
 
@@ -116,36 +115,20 @@ class Plan(Shown):
         """Return the changes with which the run fits; empty if no smaller settings fit."""
         changes: dict[str, Any] = {}
         plan = self
-        # Each change can be made only finitely often, so the loop ends.
+        # Each saving can be made only finitely often, so the loop ends.
         while not plan.fits:
-            for change in plan._changes_to_try():
-                smaller = dataclasses.replace(plan, settings=plan.settings.replace(**change))
-                if smaller._lack < plan._lack:
+            is_gpu = plan.gpu is not None
+            for saving in savings(plan.settings, is_gpu=is_gpu, dtype=plan.dtype.name):
+                smaller_settings = plan.settings.replace(**saving.change)
+                smaller = dataclasses.replace(plan, settings=smaller_settings)
+                # Without vLLM, whose share was too small, the peak can stay the same.
+                if smaller.fits or smaller.peak_gb < plan.peak_gb:
                     break
             else:
                 return {}
-            changes |= change
+            changes |= saving.change
             plan = smaller
         return changes
-
-    def _changes_to_try(self) -> Iterable[dict[str, Any]]:
-        phase = "" if self._vllm_holds_weights else "loading"
-        is_gpu = self.gpu is not None
-        found = savings(self.settings, is_gpu=is_gpu, dtype=self.dtype.name, phase=phase)
-        changes = [saving.change for saving in found]
-        if self._vllm_holds_weights:
-            return changes
-        # The next tenth of the card that holds the weights, and one more for vLLM's cache.
-        card_gb = self.gpu.memory_gib * 2**30 / 1e9
-        share = (math.ceil(10 * self._weights_gb / card_gb) + 1) / 10
-        if share < 1:
-            changes.insert(0, {"gpu_memory_utilization": share})
-        return changes
-
-    @property
-    def _lack(self) -> tuple[bool, float]:
-        """Order of plans: smaller is better, and vLLM must first hold the weights."""
-        return not self._vllm_holds_weights, self.peak_gb
 
     def _parts(self) -> Iterable[str | Table]:
         yield f"Plan for {self.settings.model}. {self._verdict()}"
@@ -206,7 +189,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     >>> plan(Settings(max_steps=3)).settings.max_steps
     3
     """
-    example = "gn.plan(settings, task, tokenizer=tokenizer)"
+    example = "gn.plan(settings, task, model=model, tokenizer=tokenizer)"
     optional = ("task", "model", "tokenizer")
     require(
         example, optional=optional, settings=settings, task=task, model=model, tokenizer=tokenizer

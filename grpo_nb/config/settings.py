@@ -151,27 +151,12 @@ class Settings:
         # TRL refuses it too, but Unsloth on a GPU changes the batch size by itself.
         group = self.num_generations
         if self.generation_batch_size % group:
+            size = math.ceil(self.per_device_train_batch_size / group) * group
             raise ValueError(
                 f"{self.generation_batch_size} completions are generated at a time, which is not a "
                 f"multiple of num_generations = {group}. A group must be whole, or its advantages "
-                f"mean nothing. Write {self._whole_groups()}."
+                f"mean nothing. Write per_device_train_batch_size={size}."
             )
-
-    def _whole_groups(self) -> str:
-        """Return the setting that makes groups whole, and changes the step's size less."""
-        group = self.num_generations
-        micro_batch = self.per_device_train_batch_size
-        passes = self.gradient_accumulation_steps
-        whole_micro_batch = math.ceil(micro_batch / group) * group
-        # `extra` can have its own number of passes, which these would not change.
-        if not self.extra.get("steps_per_generation"):
-            # Passes that hold whole groups together are multiples of this.
-            unit = group // math.gcd(micro_batch, group)
-            whole_passes = max(round(passes / unit), 1) * unit
-            change_by_passes = abs(whole_passes - passes) * micro_batch
-            if change_by_passes < (whole_micro_batch - micro_batch) * passes:
-                return f"gradient_accumulation_steps={whole_passes}"
-        return f"per_device_train_batch_size={whole_micro_batch}"
 
     @property
     def longest_sequence(self) -> int:

@@ -1,8 +1,9 @@
 """Write files and folders completely or not at all, and check paths that come from other people.
 
 A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the
-end. Replacing a folder takes two renames; between them, the old folder is `.NAME.replaced-...`. If
-the process is killed, these hidden files stay. No later write uses them, and they can be deleted.
+end. Replacing a folder takes two renames; between them, the old folder is `.NAME.replaced-...`.
+NAME is cut after 50 characters. If the process is killed, these hidden files stay. No later write
+uses them, and they can be deleted.
 """
 
 import contextlib
@@ -125,8 +126,8 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         needed: Folders that must not be overwritten, such as the run itself and its base model.
 
     Raises:
-        FileExistsError: `target` is not free, and `overwrite` is False or it is in a needed folder;
-            or it contains a needed folder or the working directory.
+        FileExistsError: `target` is not free, and `overwrite` is False; or it contains a needed
+            folder or the working directory.
         NotADirectoryError: `target` is a file.
     """
     if not target.exists():
@@ -138,12 +139,6 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
                 f"{str(target)!r} is or contains {str(path)!r}, which would be deleted too."
             )
     has_content = any(target.iterdir())
-    for path in needed:
-        if has_content and real_target.is_relative_to(path.resolve()):
-            raise FileExistsError(
-                f"{str(target)!r} is in {str(path)!r}, and its files may be needed there. Choose "
-                "another folder, or delete this one first."
-            )
     if has_content and not overwrite:
         raise FileExistsError(
             f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."

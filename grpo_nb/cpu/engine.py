@@ -87,7 +87,6 @@ class CpuEngine:
         modes = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
         is_plain = (
             config.get_generation_mode() in modes
-            and config.stop_strings is None
             and config.max_time is None
             and config.guidance_scale in (None, 1)
             and config.num_return_sequences in (None, 1)
@@ -95,8 +94,8 @@ class CpuEngine:
         if is_plain:
             return None
         return (
-            "generation_kwargs ask for beams, stop_strings, max_time, guidance_scale or "
-            "num_return_sequences, which the CPU engine does not know"
+            "generation_kwargs ask for beams, max_time, guidance_scale or num_return_sequences, "
+            "which the CPU engine does not know"
         )
 
     def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_nb.core.problems import EnvironmentProblem, error_summary
+from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import SPIN_VARIABLES
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
@@ -26,8 +26,6 @@ SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
 _BY_THE_KIT = "imported_by_grpo_nb"
-# Why the kit's own import of unsloth did not finish; None before the import and after its success.
-_why_unfinished: str | None = None
 
 
 class _Nowhere(io.StringIO):
@@ -69,7 +67,6 @@ def import_unsloth() -> Any:
         EnvironmentProblem: unsloth is not installed or does not load. Or, on a GPU, unsloth was
             imported before grpo_nb, or trl, transformers or peft before unsloth.
     """
-    global _why_unfinished
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     if gpu is not None:
@@ -79,7 +76,6 @@ def import_unsloth() -> Any:
     # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
     # which nothing here would use.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-    _why_unfinished = "it was interrupted"
     try:
         # `check_environment` shows the facts of Unsloth's banner in a table.
         with silently(), warnings.catch_warnings():
@@ -89,14 +85,10 @@ def import_unsloth() -> Any:
             from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
             from transformers.utils import logging as transformers_logging
     except (ImportError, RuntimeError) as error:
-        _why_unfinished = error_summary(error)
         raise EnvironmentProblem(
             f"unsloth cannot be imported ({error}). gn.check_environment() shows the reason if it "
             f"is known; else install it with `{BY_HAND}` and restart the kernel."
         ) from error
-    _why_unfinished = None
-    if hasattr(unsloth, _BY_THE_KIT):
-        return unsloth
     setattr(unsloth, _BY_THE_KIT, True)
     # A saved notebook would show transformers' bars at 0 % for ever.
     downloads_were_hidden = are_progress_bars_disabled()
@@ -123,11 +115,6 @@ def _require_import_order() -> None:
     if hasattr(sys.modules.get("unsloth"), _BY_THE_KIT):
         return
     early = [name for name in ("unsloth", *_PATCHED_BY_UNSLOTH) if name in sys.modules]
-    if early and _why_unfinished is not None:
-        raise EnvironmentProblem(
-            f"an earlier import of unsloth did not finish ({_why_unfinished}), and left a part of "
-            "its modules in this kernel. Restart the kernel and run from the top."
-        )
     if early:
         raise EnvironmentProblem(
             f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a GPU: "

@@ -118,8 +118,8 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             # This attempt still holds its memory, so a second one would fail as well.
             if is_out_of_memory(error):
                 raise
-            # A download that failed says nothing against vLLM.
-            if any(isinstance(cause, httpx.HTTPError) for cause in error_chain(error)):
+            # A failed connection says nothing against vLLM. A 404 can be of an optional file.
+            if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
             obstacle = f"vLLM did not start ({error_summary(error)}; {find_fix(error) or skip})"
         # Only after `except`: within it, the traceback keeps the failed engine in memory.

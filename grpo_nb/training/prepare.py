@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.arguments import SAMPLING_IN_EXTRA
 from grpo_nb.config.effective_table import (
     Effect,
     EffectiveSettings,
@@ -104,8 +105,7 @@ def prepare(
             "another name."
         )
     engine_choice = choose_engine(model, settings)
-    if not engine_choice.is_vllm:
-        _require_generation_kwargs(settings)
+    _require_generation_kwargs(settings, engine_choice.why_not_vllm)
     _try_rewards(rewards, fitted, settings)
     return Prepared(
         model=model,
@@ -118,23 +118,32 @@ def prepare(
     )
 
 
-def _require_generation_kwargs(settings: Settings) -> None:
-    """Check that each name in `generation_kwargs` has an effect without vLLM.
+def _require_generation_kwargs(settings: Settings, why_not_vllm: str | None) -> None:
+    """Check that each name in `generation_kwargs` has an effect, and has no place of its own.
 
     `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
     `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
     `_generate_single_turn`).
 
     Raises:
-        ValueError: A name has no effect.
+        ValueError: A name has no effect, or is to be set where evaluations read it too.
     """
-    known = vars(GenerationConfig()).keys() - {"stop_strings"}
-    names = (settings.extra.get("generation_kwargs") or {}).keys() - known
+    asked = (settings.extra.get("generation_kwargs") or {}).keys()
+    misplaced = asked & {*vars(settings), *SAMPLING_IN_EXTRA, "max_new_tokens", "max_length"}
+    if misplaced:
+        raise ValueError(
+            f"generation_kwargs has {sorted(misplaced)}, which evaluations do not read there. "
+            "Write settings (top_p=0.9), extra={'min_p': 0.1} or 'repetition_penalty', and "
+            "max_completion_length for a length."
+        )
+    if why_not_vllm is None:
+        return
+    names = asked - (vars(GenerationConfig()).keys() - {"stop_strings"})
     if names:
         raise ValueError(
-            f"generation_kwargs has {sorted(names)}, which would have no effect without vLLM, and "
-            "vLLM does not generate here: leave it out, or train on a GPU with "
-            "fast_inference=True, where {'stop': [...]} ends a completion at a text."
+            f"generation_kwargs has {sorted(names)}, which would have no effect without vLLM. "
+            "Leave it out; only with vLLM, {'stop': [...]} ends a completion at a text. Why vLLM "
+            f"does not generate here: {why_not_vllm}"
         )
 
 

@@ -59,12 +59,6 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
             {"extra": {"generation_kwargs": {"stop": object()}}},
             "stop = <object",
         ),
-        ({"extra": {"generation_kwargs": {"top_p": 0.9}}}, "it is a setting, write top_p=0.9"),
-        ({"extra": {"generation_kwargs": {"min_p": 0.1}}}, "write extra={'min_p': 0.1}"),
-        (
-            {"extra": {"generation_kwargs": {"max_new_tokens": 9}}},
-            "'max_new_tokens' in generation_kwargs: the setting is max_completion_length",
-        ),
         ({"extra": [("beta", 0.1)]}, "Input should be a valid dictionary"),
         ({"extra": {"bf16": True}}, "the setting is dtype"),
         (
@@ -144,12 +138,6 @@ def test_preset_auto_takes_that_of_the_gpu(
 ) -> None:
     monkeypatch.setattr("grpo_nb.config.presets.find_gpu", lambda: gpu)
     assert gn.preset("auto", max_steps=7) == gn.preset(name, max_steps=7)
-
-
-def test_batch_error_keeps_the_size_of_a_step_close() -> None:
-    # A micro-batch of 12 would make the step of 16 completions one of 48.
-    with pytest.raises(ValueError, match=r"Write gradient_accumulation_steps=3\."):
-        gn.preset("t4", num_generations=12)
 
 
 BATCHES = {

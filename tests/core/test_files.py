@@ -140,13 +140,6 @@ def test_target_inside_needed_folder_is_accepted(out: Path) -> None:
     files.check_target(out / "export", overwrite=True, needed=[out])
 
 
-def test_target_with_files_in_needed_folder_is_refused(out: Path) -> None:
-    (out / "checkpoints").mkdir()
-    (out / "checkpoints" / "mine").touch()
-    with pytest.raises(FileExistsError, match="may be needed there"):
-        files.check_target(out / "checkpoints", overwrite=True, needed=[out])
-
-
 def test_target_with_the_longest_name_is_written(tmp_path: Path) -> None:
     target = tmp_path / ("\u00e9" * 127)
     with files.staged_folder(target) as staged:

@@ -277,6 +277,14 @@ def test_download_that_failed_is_not_repeated_without_vllm(on_a_gpu) -> None:
     assert len(loader.calls) == 1
 
 
+def test_missing_optional_file_does_not_stop_the_load_without_vllm(on_a_gpu) -> None:
+    request = httpx.Request("GET", "https://hub")
+    response = httpx.Response(404, request=request)
+    loader = Loader(error=httpx.HTTPStatusError("404", request=request, response=response))
+    on_a_gpu(loader, warned="vLLM did not start")
+    assert len(loader.calls) == 2
+
+
 def test_memory_advice_while_loading_without_vllm_spares_vllm(on_a_gpu, monkeypatch) -> None:
     monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     with pytest.raises(gn.machine.EnvironmentProblem, match="during loading") as caught:

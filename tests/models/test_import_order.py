@@ -71,20 +71,9 @@ def test_import_of_unsloth_keeps_the_bars_of_downloads(monkeypatch: pytest.Monke
     bars = sys.modules["huggingface_hub.utils.tqdm"]
     monkeypatch.setattr(bars, "HF_HUB_DISABLE_PROGRESS_BARS", None)
     monkeypatch.setattr(bars, "progress_bar_states", {})
-    monkeypatch.delattr(sys.modules["unsloth"], import_unsloth._BY_THE_KIT)
     import_unsloth.import_unsloth()
     assert not are_progress_bars_disabled()
     assert not transformers_logging.is_progress_bar_enabled()
-
-
-def test_bars_of_transformers_that_were_switched_on_stay_on() -> None:
-    import_unsloth.import_unsloth()
-    transformers_logging.enable_progress_bar()
-    try:
-        import_unsloth.import_unsloth()
-        assert transformers_logging.is_progress_bar_enabled()
-    finally:
-        transformers_logging.disable_progress_bar()
 
 
 def test_vllm_log_handler_made_silently_shows_later_errors(
@@ -107,27 +96,4 @@ def test_early_import_on_a_gpu_names_the_packages(early: None) -> None:
         r"trl, transformers must not be imported before .*unsloth.*below gn\..*import_unsloth\(\)"
     )
     with pytest.raises(EnvironmentProblem, match=message):
-        import_unsloth.import_unsloth()
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(ImportError("no libcuda"), "ImportError: no libcuda"), (KeyboardInterrupt(), "interrupted")],
-)
-def test_import_after_an_unfinished_one_names_the_first_error(
-    early: None, monkeypatch: pytest.MonkeyPatch, error: BaseException, reason: str
-) -> None:
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr(import_unsloth, "_why_unfinished", None)
-    monkeypatch.setattr(import_unsloth, "_variables", lambda *_: {})
-    with monkeypatch.context() as patch:
-        patch.delitem(sys.modules, "trl")
-        patch.delitem(sys.modules, "transformers")
-        patch.setattr(import_unsloth, "silently", fail)
-        with pytest.raises((EnvironmentProblem, KeyboardInterrupt)):
-            import_unsloth.import_unsloth()
-    # Now transformers is there, as the unfinished import leaves it.
-    with pytest.raises(EnvironmentProblem, match=f"did not finish.*{reason}.*Restart the kernel"):
         import_unsloth.import_unsloth()

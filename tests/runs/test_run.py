@@ -108,6 +108,13 @@ def test_new_run_folder_names_resume_only_for_a_run(tmp_path: Path) -> None:
         run_file.new_run_folder(tmp_path, "b")
 
 
+def test_run_with_sampling_in_generation_kwargs_gives_its_settings(tmp_path: Path) -> None:
+    # Training refuses this now; a run of before is no damaged run.
+    extra = {"generation_kwargs": {"top_p": 0.9}}
+    settings = gn.preset("cpu", beta=0.0).to_dict() | {"extra": extra}
+    assert make_run(tmp_path / "run", settings=settings).settings.extra == extra
+
+
 READERS = {
     "run.json": lambda run: (run.info, run.settings, run.weights),
     "metrics.jsonl": lambda run: run.rows,

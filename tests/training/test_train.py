@@ -124,9 +124,13 @@ plain = returning(0.0, "plain")
         *(
             ([plain], {"extra": {"generation_kwargs": {name: ["</answer>"]}}}, told)
             for name, told in [
-                ("stop", r"generation_kwargs has \['stop'\].*fast_inference=True"),
+                ("stop", r"generation_kwargs has \['stop'\].*does not generate here: "),
                 ("stop_strings", r"generation_kwargs has \['stop_strings'\]"),
             ]
+        ),
+        *(
+            ([plain], {"extra": {"generation_kwargs": {name: 0.9}}}, f"{name}.*do not read there")
+            for name in ("top_p", "min_p", "max_new_tokens")
         ),
         *(
             ([plain], {"extra": {name: value}}, told)

@@ -201,7 +201,6 @@ def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
     "asked",
     [
         {"num_beams": 2},
-        {"stop_strings": ["."]},
         {"max_time": 1.0},
         {"guidance_scale": 1.5},
         {"num_return_sequences": 2},
