@@ -35,12 +35,12 @@ class Advice:
 
 def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""
-    # A truncated text with an opening tag has begun the format.
-    tags = (baseline.format.reasoning_open, baseline.format.answer_open)
-    opening_tags = [tag for tag in tags if tag]
+    # A truncated text with one of these tags has begun the format.
+    format = baseline.format
+    tags = list(filter(None, (format.reasoning_open, format.reasoning_close, format.answer_open)))
     begun = 0
     for text in itertools.compress(baseline.scores.completions, baseline.is_truncated):
-        begun += any(tag in text for tag in opening_tags)
+        begun += any(tag in text for tag in tags)
     return (*_advise_format(baseline, begun), *_advise_length(baseline, begun))
 
 

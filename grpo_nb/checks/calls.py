@@ -108,11 +108,10 @@ class ProbeRunner:
         inputs = [values for name, values in batch.items() if name != "environments"]
         inputs_before = repr(inputs)
         executions_before = EvalTrap.count
-        is_first_call = self.completions == 0
         start = time.perf_counter()
         result = self._call_with_limit(batch, limit)
         duration = time.perf_counter() - start
-        if not is_first_call:
+        if self.completions > 0:
             self.seconds_used += duration
         self.completions += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.

@@ -92,6 +92,8 @@ def check_rewards(
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
             rows without gold answers, or a value out of range. No reward has been called then.
+        Exception: A reward's `state_dict`, which is called before the rewards, or its
+            `load_state_dict`, which is called after them, raised it.
 
     >>> from grpo_nb.rewards import correctness, xml_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]

@@ -60,7 +60,8 @@ _PRODUCT = re.compile(
 _AND_OR = re.compile(r"\b(?:and|or)\b")
 # A Greek capital. \Gamma is a function, and \Pi a product.
 _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
-_TEXT_OR_SET = r"\\(?:text|math[a-z]+)\s*\{[^{}]*\}"  # \text{cm}, \mathbb{R}
+# \text{cm}, \mathbb{R}, \bar{X}
+_TEXT_OR_SET = r"\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}"
 # A text, a command, or letters with their index.
 _LETTERS = re.compile(rf"{_TEXT_OR_SET}|(\\?[A-Za-z]+)(?:_\{{(\w+)\}})?")
 # A digit, an operator, a bracket or a comma; or a single small letter.
@@ -172,7 +173,7 @@ def _with_named_capitals(expression: str) -> str:
     r"""Return an expression with a small letter of its own for each capital.
 
     >>> _with_named_capitals(r"\frac{R_{1}}{r} + \Delta x")
-    '\\frac{r_{capital1}}{r} + \\delta_{capital} x'
+    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x'
     """
     return _LETTERS.sub(_named_capitals, expression)
 
@@ -182,7 +183,7 @@ def _named_capitals(match: re.Match[str]) -> str:
     if _GREEK_CAPITAL.fullmatch(letters):
         named = f"{letters.lower()}_{{capital}}"
     elif _are_symbols(letters):
-        named = re.sub("[A-Z]", lambda letter: f"{letter[0].lower()}_{{capital}}", letters)
+        named = re.sub("[A-Z]", lambda letter: f"x_{{capital{letter[0].lower()}}}", letters)
     else:
         return match[0]
     if index:
@@ -224,7 +225,7 @@ def _has_same_parts(given: str, gold: str) -> bool:
             # Two equations or inequalities are compared as a whole.
             return _is_same_expression(given, gold)
         # `x = x + 1` does not define x.
-        gold_variables = re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold)
+        gold_variables = re.findall(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?", gold)
         is_circular = shape.name in gold_variables and not gold_shape.name
         if len(kinds) > 1 or is_circular:
             return False

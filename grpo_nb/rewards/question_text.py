@@ -20,7 +20,6 @@ _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 _OPTION_MARK = re.compile(r"(?:^|[\s,;])[(\[]?[A-Za-z][)\].:]")
 # The letter of one option in a question: A) Rome B) Paris
 _MARKED_LETTER = re.compile(r"(?:^|[\s,;])[(\[]?([A-Z])[)\].:]")
-_LONE_LETTER = re.compile(r"(?<!\w)[A-Z](?!\w)")
 # Matches at every place except between two characters of a word.
 _EDGE = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
@@ -62,8 +61,9 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     Otherwise the letter of one option with the text of another would be right for both. The text of
     the option may have words that are no clear choice elsewhere, such as "B) x = 2 or x = 3".
 
-    None if the answer has another letter or no text, if the question is not known, and if it names
-    its letters without marks such as `B)`.
+    None if the answer has another letter, no text or that of several options, if the question is
+    not known, and if the text follows the letter in a question without marks such as `B)`. False
+    for any other text.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
     >>> is_option_of_question("B) x = 2 or x = 3", "B", row)
@@ -78,8 +78,7 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     pattern = rf"(?<!\w){letter.casefold()}(?:([)\].:])|\W)\W{{0,5}}{searched}{_EDGE}"
     # `read_letter` takes ** out of the answer too.
     question = _text_of_prompt(row["prompts"]).replace("**", "")
-    searched_question = _for_search(question)
-    matches = list(re.finditer(pattern, searched_question))
+    matches = list(re.finditer(pattern, _for_search(question)))
     if any(match[1] for match in matches):
         # The copied text may go on to another option: "B) Rome C) Berlin".
         return None if _OPTION_MARK.search(text_after) else True
@@ -90,12 +89,7 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
         return False
     if matches:
         return None
-    # "A for positive or B for negative" has no options that could be read.
-    lone_letters = set(_LONE_LETTER.findall(question))
-    is_named = letter in lone_letters and len(lone_letters) > 1
-    is_of_another_letter = re.search(rf"(?<!\w)\w\W{{1,6}}{searched}{_EDGE}", searched_question)
-    is_unclear = is_named and searched in searched_question and not is_of_another_letter
-    return None if is_unclear else False
+    return False
 
 
 def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:

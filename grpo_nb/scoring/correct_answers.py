@@ -14,6 +14,7 @@ the format, and apply it to the last candidate anywhere in a text.
 """
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -216,7 +217,10 @@ def grader_in_words(grader: Grader) -> str:
 
 def _with_fields(reward: SlotReward, **values: Any) -> SlotReward:
     """Return a copy of a reward with other fields, also if its class has its own `__init__`."""
-    copied = copy.copy(reward)
+    try:
+        return dataclasses.replace(reward, **values)
+    except TypeError:
+        copied = copy.copy(reward)
     for name, value in values.items():
         # Rewards of the kit are frozen.
         object.__setattr__(copied, name, value)

@@ -57,6 +57,8 @@ _NUMBER_IN_TEXT = re.compile(
     re.VERBOSE,
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
+# Things that are counted, such as apples.
+_THINGS = re.compile(r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s")
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
@@ -169,7 +171,11 @@ def _last_number(text: str, gold: str) -> list[str]:
     unit = read_with_word.unit
     gold_unit = read_number(gold).unit
     is_preposition = word_after[1] == "in" and gold_unit != unit
-    is_unit = known_unit(unit.partition("/")[0]) and not read.unit and not is_preposition
+    # 5 pears are not 5 apples. But 20 apples may be 20 apples per day. Without the s of a plural,
+    # as in "12 left", the word may be no thing.
+    is_other_thing = _THINGS.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
+    is_named = known_unit(unit.partition("/")[0]) or is_other_thing
+    is_unit = is_named and not read.unit and not is_preposition
     return [with_word if gold_unit and is_unit else number]
 
 

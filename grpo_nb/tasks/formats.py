@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,8 +40,8 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` that is white space, or empty next to other marks; a
-            `reasoning_close` without a `reasoning_open`; or a mark that is inside another.
+        ValueError: An `answer_open` that is white space, inside another mark, or empty next to
+            other marks; or a `reasoning_close` without a `reasoning_open`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -70,11 +69,12 @@ class AnswerFormat:
                 f"reasoning_close = {self.reasoning_close!r} needs a reasoning_open. If the chat "
                 "template writes that tag, name it and write is_opened_by_template=True."
             )
-        for mark, other in itertools.permutations(filter(str.strip, marks), 2):
-            if mark in other:
+        for other in filter(None, marks[1:]):
+            if self.answer_open in other:
                 raise ValueError(
-                    f"the mark {mark!r} is in the mark {other!r}, so no completion would have it "
-                    "exactly once: write marks that differ, such as <answer> and </answer>."
+                    f"answer_open = {self.answer_open!r} is in the mark {other!r}, so no "
+                    "completion would have it exactly once: write marks that differ, such as "
+                    "<answer> and </answer>."
                 )
 
     @property

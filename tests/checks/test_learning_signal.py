@@ -237,6 +237,12 @@ def test_advice_on_answers_cut_in_their_format_is_length_alone() -> None:
     assert advice_names(before) == {"longer completions"}
 
 
+def test_advice_takes_a_closed_reasoning_for_begun_format() -> None:
+    closed = "3 + 4 = 7 </reasoning> and so on"
+    before = make([[closed] * 4] * 4, truncated="on", example=False)
+    assert advice_names(before) == {"longer completions"}
+
+
 def test_advice_takes_no_closing_brace_for_begun_format() -> None:
     fraction = r"It is \frac{1}{2} and so on"
     before = make([[fraction] * 4] * 4, truncated="on", example=False)

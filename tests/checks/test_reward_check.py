@@ -265,6 +265,18 @@ def test_reward_for_the_first_letters_is_a_near_miss() -> None:
     assert "near miss" in kinds(check_rewards(first_letters, animals))
 
 
+@pytest.mark.parametrize("compare", [set.issubset, set.issuperset])
+def test_reward_for_a_part_of_a_list_of_words_has_a_near_miss(compare) -> None:
+    @by_text
+    def other_length(text, gold):
+        return any(
+            slot and compare(set(slot.split(", ")), gold.split(", ")) for slot in slots(text)
+        )
+
+    colours = make_rows(("a?", "red, green"), ("b?", "blue, black"), ("c?", "white, pink"))
+    assert "near miss" in kinds(check_rewards(other_length, colours))
+
+
 LINES = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>"
 
 

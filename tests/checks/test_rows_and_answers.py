@@ -49,7 +49,7 @@ def test_text_with_a_comma_is_no_list(gold: str) -> None:
     assert list(make_near_misses([gold])) == ["a part of it"]
 
 
-@pytest.mark.parametrize("gold", ["1, 2", "2, 1, 10", "x = 1, x = 2"])
+@pytest.mark.parametrize("gold", ["1, 2", "2, 1, 10", "x = 1, x = 2", "red, green", "5%, 7%"])
 def test_near_miss_of_a_list_has_a_new_item(gold: str) -> None:
     item = make_near_misses([gold])["an item too many"].removeprefix(f"{gold}, ")
     assert item not in gold

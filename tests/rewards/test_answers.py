@@ -153,11 +153,6 @@ def test_letter_a_after_another_option_is_no_article(make) -> None:
     [
         pytest.param("Not a dog? A) cat B) dog", "A) dog", "A", 0.0, id="article"),
         pytest.param("Not a cat? A) cat B) dog", "A) cat", "A", 1.0, id="article and option"),
-        pytest.param(
-            "A for yes or B for no: 1 = 2?", "B (no)", "B", 1.0, id="letters without marks"
-        ),
-        pytest.param("A - cat\nB - dog", "B (cat)", "B", 0.0, id="text of another letter"),
-        pytest.param("A - cat\nB - dog", "B (bird)", "B", 0.0, id="text of no letter"),
         pytest.param("A, B or C.\nA - cat\nC - dog", "C - dog", "C", 1.0, id="end of a sentence"),
     ],
 )

@@ -1,6 +1,7 @@
 """A user's main reward decides what is correct where the set has no kit reward for the answer."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -186,6 +187,24 @@ def test_slot_reward_with_its_own_init_can_grade() -> None:
     assert grader_in_words(grader) == "answers to which WithInit() gives the full score"
     assert verdicts(grader, [r"\boxed{2}", "2"], ROWS[:2], BOXED) == [True, False]
     assert grader.weight == 3.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cached(SlotReward):
+    """A user's reward that keeps a value made from its format."""
+
+    @functools.cached_property
+    def opening(self) -> str:
+        return self.format.answer_open
+
+    def is_same(self, given: str, gold: str, row: dict) -> bool:
+        return given == gold and self.opening == BOXED.answer_open
+
+
+def test_slot_reward_in_another_format_keeps_nothing_of_its_own() -> None:
+    grader = Cached(format=xml())
+    assert grader.opening == "<answer>"
+    assert verdicts(grader, [r"\boxed{2}"], ROWS[:1], BOXED) == [True]
 
 
 def test_grading_leaves_the_memory_of_a_slot_reward_as_it_was() -> None:

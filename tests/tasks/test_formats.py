@@ -67,12 +67,27 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
             assert format.extract(text)
 
 
-@pytest.mark.parametrize(
-    ("answer_open", "answer_close"), [("$", "$"), ("ans", "/ans"), ("**A**", "**")]
-)
-def test_mark_inside_another_is_refused(answer_open: str, answer_close: str) -> None:
+@pytest.mark.parametrize(("answer_open", "answer_close"), [("$", "$"), ("ans", "/ans")])
+def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: str) -> None:
     with pytest.raises(ValueError, match="so no completion would have it exactly once"):
         formats.AnswerFormat(name="d", answer_open=answer_open, answer_close=answer_close)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"answer_open": "**Answer: ", "answer_close": "**"},
+        {
+            "reasoning_open": r"\begin{think}",
+            "reasoning_close": r"\end{think}",
+            "answer_open": r"\boxed{",
+            "answer_close": "}",
+        },
+    ],
+)
+def test_other_mark_inside_another_is_read(marks: dict[str, str]) -> None:
+    format = formats.AnswerFormat(name="own", **marks)
+    assert format.extract_last(format.completion("3 + 4", "7")) == "7"
 
 
 def test_reasoning_close_without_open_is_refused() -> None:
