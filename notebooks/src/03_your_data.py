@@ -217,7 +217,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # the accuracy is lower, too.)
 #
 # You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
-# Before it, the interval (31 % to 60 %) contains the baseline (36 %), so the model may not have read the remarks at all.
+# Before it, the interval (31 % to 60 %) contains the baseline (36 %), so the accuracy alone does not show that the model reads the remarks.
 #
 # The first line of the output is the competitor that the beginning of this notebook recommends: six lines that count which words came with
 # which mood. **Predict before you run:** will our trained model beat it?
@@ -292,14 +292,15 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 #
 # <details><summary>What you should see</summary>
 #
-# Yes. *Neutral* is not only learned late, it is unlearned: its share of right answers falls from 19 % to 2 %, and those of the other moods rise
-# (first table). Of its 15 groups, 8 had no right answer (second table). In these 8 the answers *positive* and *negative* have a mean advantage
-# above zero (third table). They are wrong, but they are in the format, and other answers of their groups are not.
+# Yes. *Neutral* is not only learned late, it is lost: its share of right answers falls from 19 % to 2 %, and those of the other moods rise
+# (first table). Of its 15 groups 7 had a right answer, a few more than the 4 predicted, and 8 had none (second table). In these 8 the answers
+# *positive* and *negative* have a mean advantage above zero (third table). They are wrong, and other completions of their groups did even worse
+# in the format or the reason. (Three of those have no answer that can be read, and the table leaves them out.)
 #
-# **In a group without a right answer the format decides, and it teaches the wrong label along with it.**
+# **A group without a right answer cannot teach the label. It can still push a wrong one up.**
 #
-# (One run shows that this can happen, not that it is the only cause: *on the first floor* praises nothing and blames nothing.) Exercise 2 gives
-# the mood more rows.
+# Another cause may be stronger, and this table does not show it: *positive* is right in 43 other groups, and all remarks share one LoRA. What is
+# pushed up there becomes more likely here as well. Exercise 2 gives *neutral* more rows.
 # </details>
 
 # %%
@@ -369,8 +370,8 @@ print(run.outcome(comparison))
 # <details><summary>Answer</summary>
 #
 # $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22: `num_generations=22` in place of 8, and nearly three times the
-# sampling. Cheaper: make a right answer more frequent before the training (an example of the mood in the prompt, or some supervised steps),
-# give partial credit, or choose questions that are a little easier. With one answer in four right,
+# sampling. Cheaper: make a right answer more frequent before the training (some supervised steps), give partial credit, or choose questions
+# that are a little easier. With one answer in four right,
 # eight are enough: $1 - 0.75^8 = 90\%$.
 # </details>
 #
