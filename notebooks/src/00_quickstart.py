@@ -259,8 +259,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   after this tag. So we wrote the tag for it: it got 58 sums right instead of 53. The trained model gets 67. So 5 of the 14 gained sums come
 #   from the better start.
 #
-# So 14 steps teach the format and perhaps sums, and 42 steps taught sums on the one seed that we tried. `CHANGES = {"max_steps": 42}` takes
-# about ten minutes.
+# So 14 steps teach the format and perhaps sums, and 42 steps taught sums on the one seed that we tried. `CHANGES = {"max_steps": 42}` trains
+# three times as long.
 #
 # <details><summary>And with a larger model?</summary>
 #

@@ -70,20 +70,6 @@ def test_later_stage_that_comes_back_starts_from_its_adapter(
     assert start_part(gn.scaleout.open(copy).run) == "start"
 
 
-def test_run_that_comes_back_can_be_checked_for_health(
-    back: gn.scaleout.Project, tmp_path: Path
-) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
-    file = copy / "result" / "steps.jsonl"
-    steps = [json.loads(line) for line in file.read_text().splitlines()]
-    for step in steps:
-        step["logs"]["grad_norm"] = float("nan")
-    file.write_text("".join(json.dumps(step) + "\n" for step in steps))
-    alerts = gn.health.check_health(gn.scaleout.open(copy).run).alerts
-    assert [(alert.rule, alert.subject) for alert in alerts] == [("not_finite", "grad_norm")]
-
-
 def test_run_that_comes_back_has_the_alerts_of_its_rows(
     back: gn.scaleout.Project, tmp_path: Path
 ) -> None:
