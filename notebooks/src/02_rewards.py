@@ -341,13 +341,15 @@ comparison
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
 # %%
+import textwrap
+
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"
 assert report.ok, report.summary
 assert any(finding.severity == "critical" for finding in found.findings), "no loophole was found"
 assert fixed.ok, fixed.summary
 rise = hacked.rise()
-print(f"With loopholes: {rise.sentence}")
-print(f"Without: {sound.rise().sentence}")
+print(textwrap.fill(f"With loopholes: {rise.sentence}", 90))
+print(textwrap.fill(f"Without: {sound.rise().sentence}", 90))
 print(f"Without the example: {without_example.verdict}. With it: {with_example.verdict}.")
 print(f"Held-out answers, with loopholes: {after_hacking.headline}")
 print(f"Held-out answers, without: {comparison.headline}")

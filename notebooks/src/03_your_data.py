@@ -16,10 +16,16 @@
 # Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with the simplest competitor there
 # is: always giving the most frequent label.
 #
-# **Is GRPO the right tool here?** If you have a label for every row and want only the label, supervised fine-tuning or a small classifier
-# is simpler and usually needs less computing: try it first. GRPO is for what the file does *not* contain. Here nobody has written a reason
-# for any remark. The model writes its own, and only the label is checked. We use labels because they are easy to count, so that you can
-# see what GRPO learns and what it does not.
+# **Is GRPO the right tool here?**
+#
+# | you have | use |
+# | --- | --- |
+# | a label for each row, and want only the label | a small classifier: try it first |
+# | good texts to imitate | supervised fine-tuning |
+# | no texts, but a program that can check one | GRPO |
+#
+# We use labels all the same, because they are easy to count: you see which of them GRPO learns and which it loses. The model also writes a
+# short reason before each label. Nothing here rewards a *good* reason.
 #
 # About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -67,12 +73,12 @@ lines += ["The tea was cold.;", ";positive", lines[1]]  # no mood, no remark, a 
 lines += ["The bar was loud.;negative", "The bar was loud.;neutral"]  # two moods
 if DATA == "reviews.csv":
     pathlib.Path(DATA).write_bytes("\n".join(lines).encode("cp1252"))
-print(*lines[:4], "...", sep="\n")
+print(*lines[:3], "...", *lines[-5:], sep="\n")
 
 # %% [markdown]
 # ## First attempt
 #
-# You should see two errors, and in each the line that helps. The kit does not guess which column is which, and it asks you what to do
+# You should see two errors. Each says what to write. The kit does not guess which column is which, and it asks you what to do
 # when one question has two different answers.
 
 # %%
@@ -88,7 +94,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 #
 # Now with the columns and a decision. Read the result from top to bottom:
 #
-# * **rows left out**: every dropped row is listed here, with the reason and an example.
+# * **rows left out**: every dropped row is counted here, with the reason and an example.
 # * **answers**: the kit found that the answers are labels (a *choice*), so the system prompt asks for *one of* them.
 # * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
 #
@@ -115,13 +121,14 @@ task
 # %% [markdown]
 # ## Rewards of your own
 #
-# A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. The
+# A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. (Your column with
+# the answers is called `answer` here, whatever its name in the file.) The
 # attribute `weight` says how much it counts in the sum. Here are two. The first gives a point if the right label occurs anywhere in the
 # text, the way many people first write it. The second gives a point for a short reason of three to fifteen words. This is only a wish about
 # the form and says nothing about the mood, so its weight is small.
 #
 # **Predict before you run:** which three kinds of completions earn the point of the first reward without choosing one mood? (The check
-# lists them.)
+# lists them. That `short_reason` follows neither answers nor format is as it should be.)
 
 
 # %%
@@ -151,10 +158,9 @@ with_loophole
 # %% [markdown]
 # ## The loophole, closed
 #
-# The finding is *critical*: a completion that names all labels always gets the point. `rewards_for` returns rewards that fit the
-# answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
-# second reward stays, with a small weight. You should see that nothing is found any more. (In [Rewards](02_rewards.ipynb) a model found a
-# loophole that its samples contained. Would the model find this one? Only if some of its samples name several moods.)
+# The worst finding: a completion that names all three labels always gets the point. `rewards_for` returns rewards that fit the
+# answers of this task: `exact_text` (weight 2), which reads the answer from its tags and nothing else, and two rewards for the format (1 and
+# 0.5). Your second reward stays, with the weight 0.25. You should see that nothing is found any more.
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
@@ -168,12 +174,13 @@ report
 # correct answers that you would get by always giving the most frequent label, without reading anything. A model that does not beat it
 # may not have read the remarks at all.
 #
-# The second table counts the right answers by mood. It matters, because GRPO makes more frequent only what the model already samples: a label
-# that never occurs in a group cannot be learned from it.
+# The second table counts the right answers by mood. It matters, because GRPO makes more frequent only what the model already samples: a group
+# in which nobody answers *neutral* cannot teach *neutral*.
 #
-# For the small model you should see *signal*. Sampled answers, where an unlikely token is picked now and then, are right in 22 %, greedy ones
-# in 68 %. So the model is sometimes right, but not reliably: this is what training can improve. *Neutral* will be hard: of 48 sampled answers 2
-# are right, and in 4 of the 6 groups there is none. A larger model may have little left to learn; the verdict will tell you.
+# For the small model you should see *signal*. Of the sampled answers 22 % are right, of the greedy ones 68 %: in sampling, an unlikely token
+# is picked now and then, and nearly half of the samples have no answer that can be read. So the model is sometimes right, but not reliably. This
+# is what training can improve. The verdict looks at all groups together. The table by mood is the warning: of 48 sampled answers to *neutral*
+# remarks 2 are right, and in 4 of the 6 groups there is none.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=60)
@@ -187,13 +194,13 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # %% [markdown]
 # ## Train
 #
-# Twenty-four steps with 4 prompts and 8 completions each. The first steps may fall, because four prompts a step are few.
+# Twenty-four steps with 4 prompts and 8 completions each. The reward may fall for a step or two: with four prompts in a step, luck matters.
 #
 # **Predict before you run**, twice:
 #
 # 1. Which curve gets near its maximum first, format or labels, and why?
-# 2. Of the sampled answers to *neutral* remarks 2 of 48 are right, one in 24. About 15 of the 96 groups will have a neutral remark. In how many
-#    of these do you expect at least one right answer among the eight? Which mood will be learned last?
+# 2. Before the training, one in 24 sampled answers to *neutral* remarks is right. Of the 24 × 4 = 96 groups about 15 have such a remark. In how
+#    many of these do you expect at least one right answer among the eight? Which mood will be learned last?
 #
 # <details><summary>What you should see</summary>
 #
@@ -201,7 +208,8 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # good and bad examples of it. A right label is rarer, and each mood must be learned by itself.
 #
 # Eight answers all miss with the probability $(23/24)^8 = 71\%$. So a right one is in 29 % of the groups: about 4 of 15, and a few more once
-# the format is learned. The other groups cannot teach the label. *Neutral* should come last.
+# the format is learned. The other groups cannot teach the label. So *neutral* should come last, if at all. (The figure does not show the moods.
+# Section *Why it fails* counts.)
 # </details>
 
 # %%
@@ -212,20 +220,19 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
-# accuracy clearly above it shows that the model reads the remarks. The column *how sure* says whether the *training* improved anything. (The
-# baseline here counts only the held-out remarks, so its share differs from the one above. There are more neutral remarks among them, so
-# the accuracy is lower, too.)
+# accuracy clearly above it shows by itself that the model reads the remarks. The column *how sure* says whether the *training* improved
+# anything. (The baseline is 36 % here and was 43 % above: a third of the held-out remarks are neutral. This is also why 68 % became 45 %.)
 #
-# You should see a gain from 45 % to 64 %, and that the accuracy is clearly above the majority-class baseline only after the training.
-# Before it, the interval (31 % to 60 %) contains the baseline (36 %), so the accuracy alone does not show that the model reads the remarks.
-#
-# The first line of the output is the competitor that the beginning of this notebook recommends: six lines that count which words came with
+# The first line of the output is the competitor that the beginning of this notebook recommends: a few lines that count which words came with
 # which mood. **Predict before you run:** will our trained model beat it?
 #
 # <details><summary>What you should see</summary>
 #
-# It does not: counting words gets all 42 remarks right, and the model 27. With a label for every row, try such a thing first. GRPO earns its
-# place where no such label exists. Here it shows how GRPO learns.
+# The model gains: 45 % before, 64 % after. Only then is its accuracy clearly above the majority-class baseline. Before the training the interval
+# (31 % to 60 %) contains the baseline, so the accuracy alone does not show that the model reads the remarks.
+#
+# It does not beat the competitor: counting words gets all 42 remarks right, and the model 27. GRPO earns its place where the output is more than a
+# label: where a program can check a text that nobody has written.
 # </details>
 
 # %%
@@ -284,23 +291,15 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 #
 # The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
 #
-# 1. the share of right answers to each mood, in the first, middle and last third of the steps,
+# 1. the right answers to each mood, counted in the first, middle and last third of the steps,
 # 2. in how many groups at least one of the eight answers was right,
-# 3. the neutral remarks to which no answer was right: what was answered instead, and the mean advantage of these answers.
+# 3. the sum of the advantages of each answer, by the mood of the remark. Each row adds up to 0: what one answer gains, others lose.
 #
-# **Predict before you run:** nobody rewards the answer *positive* to a neutral remark. Can its advantage be positive all the same?
+# **Predict before you run:** nobody rewards the answer *positive* to a neutral remark. Can its advantages add up to more than zero all the same?
 #
 # <details><summary>What you should see</summary>
 #
-# Yes. *Neutral* is not only learned late, it is lost: its share of right answers falls from 19 % to 2 %, and those of the other moods rise
-# (first table). Of its 15 groups 7 had a right answer, a few more than the 4 predicted, and 8 had none (second table). In these 8 the answers
-# *positive* and *negative* have a mean advantage above zero (third table). They are wrong, and other completions of their groups did even worse
-# in the format or the reason. (Three of those have no answer that can be read, and the table leaves them out.)
-#
-# **A group without a right answer cannot teach the label. It can still push a wrong one up.**
-#
-# Another cause may be stronger, and this table does not show it: *positive* is right in 43 other groups, and all remarks share one LoRA. What is
-# pushed up there becomes more likely here as well. Exercise 2 gives *neutral* more rows.
+# TODO
 # </details>
 
 # %%
@@ -310,18 +309,19 @@ mood_of = {json.dumps(row["prompt"]): row["answer"] for row in task.train}
 tried = run.completions()
 tried["mood"] = tried["prompt"].map(mood_of)
 tried["right"] = tried["exact_text"].eq(1)
-tried["answered"] = tried["completion"].map(task.format.extract_last)
 thirds = pandas.cut(tried["step"], 3, labels=["first third", "middle", "last third"])
-shares = tried.pivot_table("right", "mood", thirds, aggfunc="mean", observed=True)
-display(shares.map("{:.0%}".format).rename_axis(columns="right answers"))
+counts = tried.groupby(["mood", thirds], observed=True)["right"].agg(["sum", "count"])
+of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
+display(of_all.unstack().rename_axis(columns="right answers"))
 
-taught = tried.groupby(["step", "prompt"])["right"].transform("any")
+has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
 first_of_group = tried.drop_duplicates(["step", "prompt"])["mood"]
-display(pandas.crosstab(first_of_group, taught.rename("a right answer in the group")))
+display(pandas.crosstab(first_of_group, has_right.rename("a right answer in the group")))
 
-untaught = tried[tried["mood"].eq("neutral") & ~taught]
-instead = untaught.groupby("answered")["advantage"].agg(["count", "mean"]).round(2)
-display(instead.set_axis(["times", "mean advantage"], axis="columns"))
+given = tried["completion"].map(task.format.extract_last)
+tried["given"] = given.where(given.isin(labels), "no label")
+pushes = tried.pivot_table("advantage", "mood", "given", aggfunc="sum", fill_value=0)
+display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 
 # %% [markdown]
 # ## Did it work?
@@ -331,6 +331,9 @@ display(instead.set_axis(["times", "mean advantage"], axis="columns"))
 #
 # For the small model you should see *It worked*. That is true, and it is not the whole story: the tables above show that the
 # model never answers *neutral*. A clear verdict on the average does not replace a look at the parts.
+#
+# Would more neutral rows help? We trained once with three phrases for each mood and 36 steps (exercise 2): before it 52 %, after it all of
+# 27 held-out remarks were right, among them all 7 neutral ones. Either the data or the longer training made the difference.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
@@ -346,7 +349,7 @@ print(run.outcome(comparison))
 # | --- | --- | --- |
 # | *has no column* | `COLUMNS` names a column that is not in the file | copy the line at the end of the message |
 # | *with different answers* | the same question has two answers | `on_conflict="drop"` or `"first"` |
-# | *answers: text* where you have labels | the labels have fewer than three rows each on average, or there are more than 24 labels | more rows, or `kind="choice"` |
+# | *answers: text* where you have labels | fewer than three rows for each label (on average), or more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
 # | a label that is never right | too few rows, so few groups that teach it | as many rows for each label (exercise 2) |
@@ -375,14 +378,14 @@ print(run.outcome(comparison))
 # eight are enough: $1 - 0.75^8 = 90\%$.
 # </details>
 #
-# **2. The mood that is never right** (five minutes; to train it takes about eight more). What would you change so that the model learns *neutral* as well?
+# **2. The mood that is never right** (two minutes; to train it takes six to eight more). Change one thing only, so that the model learns *neutral* as well:
+# the data or the number of steps. Which one would you bet on?
 #
-# <details><summary>Answer</summary>
+# <details><summary>How</summary>
 #
-# Give *neutral* as many rows as the other moods, so that more groups contain a right neutral answer to learn from. In `words`, keep the
-# first three phrases of each mood, and train 36 steps. Measured: all 27 held-out remarks right (52 % before), among them all 7 neutral
-# ones. (Both changes were made in one run, so we do not know which of them helped. These are other held-out remarks, so compare with
-# their own *before*.)
+# The data: in `words`, keep the first three phrases of each mood, so that a third of the groups can teach *neutral*. The steps:
+# `CHANGES = {"max_steps": 36, "per_device_train_batch_size": 32}`. We changed both at once and got 27 of 27 right. With other held-out remarks,
+# compare with their own *before*.
 # </details>
 #
 # ## Next

@@ -164,6 +164,8 @@ gn.RunViewer(stage_two)
 # Four things must hold, and each line says which one did not. A better model is not among them: nothing here compares held-out answers.
 
 # %%
+import textwrap
+
 assert provoked.status == "stopped", "a run without any signal was not stopped"
 assert any(alert.rule == "no_spread" for alert in provoked.alerts), "there was no alert"
 steps = [row["step"] for row in stage_two.rows]
@@ -172,7 +174,7 @@ assert [stage_one.status, stage_two.status] == ["finished", "finished"], "a stag
 print(f"The run without a learning signal stopped at step {len(provoked.rows)}.")
 print("The interrupted run was resumed without a gap.")
 for stage in (stage_one, stage_two):
-    print(f"Stage {stage.name}: {stage.rise().sentence}")
+    print(textwrap.fill(f"Stage {stage.name}: {stage.rise().sentence}", 90))
 print("No gain is claimed, because no held-out answers were compared: gn.compare(stage_two, task).")
 
 # %% [markdown]

@@ -208,11 +208,13 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## How it reads, before and after
 #
-# You see one group of the first step and one of the last. Follow the calls and the notes that came back (→). In the first group the model
-# answers after one note. In the last group it goes on until a note has the number.
+# You see one group of the first step, and of the last step the group with the longest chain. Follow the calls and the notes that came back
+# (→). In the first group the model mostly answers after one note. In the last group it goes on until a note has the number.
 
 # %%
-display(run.step(1).groups[0], run.step(run.steps[-1]).groups[-1])
+last_groups = run.step(run.steps[-1]).groups
+longest = max(last_groups, key=lambda group: group.transcripts.str.count("→").max())
+display(run.step(1).groups[0], longest)
 
 # %% [markdown]
 # ## Before and after, on villages it has never seen

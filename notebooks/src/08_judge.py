@@ -47,10 +47,9 @@ import pandas as pd
 
 labels = pd.read_csv(files("grpo_nb") / "checks" / "summaries.csv")
 print("Number of summaries by score:", labels["score"].value_counts().sort_index().to_dict())
-wrapped = [{"selector": "td", "props": "text-align: left; white-space: normal"}]
-labels[["score", "question", "completion"]].head(4).style.hide(axis="index").set_table_styles(
-    wrapped
-)
+wrapped = [{"selector": "th, td", "props": "text-align: left; white-space: normal"}]
+shown = labels[["score", "question", "completion"]].head(4).style.format(escape="html")
+shown.hide(axis="index").set_table_styles(wrapped)
 
 # %% [markdown]
 # ## A server
@@ -87,6 +86,8 @@ client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
 # should see the whole prompt for one summary, and the reply. The reply sounds like that of a judge. Is it one?
 
 # %%
+import textwrap
+
 GRAMMAR = r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'
 RUBRIC = """The answer is a summary of the note in the question. A good summary is one sentence of five to eighteen words.
 It says who or what the note is about and what is new, in words of the note, and nothing that the note does not say.
@@ -106,8 +107,10 @@ def ask(messages):
 
 small = gn.rewards.judge(ask, RUBRIC, name="small_model", model="SmolLM2-135M", concurrent=2)
 row = labels.iloc[0]
-print(small.messages(row["question"], row["completion"])[0]["content"])
-small.judged([row["completion"]], [dict(row)])
+prompt = small.messages(row["question"], row["completion"])[0]["content"]
+print(*(textwrap.fill(line, 90) for line in prompt.splitlines()), sep="\n")
+(reply,) = small.judged([row["completion"]], [dict(row)])
+print(f"\nTHE REPLY\n{reply.words}\n\nScore as a reward, from 0 to 1: {reply.score}")
 
 # %% [markdown]
 # ## Does it agree with people?
@@ -237,7 +240,7 @@ assert of_plain.verdict == "fit as a reward", of_plain.sentence
 assert set(kinds) == {"small_model", "funny"}, kinds
 assert run.status == "finished", run.status_sentence
 print(f"small_model: {of_small.verdict}. plain_checks: {of_plain.verdict}.")
-print(f"The training: {run.rise().sentence}")
+print(textwrap.fill(f"The training: {run.rise().sentence}", 90))
 plain_scores = table["plain_checks"].round(2)
 gain = plain_scores["after"] - plain_scores["before"]
 by_length = plain_scores["before, cut to the new length"] - plain_scores["before"]

@@ -38,6 +38,7 @@
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
+RUN_NAME = None  # @param {"type": "raw"}
 STEPS = 10  # @param {"type": "integer"}
 HELD_OUT = 40  # @param {"type": "integer"}
 DRIVE = ""  # @param {"type": "string"}
@@ -155,7 +156,7 @@ gate
 
 # %%
 resume = "auto" if DRIVE else None
-run = gn.train(model, tokenizer, task, rewards, settings, resume=resume)
+run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=resume)
 display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 
 # %% [markdown]
@@ -192,7 +193,7 @@ print(run.outcome(sampled))
 # | *generated code is not run on this machine* | a part of the isolation is missing, such as `libseccomp` | the message names it; see [the sandbox](../docs/reference/sandbox.md) |
 # | *the test ... cannot be read* | a test is no plain `assert f(...) == ...` | `rewards[0].check(task.train)` names the row |
 # | all scores are 0 | the code is not found in the tags | look at `run.step(1)`; add an example to the prompt |
-# | with a Drive: *was another training* | a setting was changed after a finished run | `resume=None` in the training cell |
+# | with a Drive: *was another training* | a setting was changed after a finished run | another `RUN_NAME`, such as `"second"` |
 # | the training waits for the sandbox | functions that do not end | a smaller time limit: `code_tests(limits=...)` |
 #
 # ## Exercises

@@ -149,9 +149,11 @@ length
 # wrong answers are worth on held-out sums. Look at its column with the minimum detectable difference before you call it nothing.
 
 # %%
+import textwrap
+
 wrong_letters = "letters of wrong answers"
 longer = algorithms.scores(lines, ["grpo, 120 steps", "dapo, 120 steps"], wrong_letters)
-print("120 steps:", longer.sentence)
+print(textwrap.fill(f"120 steps: {longer.sentence}", 90))
 unscaled = ["grpo unscaled", "dr_grpo"]
 display(algorithms.scores(lines, unscaled, wrong_letters, curves="tokens, wrong"))
 algorithms.scores(lines, ["grpo", "dapo", *unscaled])
@@ -181,7 +183,8 @@ filtered = ["grpo", "grpo unscaled", "grpo filtered"]
 difficulty = algorithms.scores(lines, filtered, curves="silent groups")
 display(difficulty)
 for part in ("easy", "middle", "hard"):
-    print(algorithms.scores(lines, filtered, f"held-out accuracy, {part}").sentence)
+    of_part = algorithms.scores(lines, filtered, f"held-out accuracy, {part}")
+    print(textwrap.fill(of_part.sentence, 90))
 algorithms.scores(lines, ["dr_grpo", "reinforce"])
 
 # %% [markdown]
@@ -210,7 +213,8 @@ reused
 
 # %%
 four_times = [f"{name}, used 4 times" for name in algorithms.CLIPS]
-print("Used 4 times:", algorithms.scores(lines, four_times).sentence)
+used_four_times = algorithms.scores(lines, four_times)
+print(textwrap.fill(f"Used 4 times: {used_four_times.sentence}", 90))
 slowly = [f"{name}, slowly" for name in eight_times]
 algorithms.scores(lines, slowly, curves="rewards")
 
@@ -243,7 +247,8 @@ assert identities[-1][1] > 0.01, "two losses that differ agree"
 assert all(len(seeds) == 10 for seeds in reused.scores.values()), "a setting lacks seeds"
 for name, now in live.items():
     assert abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2, "another result"
-print(length.sentence, difficulty.sentence, reused.sentence)
+for result in (length, difficulty, reused):
+    print(textwrap.fill(result.sentence, 90))
 
 # %% [markdown]
 # ## If something goes wrong

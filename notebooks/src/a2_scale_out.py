@@ -71,10 +71,15 @@ run
 # that would change the result, so the folder uses `dapo`, which averages over all tokens. With one process they are identical.
 
 # %%
+import html
+
+from IPython.display import HTML, Markdown
+
 project = gn.scaleout.write(run, FOLDER, overwrite=True)
 there = project.path.resolve()
-print(*sorted(path.name for path in there.iterdir()), sep="  ", end="\n\n")
-print((there / "run.yaml").read_text())
+print(*sorted(path.name for path in there.iterdir()), sep="\n")
+all_settings = html.escape((there / "run.yaml").read_text())
+display(HTML(f"<details><summary>run.yaml</summary><pre>{all_settings}</pre></details>"))
 project
 
 # %% [markdown]
@@ -146,7 +151,7 @@ display(gn.runs.side_by_side(run, back), back.step(1).groups[0])
 
 # %%
 readme = (there / "README.md").read_text()
-print(readme[readme.index("| where") : readme.index("## The same numbers")])
+display(Markdown(readme[readme.index("| where") : readme.index("## The same numbers")]))
 print(start("train.py", "--plan", "--processes", "2"))
 
 # %% [markdown]
