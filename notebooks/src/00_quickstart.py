@@ -35,19 +35,19 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# After the division, a group with totals of 0 and 0.1 pushes as strongly as one with 0 and 3.5. (The standard deviation divides by n − 1, and
-# 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The right city earns 1 point, and a short answer half
+# The division puts all groups on one scale: a group with the rewards 0 and 0.1 pushes as strongly as one with 0 and 3.5. (Adding 0.0001 avoids
+# a division by zero.) The picture below asks for the capital of Australia. The right city earns 1 point, and a short answer half
 # a point. *Sydney.* earns 0.5. That is more than zero, but less than the mean of its group, 1.0. So it is pushed down.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
 # You know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
 # +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
-# again. So it can only do more often what it already does sometimes.
+# again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
 #
-# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, *Sydney.* too, only less than
-# the others. Which one wins would depend on which ones happened to be drawn. With it, the sign says at once whether a completion is
-# better or worse than the model's other attempts.
+# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, even *Sydney.* An answer would
+# gain just because it was drawn often. With the mean, the sign says at once whether a completion is better or worse than the model's other
+# attempts.
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # @BADGE@
@@ -97,8 +97,8 @@ task
 # ## The rewards
 #
 # Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point, so a
-# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. Three of the four tags
-# earn something already, so the model can improve tag by tag.
+# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with only
+# three of the four tags already earns something, so the model can improve tag by tag.
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only between its tags, because a program must know where to read it.
@@ -134,8 +134,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
 # from them. So the task has levels of difficulty, and this cell takes the first level at which fewer than two thirds of the
 # sampled answers are correct. For the small model that is level 0, the easiest. On a GPU a larger model will move on to harder levels,
-# such as products. The search stops after about two minutes. Only answers in the format count as correct here, and the small model fails
-# mostly because it misses the format.
+# such as products. The search stops after about two minutes.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -158,7 +157,7 @@ print(choice.sentence)
 # The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the curve shows mostly luck: easier or harder questions.
 # Then you should see tags and format rise, and correct answers with them.
 #
-# Left and middle show the answers of the training, which are *sampled*: an unlikely token is picked now and then. The held-out questions (right)
+# The left and the middle part show answers *sampled* in training: an unlikely token is picked now and then. The held-out questions (right)
 # are answered *greedily*: each token is the most likely one. At the end, greedy answers are correct more often than sampled ones.
 #
 # **KL** in the line under the figure says how far the model's token probabilities have moved from those of the original model: 0 means not at
@@ -219,8 +218,9 @@ display(early_group, last_group)
 # | mean of its group | 0.98 | 3.0 |
 # | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. That is why the format is learned first: while some completions lack the format, having it
-# is enough to be above the mean. Once all have it, only the answer still differs.
+# The reward did not change, the group did. That is why the format is learned first: while *most* completions lack it, having it is enough to
+# be above the mean. When most have it, only a right answer is. Nobody planned this order: the mean of the group moves, and with it what is
+# taught (exercise 3).
 #
 # ## Before and after
 #
@@ -254,9 +254,9 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #
 # * *Were these 96 questions lucky?* The p-value says no.
 # * *Was this training lucky?* Perhaps. With two other seeds the sums gained 3 and 7 points, which chance may explain. Three times as many
-#   steps help: in 42 steps the first of these seeds went from 54 % to 72 % (p < 0.001).
-# * *Does it add better, or only start better?* The original model begins with `<reasoning>` in only 29 of 96 answers, and perhaps it adds better
-#   after this tag. So we wrote the tag for it: it got 58 sums right instead of 53. The trained model gets 67. So 5 of the 14 gained sums come
+#   steps help: in 42 steps one of these seeds went from 54 % to 72 % (p < 0.001).
+# * *Does it add better, or only start better?* The original model begins with `<reasoning>` in only 29 of 96 answers. So we put this tag at the
+#   start of every answer of the original model: it got 58 sums right instead of 53. The trained model gets 67. So 5 of the 14 gained sums come
 #   from the better start.
 #
 # So 14 steps teach the format and perhaps sums, and 42 steps taught sums on the one seed that we tried. `CHANGES = {"max_steps": 42}` trains
@@ -306,7 +306,6 @@ print(outcome)
 # | --- | --- | --- |
 # | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | with a Drive: *was another training* | a setting was changed after a finished run | another `RUN_NAME`, such as `"second"` |
-# | after a disconnect: *was another training* | this time a different difficulty level was chosen | set `TASK` to the level of the first run: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
 # | the reward stays flat | in every group all completions got the same total | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
@@ -330,6 +329,15 @@ print(outcome)
 # So the model would learn the format first. Once all
 # completions of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes
 # it count fully.
+# </details>
+#
+# **3. When does the lesson change?** (two minutes). A wrong answer in the format earns 1.5. Is it pushed up or down in a group of eight with five
+# totals of 3.5 and three of 1.5? And in one with two totals of 3.5, one of 1.5 and five of 0?
+#
+# <details><summary>Answer</summary>
+#
+# The means are 2.75 and 1.06. So it is pushed down in the first group and up in the second: the same text, the opposite push. With four totals
+# of 3.5, three of 1.5 and one of 0 the mean is 2.31, so one completion without the format is not enough to lift it.
 # </details>
 #
 # ## Next

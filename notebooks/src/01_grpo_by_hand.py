@@ -144,7 +144,7 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 #
 # A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group. The advantages of
 # a group add up to zero, so some completions gain at the expense of others. And where all rewards are equal, every advantage is
-# exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were wrong. This is the most common
+# exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were wrong. This is a common
 # reason why a GRPO run does not get anywhere.
 # </details>
 #
@@ -223,13 +223,13 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # same weight in the loss, whatever its length. Multiply by the advantage: positive means "push up", negative means "push down". Average over the group.
 # The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
-# If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
-# texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight, which may be negative. A negative weight
-# says: write this less often.
+# If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight texts.
+# GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this less often.
 #
 # **Why does it raise the expected reward, and why subtract the mean?** An example: the right answer has probability $p = 0.2$ and reward 11,
-# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$. What does one sample push, on average?
-# (Chain rule: $\nabla \log p = \nabla p / p$, and $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
+# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$. Which way does one sample push them,
+# and which way do all samples push on average? (By the chain rule $\nabla \log p = \nabla p / p$, and
+# $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
 #
 # | sampled | how often | gradient of its log-probability | push with the rewards 11 and 10 | push with the mean, 10.2, subtracted |
 # | --- | --- | --- | --- | --- |
@@ -237,31 +237,32 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # | the other one | 0.8 | −1.25 ∇p | 10 · −1.25 ∇p = −12.5 ∇p | −0.2 · −1.25 ∇p = 0.25 ∇p |
 # | **average** | | | **∇p** | **∇p** |
 #
-# Both average to ∇p, the direction that we want. Without the mean every sampled answer is pushed up, also the wrong one, ten times over, and only the
-# average over many samples saves us: single pushes scatter with a standard deviation of 27. With the mean subtracted only the difference counts, and it is
-# 1.5. (With the rewards 1 and 0 the mean changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model to predict that
-# mean, the *baseline*. GRPO needs no such model.
+# Both average to ∇p, the direction that we want. A minus sign means that the right answer becomes less likely. So without the mean, each draw of
+# the wrong answer makes the *wrong* answer more likely (−12.5 ∇p). Only the average over many samples comes out right: single pushes scatter
+# around it with a standard deviation of 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With the
+# rewards 1 and 0 the mean changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model to predict that mean, the
+# *baseline*. GRPO needs no such model.
 #
-# **In general** it is one line. Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
+# <details><summary>The proof for every reward, in one line</summary>
+#
+# Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
 # the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
 # reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
-# (The mean of a group of eight contains the completion itself. That makes the average push 7/8 as long, and leaves its direction.)
-# (Here $p$ is that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are
-# choices of GRPO.)
-#
-# **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
-# same beginning add up. So think of the eight texts as a tree, and add up the advantages of all texts that pass a branch. All eight begin with *The*, and their advantages sum to 0. Where the
-# completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the full stop gets +2.31 and the comma +0.95,
-# together the 3.26. (The eighth text leaves the tree at its second word, with −1.37.) Nobody told GRPO which word matters. **The comparison within the group finds it, where the completions part.**
-#
-# <details><summary>And the division by the length?</summary>
-#
-# The loss divides each advantage by $T_i$. Short texts then count more, so even at *The* something is left:
-# `(advantages / mask.sum(dim=1)).sum()` is +0.149. The default loss of the kit averages over all tokens instead, and then it is 0. *Dr. GRPO*,
-# in the first exercise, leaves the division out.
+# The mean of a group of eight contains the completion itself. That makes the average push 7/8 as long, and leaves its direction. Here $p$ is
+# that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are choices of GRPO.
 # </details>
 #
-# The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
+# **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
+# same beginning add up. So think of the eight texts as a tree, and add up the advantages of all texts that pass a branch. All eight begin with
+# *The*, and their advantages sum to 0. Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the
+# full stop gets +2.31 and the comma +0.95. **The comparison within the group finds the words that matter, where the completions part.**
+#
+# **A positive sum is not yet a win.** At one place the probabilities add up to 1, so a branch grows only if it gets more than its *share*: its
+# probability times the sum of the branch above. After *Canberra* the comma has the probability 0.47, so its share of the +3.26 is 1.52. It got
+# less. The last column is this difference. For a branch of one token it is the push on the *logit* of this token, before the division by the
+# length. **Predict:** will the comma become more or less likely? The section *Did it work?* tells.
+#
+# The division by $T_i$ lets short texts count more, so even at *The* something is left (+0.149). The first exercise leaves it out. The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
 
 # %%
@@ -279,17 +280,23 @@ plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
-branches = {"The": "The", trunk: "└─ capital of Australia is", f"{trunk} Sydney": "   ├─ Sydney"}
-branches |= {city: "   └─ Canberra", f"{city}.": "      ├─ .", f"{city},": "      └─ ,"}
-passes = [torch.tensor([text.startswith(part) for text in texts]) for part in branches]
-labels = [f"{name:27}{chosen.sum():2} of 8" for name, chosen in zip(branches.values(), passes)]
-sums = [advantages[chosen].sum().item() for chosen in passes]
-look = {"xmargin": 0.25, "title": "Sum of the advantages of all completions that pass here"}
-figure, axes = plt.subplots(figsize=(6, 2.8), subplot_kw=look)
-bars = axes.barh(range(6), sums, color=["#008A65" if value > 0 else "#C75800" for value in sums])
-axes.bar_label(bars, [f"{value:+.2f}" for value in sums], padding=4)
-axes.set_yticks(range(6), labels, fontfamily="monospace")
-axes.invert_yaxis()
+tree = []
+for parent, branch in [
+    ("", trunk),
+    (trunk, " Sydney"),
+    (trunk, " Canberra"),
+    (city, "."),
+    (city, ","),
+]:
+    above = torch.tensor([text.startswith(parent) for text in texts])
+    passes = torch.tensor([text.startswith(parent + branch) for text in texts])
+    begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, parent + branch))
+    probability = log_probs[passes.nonzero()[0, 0], begin:end].sum().exp().item()
+    push, share = advantages[passes].sum(), probability * advantages[above].sum()
+    tree.append([f"{parent}{branch}", passes.sum().item(), push, probability, share, push - share])
+columns = ["the text begins with", "of 8", "sum", "probability", "share", "more than its share"]
+tree = pandas.DataFrame(tree, columns=columns)
+tree.style.format(precision=2).set_table_styles(left)
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
@@ -339,8 +346,9 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. On average $-d$ is the KL, but for a single token it may be negative. So we add $e^d - 1$. On average
-# this adds 0, so the mean is still the KL, but now no token's value is below 0 (right half of the figure above). TRL also multiplies by
+# $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL. But for a single token $-d$ can be negative, as if moving away
+# earned something. Adding $e^d - 1$, whose average is 0, removes this: no token's value is below 0 (right half of the figure above), and the
+# average is still the KL. TRL also multiplies by
 # $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
@@ -408,7 +416,7 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # * Completions share weights, and many share their first words, so each feels the pushes of the others: +0.32 gives × 1.45, nearly as
 #   much as +1.16. In another batch a bar may even point the wrong way.
 #
-# The printed line counts the tokens whose ratio has left the range from 0.8 to 1.2 in the direction of their advantage. If the same
+# The printed line counts the tokens that have already moved by more than 20 % in the direction that their advantage asks for. If the same
 # eight completions were used for one more step, these would be clipped: the gradient of their gain would be zero.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
@@ -565,8 +573,8 @@ print("The last group:", *texts, sep="\n")
 #
 # <details><summary>What you should see</summary>
 #
-# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. These are the two places where the first group
-# parted: in the tree above the full stop got more than the comma, and here it wins. The model now writes this sentence five times out of six, and wrote it one time in six before.
+# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
+# the texts that began alike parted. The comma had a positive sum in the table of section 4, and lost all the same: it got less than its share. The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%
@@ -601,7 +609,8 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # <details><summary>Answer</summary>
 #
 # `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. For our prompt all
-# eight advantages were divided by the same 0.59, so only the size changes. With many prompts each group is divided by *its own* number:
+# eight advantages were divided by the same 0.59, so only their size changes. Dividing by 24 changes the direction, too: long texts now
+# weigh more than before. With many prompts each group is divided by *its own* number:
 #
 # | rewards of the group | largest advantage, divided | not divided |
 # | --- | --- | --- |

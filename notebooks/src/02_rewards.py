@@ -139,8 +139,8 @@ lab
 #
 # | finding | means | here |
 # | --- | --- | --- |
-# | critical | the trick earns as much as a right answer, always | a completion that lists all answers of the task contains the right one |
-# | warning | it earns a part, or works only sometimes | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
+# | critical | the trick replaces the task, and the model learns the trick instead | a completion that lists all answers of the task contains the right one |
+# | warning | the task is still learned, but less well | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
 #
 # The severity does not say which trick the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
 # details of the same two.)
@@ -199,8 +199,8 @@ for when, group in groups.items():
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# So right answers are pushed down, and rambling is pushed up. (In this first group not yet, because the learning rate begins at 0. The groups
-# of the next steps look like it.) This is **reward hacking**: it did what you scored, not what you wanted.
+# So right answers are pushed down, and rambling is pushed up. (From step 2 on: in step 1 the learning rate is 0, so this very group moves
+# nothing.) This is **reward hacking**: it did what you scored, not what you wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
 # *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
@@ -236,9 +236,9 @@ after_hacking
 #
 # <details><summary>What you should see</summary>
 #
-# In 49 of 84 completions before the training, and in 54 after it. So this model can still add: it writes the right sum at least as often as
-# before. What changed is what it does afterwards: it writes on where the answer belongs. (One run shows that this can happen, not that it
-# always does.)
+# In 49 of 84 completions before the training, and in 54 after it. So this model can still add. (It now writes twice as much, so it also has more
+# chances to write a sum.) What changed is what it does afterwards: it writes on where the answer belongs. One run shows that this can happen,
+# not that it always does.
 # </details>
 
 # %%
@@ -255,7 +255,8 @@ for name in ("before", "after"):
 # %% [markdown]
 # ## Close the loopholes
 #
-# The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
+# The training below uses `correctness`. But first see in code what the repair of `gold_somewhere` looks like, because you will write such rewards
+# yourself. The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
 # bonus for length is dropped, because length is not what you want. `task.format.extract_last` returns the content of the answer
 # tags. You should see that nothing is found any more.
 #
@@ -278,15 +279,15 @@ fixed
 # %% [markdown]
 # ## Will training get a signal?
 #
-# We train next with `rewards`, the three from the section *Rewards, tried and checked*, because `correctness` reads numbers as numbers. A
-# sound reward is not enough: the completions of a group must also differ in it. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
+# A sound reward is not enough. GRPO learns from differences *within* a group: if all completions of a group get the same total, right or
 # wrong, the step teaches nothing. So let the model write some groups first, and look. The cell measures twice: without the solved
 # question in the prompts, and then with it.
 #
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
 # would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
-# columns: *std within groups* is the spread of this reward inside a group (times the weight it is its share in the advantages), and *groups with a signal* counts the groups in which that reward differs. Here
-# most of the signal comes from the format: the right answer differs in few groups. A larger model may know the format without an example.
+# columns. *std within groups* says how much this reward differs inside a group. Multiply it by the weight: the reward with the largest product
+# decides most of the advantage. *groups with a signal* counts the groups in which the reward differs at all. Here most of the signal comes from
+# the format: the right answer differs in few groups. A larger model may know the format without an example.
 
 # %%
 # `gn.train` has changed the LoRA of the model above, so load the model again.
@@ -299,26 +300,23 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The original model, the same prompts and the same number of steps: only the rewards differ from the first training. You should see the
-# reward rise again. This time the held-out measures rise with it. (The curve shows sampled answers, the table greedy ones.)
+# The original model, the same prompts and the same number of steps: only the rewards differ from the first training. They are the three from the
+# section *Rewards, tried and checked*, in which `correctness` reads numbers as numbers. You should see the reward rise again. This time the
+# held-out measures rise with it.
 #
 # **Predict before you run:** which of the three rewards decides the advantages in the first step, in the middle, and at the end? The cell
 # prints how much each differs within a group. Then look at the curve of `correctness`: when does it rise?
 #
 # <details><summary>What you should see</summary>
 #
-# Format and tags rise together: 0.35 + 0.17 = 0.52 against 0.35 for the sum. So in the first step the form decides. In the middle it is
-# 0.26 + 0.08 = 0.34 against 0.52: now the sum decides. In the curve it rises from about step 9 on. In step 16 all
-# totals are 3.5, so every spread is 0, and these prompts have nothing more to teach. The format comes first because only an answer in it
-# can be right: as long as some completions lack it, it decides who is above the mean.
+# Format and tags rise together, so at most they add up: 0.35 + 0.17 = 0.52, against 0.35 for the sum. So in the first step the form decides. In
+# the middle it is at most 0.26 + 0.08 = 0.34 against 0.52: now the sum decides. In the curve it rises from about step 9 on. In step 16 all
+# totals are 3.5, so every spread is 0, and these prompts have nothing more to teach. The format comes first because at first it differs most,
+# and because only an answer in it can be right. At step 8 some completions still lack it, and the sum has the larger spread all the same.
 #
-# Compare the KL in the lines under the two figures, too: the sound training moved farther from the original model than the hacked one. So a
-# small KL does not prove that all is well. (This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md)
-# show how much such a gain varies.)
-#
-# The small print says that this comparison would notice a true change of 26 points, and the comparison of the hacked model one of 10. The test
-# counts only the questions whose grade changed: 62 here and 9 there. The more of them change, the more of that is luck in both directions,
-# and the larger a change must be to stand out.
+# The KL does not tell a hacked training from a sound one: in the lines under the two figures (the mean of the last third of the steps) it is
+# 0.094 for the hacked one and 0.184 for the sound one. This is one run with one seed.
+# [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies.
 # </details>
 
 # %%
@@ -369,8 +367,8 @@ print(f"Held-out answers, without: {comparison.headline}")
 # ## Exercises
 #
 # **1. Would a larger weight have helped?** (five minutes, with pencil and paper). In the first group of the hacked training, six of eight
-# completions contain the right sum, and length earns 4.79 points on average. From which weight $w$ of `gold_somewhere` on is the right answer in its
-# place (2.85 points for its length) above the average of the group? What would you change instead?
+# completions contain the right sum, and length earns 4.79 points on average. The right answer in its place earns 2.85 for its length. How large
+# must the weight $w$ of `gold_somewhere` be, so that it is above the average of the group? What would you change instead?
 #
 # <details><summary>Answer</summary>
 #

@@ -24,8 +24,10 @@
 # | good texts to imitate | supervised fine-tuning |
 # | no texts, but a program that can check one | GRPO |
 #
-# We use labels all the same, because they are easy to count: you see which of them GRPO learns and which it loses. The model also writes a
-# short reason before each label. Nothing here rewards a *good* reason.
+# With this file, GRPO would be the right tool for another wish: *write a reply of at most 30 words that names the thing, and apologises if the
+# remark is negative*. A program can check all of it, and nobody has written the replies. We use labels all the same, because they are easy to
+# count: you see which of them GRPO learns and which it does not. The model also writes a short reason before each label. Nothing here rewards a
+# *good* reason.
 #
 # About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -78,7 +80,7 @@ print(*lines[:3], "...", *lines[-5:], sep="\n")
 # %% [markdown]
 # ## First attempt
 #
-# You should see two errors. Each says what to write. The kit does not guess which column is which, and it asks you what to do
+# You should see two errors. Each message says what to write instead. The kit does not guess which column is which, and it asks you what to do
 # when one question has two different answers.
 
 # %%
@@ -128,7 +130,7 @@ task
 # the form and says nothing about the mood, so its weight is small.
 #
 # **Predict before you run:** which three kinds of completions earn the point of the first reward without choosing one mood? (The check
-# lists them. That `short_reason` follows neither answers nor format is as it should be.)
+# lists them. `short_reason` should follow neither answers nor format: it is about length only.)
 
 
 # %%
@@ -177,10 +179,13 @@ report
 # The second table counts the right answers by mood. It matters, because GRPO makes more frequent only what the model already samples: a group
 # in which nobody answers *neutral* cannot teach *neutral*.
 #
-# For the small model you should see *signal*. Of the sampled answers 22 % are right, of the greedy ones 68 %: in sampling, an unlikely token
-# is picked now and then, and nearly half of the samples have no answer that can be read. So the model is sometimes right, but not reliably. This
-# is what training can improve. The verdict looks at all groups together. The table by mood is the warning: of 48 sampled answers to *neutral*
-# remarks 2 are right, and in 4 of the 6 groups there is none.
+# <details><summary>What you should see</summary>
+#
+# *Signal*. Sampled, 22 % of the answers are right; greedily, 68 %. Two reasons: sampling sometimes picks an unlikely token, and 46 % of the
+# samples have no answer that can be read. So the model is sometimes right, but not reliably. This is what training can improve. The verdict
+# looks at all groups together. The table by mood is the warning: of 48 sampled answers to *neutral* remarks 2 are right, and in 4 of the 6
+# groups there is none.
+# </details>
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=60)
@@ -221,7 +226,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
 # accuracy clearly above it shows by itself that the model reads the remarks. The column *how sure* says whether the *training* improved
-# anything. (The baseline is 36 % here and was 43 % above: a third of the held-out remarks are neutral. This is also why 68 % became 45 %.)
+# anything. The held-out part has more *neutral* remarks (15 of 42; above, 6 of 60). So its baseline is lower (36 %), and so is the model's start.
 #
 # The first line of the output is the competitor that the beginning of this notebook recommends: a few lines that count which words came with
 # which mood. **Predict before you run:** will our trained model beat it?
@@ -289,25 +294,26 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # %% [markdown]
 # ## Why it fails
 #
-# The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
+# The run has kept every completion of the training with its advantage, so you can look for the reason. Four tables:
 #
 # 1. the right answers to each mood, counted in the first, middle and last third of the steps,
 # 2. in how many groups at least one of the eight answers was right,
 # 3. the sum of the advantages of each answer, by the mood of the remark. Each row adds up to 0: what one answer gains, others lose.
+# 4. how often each label was given, and how much of the push it got, over all remarks.
 #
 # **Predict before you run:** nobody rewards the answer *negative* to a neutral remark. Can its advantages add up to more than zero all the same?
-# And over all remarks, which label is pushed up least?
 #
 # <details><summary>What you should see</summary>
 #
-# Yes, a little: to neutral remarks, the answers *negative* add up to +2.0. They are wrong, but they are in the format, and most of the other
+# Yes. For neutral remarks, the advantages of the answer *negative* add up to +2.0. They are wrong, but they are in the format, and most of the other
 # completions of their groups have no label at all (−19.5). An advantage compares a completion with its group, not with the truth.
 # **A group without a right answer cannot teach the label. It can still push a wrong one up.**
 #
-# *Neutral* is lost: 9 of 48 answers are right in the first third, 1 of 40 in the last. But in its own groups it was pushed up (+18.0). What
-# happened? Only 7 of its 15 groups had a right answer, a few more than the 4 predicted. And all remarks share one LoRA, in which the three labels
-# compete for the same place. Add up each column: over all remarks, *negative* was pushed up by 79.5, *positive* by 51.6 and *neutral* by 7.5.
-# The label with the smallest push loses. (The sums do not prove that this is the only reason. Exercise 2 gives *neutral* more rows.)
+# *Neutral* is not learned: 9 of 48 answers are right in the first third, 1 of 40 in the last. In its own groups it was pushed up (+18.0), but
+# only 7 of the 15 had a right answer, a few more than the 4 predicted. And all remarks share one LoRA, in which the three labels compete for the
+# same place. There a label grows only if it gets more than its share of the push (like the comma in [GRPO by hand](01_grpo_by_hand.ipynb)). The
+# last table compares: TODO
+# One run does not prove that this is the only reason. Exercise 2 gives *neutral* more rows.
 # </details>
 
 # %%
@@ -324,12 +330,18 @@ display(of_all.unstack().rename_axis(columns="right answers"))
 
 has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
 first_of_group = tried.drop_duplicates(["step", "prompt"])["mood"]
-display(pandas.crosstab(first_of_group, has_right.rename("a right answer in the group")))
+has_right = has_right.map({True: "at least one", False: "none"}).rename(
+    "right answers in the group"
+)
+display(pandas.crosstab(first_of_group, has_right))
 
 given = tried["completion"].map(task.format.extract_last)
 tried["given"] = given.where(given.isin(labels), "no label")
 pushes = tried.pivot_table("advantage", "mood", "given", aggfunc="sum", fill_value=0)
 display(pushes.round(1).rename_axis(columns="sum of the advantages"))
+by_label = tried[tried["given"] != "no label"].groupby("given")["advantage"].agg(["count", "sum"])
+shares = (by_label / by_label.sum()).map("{:.0%}".format)
+display(shares.set_axis(["share of the labels given", "share of the push"], axis="columns"))
 
 # %% [markdown]
 # ## Did it work?
@@ -392,8 +404,11 @@ print(run.outcome(comparison))
 # <details><summary>How</summary>
 #
 # The data: in `words`, keep the first three phrases of each mood, so that a third of the groups can teach *neutral*. The steps:
-# `CHANGES = {"max_steps": 36, "per_device_train_batch_size": 32}`. We changed both at once and got 27 of 27 right. With other held-out remarks,
-# compare with their own *before*.
+# `CHANGES = {"max_steps": 36, "per_device_train_batch_size": 32}`. With other held-out remarks, compare with their own *before*.
+#
+# Count the groups that can teach. Now 15 groups are neutral, and 29 % of them, so 4, have a right answer. In 36 steps there are 22, and 6 with a
+# right answer. With a third of the rows there are 32, and 9; and the other two labels push less against it. So bet on the data. We have only
+# changed both at once (27 of 27 right), so our run does not decide it: train both and tell.
 # </details>
 #
 # ## Next
