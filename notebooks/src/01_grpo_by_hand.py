@@ -215,13 +215,12 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 #
 # *sample → advantage → log-probability → **loss** → clipping and KL → step → check → repeat*
 #
-# An optimizer makes a number smaller. So we need a number that gets smaller when good completions become more likely:
-#
+# An optimizer makes a number smaller. So we need one that gets smaller when good completions become more likely:
 # $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
 #
-# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion has the
-# same weight in the loss, whatever its length. Multiply by the advantage: positive means "push up", negative means "push down". Average over the group.
-# The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
+# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion has the same weight,
+# whatever its length. Multiply by the advantage: positive means "push up", negative "push down". Average over the group. The minus sign is there
+# because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight texts.
 # GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this less often.
