@@ -254,7 +254,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
 # same beginning add up. So think of the eight texts as a tree, and add up the advantages of all texts that pass a branch. All eight begin with
 # *The*, and their advantages sum to 0. Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the
-# full stop gets +2.31 and the comma +0.95. **The comparison within the group finds the words that matter, where the completions part.**
+# full stop gets +2.31 and the comma +0.95. (One text, with −1.37, leaves the tree at its second word.) **The comparison within the group finds the words that matter, where the completions part.**
 #
 # **A positive sum is not yet a win.** At one place the probabilities add up to 1, so a branch grows only if it gets more than its *share*: its
 # probability times the sum of the branch above. After *Canberra* the comma has the probability 0.47, so its share of the +3.26 is 1.52. It got
@@ -279,23 +279,17 @@ plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
+parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
 tree = []
-for parent, branch in [
-    ("", trunk),
-    (trunk, " Sydney"),
-    (trunk, " Canberra"),
-    (city, "."),
-    (city, ","),
-]:
+for branch, parent in parents.items():
     above = torch.tensor([text.startswith(parent) for text in texts])
-    passes = torch.tensor([text.startswith(parent + branch) for text in texts])
-    begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, parent + branch))
+    passes = torch.tensor([text.startswith(branch) for text in texts])
+    begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, branch))
     probability = log_probs[passes.nonzero()[0, 0], begin:end].sum().exp().item()
     push, share = advantages[passes].sum(), probability * advantages[above].sum()
-    tree.append([f"{parent}{branch}", passes.sum().item(), push, probability, share, push - share])
+    tree.append([branch, passes.sum().item(), push, probability, share, push - share])
 columns = ["the text begins with", "of 8", "sum", "probability", "share", "more than its share"]
-tree = pandas.DataFrame(tree, columns=columns)
-tree.style.format(precision=2).set_table_styles(left)
+pandas.DataFrame(tree, columns=columns).style.format(precision=2).set_table_styles(left)
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
