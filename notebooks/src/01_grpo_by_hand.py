@@ -601,9 +601,8 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # <details><summary>Answer</summary>
 #
-# `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. For our prompt all
-# eight advantages were divided by the same 0.59, so only their size changes. Dividing by 24 changes the direction, too: long texts now
-# weigh more than before. With many prompts each group is divided by *its own* number:
+# `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. Dividing by 24 makes long
+# texts weigh more. All eight advantages were divided by the same 0.59; with many prompts each group is divided by *its own* number:
 #
 # | rewards of the group | largest advantage, divided | not divided |
 # | --- | --- | --- |
