@@ -126,11 +126,12 @@ def estimate_parts(
         bytes_per_number: For numbers that are not quantized: 2, or 4 for float32.
         prompt_tokens: Tokens of the longest prompt.
     """
-    # 4-bit loading packs only the linear layers.
-    bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
-    others = sizes.parameters - sizes.linear_weights
-    weights = sizes.linear_weights * bytes_of_linear + others * bytes_per_number
-    explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_of_linear:.0f} bit"
+    weights = sizes.parameters * bytes_per_number
+    explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_per_number} bit"
+    if settings.load_in_4bit:
+        # 4-bit loading packs only the linear layers.
+        weights -= sizes.linear_weights * (bytes_per_number - _BYTES_IN_4_BIT)
+        explanation += f", except {sizes.linear_weights / 1e6:,.0f} million in 4 bit"
     yield MemoryPart("weights", weights, explanation)
     # PEFT keeps the LoRA in float32, also over weights in 16 bit.
     lora = settings.lora_rank * sizes.lora_weights_per_rank

@@ -95,6 +95,12 @@ def test_plan_for_a_cpu_counts_all_prompts_of_a_generation_in_each_pass() -> Non
     assert parts["activations"].explanation.startswith(f"{tokens:,} tokens in 30 layers")
 
 
+def test_plan_in_4_bit_counts_only_the_packed_weights_as_4_bit() -> None:
+    (weights, *_) = plan_on(GPUS["t4"], gn.preset("t4")).memory_parts
+    assert weights.explanation == "1,544 million in 16 bit, except 1,310 million in 4 bit"
+    assert weights.gb == pytest.approx(1.310 * 0.516 + 0.234 * 2, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("machine", "optim", "bytes_per_weight"),
     [
