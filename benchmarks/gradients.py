@@ -19,7 +19,7 @@ import numpy
 
 import grpo_nb as gn
 from grpo_nb.core.palette import INK
-from grpo_nb.core.tables import Part, Shown
+from grpo_nb.core.tables import Part, ReprMixin
 from grpo_nb.runs.figure import COLOURS, figure_html
 
 DIGITS = tuple("0123456789")
@@ -31,7 +31,7 @@ GRID = "#80808040"
 
 
 @dataclass(frozen=True, repr=False)
-class Picture(Shown):
+class Picture(ReprMixin):
     """A figure with its message in words."""
 
     figure: Any

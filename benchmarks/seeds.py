@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from scipy.stats import permutation_test, trim_mean
 
 from grpo_nb.core.palette import INK
-from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.core.tables import Part, ReprMixin, Table, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.figure import COLOURS, figure_html
 from grpo_nb.runs.rows import mean, metric_values
@@ -91,7 +91,7 @@ class Difference:
 
 
 @dataclass(frozen=True, repr=False)
-class SeedScores(Shown):
+class SeedScores(ReprMixin):
     """Scores of several groups of runs, by seed. Shows itself as a figure and a table.
 
     Means are interquartile means (IQM): the mean of the middle half, which one lucky or collapsed seed

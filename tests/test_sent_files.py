@@ -138,7 +138,7 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(
     (run.path / name).symlink_to(tmp_path / "mine")
     with pytest.raises(
         ValueError,
-        match=rf"'{name}' leads out of the folder .* replace the link by what it points to",
+        match=rf"'{name}' leads out of the folder .* Replace the link with a copy of its target",
     ):
         gn.open_run(run.path)
     listed = gn.runs.list(run.path.parent)

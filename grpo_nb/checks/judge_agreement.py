@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.report import KINDS, Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
-from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
+from grpo_nb.core.tables import Part, ReprMixin, Table, as_written, bold
 from grpo_nb.core.words import as_score
 from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
@@ -54,7 +54,7 @@ REPLACEMENTS = ("empty", "off topic")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Agreement(Shown):
+class Agreement(ReprMixin):
     """Result of `agreement`: how well a judge agrees with a person, and which changes fool it."""
 
     verdict: JudgeVerdict

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import mean_with_interval, share_interval
-from grpo_nb.core.tables import Part, Shown, Table, bold, code
+from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import GeneratedCompletion, as_scored
 from grpo_nb.models.load_record import require_same_settings
@@ -79,7 +79,7 @@ One group in four then teaches something.
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Baseline(Shown):
+class Baseline(ReprMixin):
     """Groups sampled before training, with the verdict and advice. Made by `baseline`."""
 
     scores: Scores
@@ -311,7 +311,7 @@ def baseline(
     >>> before.verdict in ("signal", "weak signal", "format only", "no signal")
     True
     """
-    require(
+    require_types(
         "gn.baseline(model, tokenizer, task, rewards, settings)",
         model=model,
         tokenizer=tokenizer,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
+from grpo_nb.core.tables import Part, ReprMixin, Table, as_written, bold
 from grpo_nb.core.words import shorten
 
 Severity = Literal["critical", "warning"]
@@ -178,7 +178,7 @@ KINDS: dict[str, Kind] = {
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Finding(Shown):
+class Finding(ReprMixin):
     """One fault of a reward, with the shortest completion that shows the fault."""
 
     severity: Severity
@@ -230,7 +230,7 @@ class RewardProblem(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RewardReport(Shown):
+class RewardReport(ReprMixin):
     """Result of `check_rewards`.
 
     Shows itself as the verdict, the role of each reward, and the findings.

@@ -149,7 +149,7 @@ _REASONS = {
 #: With these arguments, building or ending a trainer creates a repository or a Space on the Hub,
 #: and fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
 #: transformers 5.17, `Trainer.init_hf_repo` and the callback of trackio).
-PUBLISHING = frozenset(
+HUB_ARGUMENTS = frozenset(
     """
     push_to_hub push_to_hub_model_id push_to_hub_organization push_to_hub_token hub_model_id
     hub_strategy hub_token hub_private_repo hub_always_push hub_revision log_completions_hub_repo
@@ -161,8 +161,8 @@ _NO_PUBLISHING = (
     'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")'
 )
 
-# The same with a single name as key, and with the arguments that publish.
-_REASON_OF_NAME = dict.fromkeys(PUBLISHING, _NO_PUBLISHING)
+# The reason for each single name, also for the arguments of the Hub.
+_REASON_OF_NAME = dict.fromkeys(HUB_ARGUMENTS, _NO_PUBLISHING)
 for _names, _reason in _REASONS.items():
     _REASON_OF_NAME |= dict.fromkeys(_names.split(), _reason)
 
@@ -181,8 +181,8 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
         setting_names: Names that settings have.
 
     Raises:
-        ValueError: Names are unknown, do nothing or repeat a setting; says for each why it cannot
-            be used, and what to write instead.
+        ValueError: Names are unknown, do nothing or repeat a setting. The message shows for each
+            name why it cannot be used, and what to write instead.
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """

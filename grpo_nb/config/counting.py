@@ -28,17 +28,20 @@ def answer(request: dict[str, str]) -> dict[str, Any]:
 
 
 def count_sizes(model: Any) -> dict[str, Any]:
-    """Return the fields of `Sizes`, without the LoRA. 4-bit weights count as if unpacked."""
+    """Return the fields of `ModelSizes` as a dict.
+
+    A LoRA that the model already has is not counted, and 4-bit weights count as if unpacked.
+    """
     import torch
 
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
     linear_weights = 0
-    linear_widths = 0
+    lora_weights_per_rank = 0
     for path, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and module is not head and "lora_" not in path:
             linear_weights += module.in_features * module.out_features
-            linear_widths += module.in_features + module.out_features
+            lora_weights_per_rank += module.in_features + module.out_features
     parameters = 0
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
@@ -58,5 +61,5 @@ def count_sizes(model: Any) -> dict[str, Any]:
         "query_width": heads * head_width,
         "vocabulary": config.vocab_size,
         "linear_weights": linear_weights,
-        "linear_widths": linear_widths,
+        "lora_weights_per_rank": lora_weights_per_rank,
     }

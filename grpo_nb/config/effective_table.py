@@ -11,10 +11,11 @@ from typing import Any
 
 from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Shown, Table, bold, code
+from grpo_nb.core.tables import ReprMixin, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
-# The kit sets these for the bookkeeping of a run. A user cannot set them.
+# The kit sets the first two for the bookkeeping of a run. `hub_token` is a secret, and the table is
+# stored in run.json.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
 _SHOWN_ELSEWHERE = {"bf16", "fp16", "use_vllm"}
@@ -26,8 +27,8 @@ _WHY_CHANGED = {
     "optim": "The optimizer that was asked for has no code for a CPU, or is slower over a LoRA's "
     "many small tensors. Unsloth takes fused AdamW instead, with states in float32.",
     "top_k": "0 and -1 both mean no limit; vLLM writes -1.",
-    "scale_rewards": "The Dr. GRPO paper (arXiv:2503.20783) does not divide advantages by the "
-    'standard deviation of their group; True is TRL\'s older word for "group".',
+    "scale_rewards": 'TRL writes True as "group" and False as "none". The Dr. GRPO paper '
+    "(arXiv:2503.20783) does not divide advantages by the standard deviation of their group.",
     "mask_truncated_completions": "The DAPO paper (arXiv:2503.14476) leaves truncated completions "
     "out of the loss.",
     "epsilon_high": "From the paper of this loss: DAPO 0.28 (arXiv:2503.14476), CISPO 5.0 "
@@ -38,8 +39,8 @@ _WHY_CHANGED = {
 
 
 @dataclass(frozen=True)
-class Effect:
-    """One row: the value that was asked for, the value that will run, and the reason."""
+class ChangedSetting:
+    """Row of a setting: the value that was asked for, the value that will run, and the reason."""
 
     asked: Any
     runs: Any
@@ -47,10 +48,10 @@ class Effect:
 
 
 @dataclass(frozen=True, repr=False)
-class EffectiveSettings(Shown):
+class EffectiveSettings(ReprMixin):
     """The table "you asked / will run / why"."""
 
-    changed: Mapping[str, Effect]
+    changed: Mapping[str, ChangedSetting]
     """Rows by name. A setting that runs as asked has no row."""
     arguments: Mapping[str, Any]
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
@@ -119,13 +120,14 @@ def compare_configurations(
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
+        # Of these arguments, the table shows those with another value than the one asked for.
         asked = _plain(written.get(name, default))
         # transformers makes a list of `report_to="wandb"`.
         runs_as_asked = value in (asked, [asked])
         if name not in _SHOWN_ELSEWHERE and not runs_as_asked:
             who = "TRL or transformers" if is_as_in_trl else "Unsloth"
             why = _WHY_CHANGED.get(name, f"Changed by {who}.")
-            changed[name] = Effect(written.get(name, "not set"), value, why)
+            changed[name] = ChangedSetting(written.get(name, "not set"), value, why)
     return EffectiveSettings(changed, arguments)
 
 

@@ -1,6 +1,6 @@
 """Decide which dtype a run computes in, and whether vLLM can generate, on the hardware here.
 
-The first of these that gives a dtype decides.
+The dtype comes from the first of these sources that gives one.
 
 - On a CPU: 1. the loaded model; 2. `Settings.dtype` (float16 becomes float32); 3. UNSLOTH_CPU_BF16;
   4. float32, with or without bfloat16 instructions, so that a run gives the same numbers on every
@@ -30,7 +30,7 @@ class ComputeDtype:
 
     name: str
     """`float32`, `bfloat16` or `float16`."""
-    why: str
+    reason: str
 
 
 def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> ComputeDtype:
@@ -47,8 +47,8 @@ def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Com
         return _compute_dtype_on_cpu(settings, model)
     if settings.dtype != "auto":
         return ComputeDtype(settings.dtype, "As set.")
-    why = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
-    return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", why)
+    reason = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
+    return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", reason)
 
 
 def _compute_dtype_on_cpu(settings: Settings, model: Any) -> ComputeDtype:
@@ -56,8 +56,8 @@ def _compute_dtype_on_cpu(settings: Settings, model: Any) -> ComputeDtype:
     if model is not None:
         return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
     if settings.dtype == "float16":
-        why = "A CPU computes float16 slowly, and its gradients would vanish."
-        return ComputeDtype("float32", why)
+        reason = "A CPU computes float16 slowly, and its gradients would vanish."
+        return ComputeDtype("float32", reason)
     if settings.dtype != "auto":
         return ComputeDtype(settings.dtype, "As set.")
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).

@@ -19,10 +19,10 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 
 #: Python with torch, unsloth, transformers, trl, a tokenizer and a task, measured with the pins.
-CPU_BASE = 0.72e9
+CPU_BASE_BYTES = 0.72e9
 _BYTES_IN_4_BIT = (4 + 0.127) / 8
 # CUDA context and fragmentation: a margin, not a measurement.
-_GPU_RESERVE = 1.07e9
+_GPU_RESERVE_BYTES = 1.07e9
 # What a layer keeps of each token for the backward pass, after Korthikanti et al.
 # (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. Hidden widths: two norms, inputs
 # and outputs of attention, residuals. MLP widths: gate, its activation, up, their product.
@@ -43,13 +43,13 @@ _UNSLOTH_BYTES_PER_NUMBER = 16
 _UNSLOTH_LEAST_CHUNKS = 4
 
 #: Sizes of the models of the presets, so that a plan for them needs no download.
-PUBLISHED: Mapping[str, Mapping] = json.loads(
-    Path(__file__).with_name("published.json").read_text("utf-8")
+PRESET_MODEL_SIZES: Mapping[str, Mapping] = json.loads(
+    Path(__file__).with_name("preset_model_sizes.json").read_text("utf-8")
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class ModelSizes:
     """Sizes of a model that its memory depends on."""
 
     parameters: int
@@ -62,9 +62,9 @@ class Sizes:
     """Queries of all heads together."""
     vocabulary: int
     linear_weights: int
-    """Weights of the decoder's linear layers, which 4-bit loading packs."""
-    linear_widths: int
-    """Inputs and outputs of these layers together. A LoRA has `rank` weights for each
+    """Weights of the linear layers that 4-bit loading packs: all but the output layer."""
+    lora_weights_per_rank: int
+    """Sum of in_features + out_features over these layers. A LoRA has `rank` times as many weights
     (arXiv:2106.09685)."""
 
 
@@ -73,25 +73,24 @@ class MemoryPart:
     """One part of a run's memory, such as the weights."""
 
     name: str
-    size: float
-    """Bytes."""
+    bytes_needed: float
     explanation: str
-    """Reason for the number."""
+    """Numbers that `bytes_needed` was computed from, or its source."""
     phase: Literal["always", "generation", "training"] = "always"
     """Phase that needs the part: the peak is that of the larger phase."""
 
     @property
     def gb(self) -> float:
-        """Size in GB."""
-        return self.size / 1e9
+        """Memory in GB."""
+        return self.bytes_needed / 1e9
 
 
 @functools.cache
-def sizes_of(name: str) -> Sizes:
+def sizes_of(name: str) -> ModelSizes:
     """Return the sizes of a model.
 
     Args:
-        name: A model in `PUBLISHED`, a folder, or a Hub id, whose config.json is downloaded.
+        name: A model of a preset, a folder, or a Hub id, whose config.json is downloaded.
 
     Raises:
         ValueError: The model has no configuration that can be read.
@@ -99,11 +98,11 @@ def sizes_of(name: str) -> Sizes:
     >>> sizes_of("SmolLM2-135M-Instruct").layers
     30
     """
-    if name in PUBLISHED:
-        return Sizes(**PUBLISHED[name])
+    if name in PRESET_MODEL_SIZES:
+        return ModelSizes(**PRESET_MODEL_SIZES[name])
     script = Path(__file__).with_name("counting.py")
     try:
-        return Sizes(**run_script(script, {"model": os.path.expanduser(name)}))
+        return ModelSizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
         # The message of an error can have more lines, with general advice.
         errors = [line for line in error.lines if re.match(r"[\w.]+Error: ", line)]
@@ -113,7 +112,7 @@ def sizes_of(name: str) -> Sizes:
 
 def estimate_parts(
     settings: Settings,
-    sizes: Sizes,
+    sizes: ModelSizes,
     gpu: Gpu | None,
     bytes_per_number: int,
     prompt_tokens: int,
@@ -127,14 +126,15 @@ def estimate_parts(
         bytes_per_number: For numbers that are not quantized: 2, or 4 for float32.
         prompt_tokens: Tokens of the longest prompt.
     """
-    # 4-bit loading packs only the linear layers.
-    bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
-    others = sizes.parameters - sizes.linear_weights
-    weights = sizes.linear_weights * bytes_of_linear + others * bytes_per_number
-    explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_of_linear:.0f} bit"
+    weights = sizes.parameters * bytes_per_number
+    explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_per_number} bit"
+    if settings.load_in_4bit:
+        # 4-bit loading packs only the linear layers.
+        weights -= sizes.linear_weights * (bytes_per_number - _BYTES_IN_4_BIT)
+        explanation += f", except {sizes.linear_weights / 1e6:,.0f} million in 4 bit"
     yield MemoryPart("weights", weights, explanation)
     # PEFT keeps the LoRA in float32, also over weights in 16 bit.
-    lora = settings.lora_rank * sizes.linear_widths
+    lora = settings.lora_rank * sizes.lora_weights_per_rank
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
     yield MemoryPart("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
@@ -144,9 +144,13 @@ def estimate_parts(
     else:
         yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
-        yield MemoryPart("Python and libraries", CPU_BASE, "measured with the pinned versions")
+        yield MemoryPart(
+            "Python and libraries", CPU_BASE_BYTES, "measured with the pinned versions"
+        )
     else:
-        yield MemoryPart("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
+        yield MemoryPart(
+            "CUDA and fragmentation", _GPU_RESERVE_BYTES, "a margin, not a measurement"
+        )
     if gpu is not None and settings.fast_inference:
         share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         explanation = (
@@ -182,7 +186,11 @@ def estimate_parts(
 
 
 def _parts_of_training_pass(
-    settings: Settings, sizes: Sizes, gpu: Gpu | None, bytes_per_number: int, prompt_tokens: int
+    settings: Settings,
+    sizes: ModelSizes,
+    gpu: Gpu | None,
+    bytes_per_number: int,
+    prompt_tokens: int,
 ) -> Iterator[MemoryPart]:
     """Estimate what one forward and backward pass keeps.
 
@@ -209,8 +217,8 @@ def _parts_of_training_pass(
         # Unsloth's checkpointing recomputes one layer at a time.
         layers = 1
         kept = "one layer at a time (checkpointing)"
-        # Unsloth computes at least one row at a time, and the vocabulary in 4 x micro_batch chunks.
-        # So a smaller micro-batch needs more memory for the logits.
+        # At least one row is computed at a time. Unsloth splits the logits of this row into
+        # 4 x micro_batch chunks and holds one of them, so a smaller micro-batch has larger chunks.
         logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
         numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden_width)
         logits = numbers * _UNSLOTH_BYTES_PER_NUMBER

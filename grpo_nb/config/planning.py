@@ -13,18 +13,18 @@ from typing import Any
 
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
-from grpo_nb.config.memory import CPU_BASE, MemoryPart, Sizes, estimate_parts, sizes_of
+from grpo_nb.config.memory import CPU_BASE_BYTES, MemoryPart, ModelSizes, estimate_parts, sizes_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import line_to_write, savings
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
-from grpo_nb.core.tables import Shown, Table, bold
+from grpo_nb.core.tables import ReprMixin, Table, bold
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(Shown):
+class Plan(ReprMixin):
     """Memory that a run needs, and memory that the machine has for it."""
 
     settings: Settings
@@ -37,7 +37,7 @@ class Plan(Shown):
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
-    sizes: Sizes
+    sizes: ModelSizes
     """Sizes of the model."""
     why_not_vllm: str | None = None
     """Reason why vLLM does not generate although it was asked for; None otherwise."""
@@ -61,7 +61,7 @@ class Plan(Shown):
 
     @property
     def fits(self) -> bool:
-        """True if the memory is enough, and vLLM's share of it holds the weights."""
+        """True if the memory is enough, and vLLM's share of the GPU holds the weights."""
         return self._vllm_holds_weights and self.peak_gb <= self.available_gb
 
     @property
@@ -106,8 +106,8 @@ class Plan(Shown):
             advice = f"What fits: {line_to_write(changes)}"
         if not self._vllm_holds_weights:
             advice = (
-                f"vLLM's share of it (gpu_memory_utilization), {self._vllm_share_gb:.1f} GB, is "
-                f"too small for the weights, {self._weights_gb:.1f} GB. {advice}"
+                f"vLLM's share of the GPU (gpu_memory_utilization), {self._vllm_share_gb:.1f} GB, "
+                f"is too small for the weights, {self._weights_gb:.1f} GB. {advice}"
             )
         return f"This run needs {need}; {free}. {advice}"
 
@@ -115,13 +115,14 @@ class Plan(Shown):
         """Return the changes with which the run fits; empty if no smaller settings fit."""
         changes: dict[str, Any] = {}
         plan = self
-        # Each saving can be made only finitely often, so the loop ends.
+        # Each saving can be repeated only a few times, so the loop ends.
         while not plan.fits:
-            is_gpu = plan.gpu is not None
-            for saving in savings(plan.settings, is_gpu=is_gpu, dtype=plan.dtype.name):
+            is_on_gpu = plan.gpu is not None
+            for saving in savings(plan.settings, is_on_gpu=is_on_gpu, dtype=plan.dtype.name):
                 smaller_settings = plan.settings.replace(**saving.change)
                 smaller = dataclasses.replace(plan, settings=smaller_settings)
-                # Without vLLM, whose share was too small, the peak can stay the same.
+                # If vLLM's share is too small for the weights, the plan can fit without vLLM and
+                # have the same peak.
                 if smaller.fits or smaller.peak_gb < plan.peak_gb:
                     break
             else:
@@ -131,6 +132,7 @@ class Plan(Shown):
         return changes
 
     def _parts(self) -> Iterable[str | Table]:
+        """Yield the parts of the shown plan: the verdict and the table."""
         yield f"Plan for {self.settings.model}. {self._verdict()}"
         rows = [*self._rows_of_run(), *self._rows_of_memory()]
         yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
@@ -149,7 +151,7 @@ class Plan(Shown):
                 settings.batch_size,
                 f"{passes}, in groups of {settings.num_generations}",
             ),
-            ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"),
+            ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.reason}"),
             ("sampling", engine, why_engine),
         ]
 
@@ -191,7 +193,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     """
     example = "gn.plan(settings, task, model=model, tokenizer=tokenizer)"
     optional = ("task", "model", "tokenizer")
-    require(
+    require_types(
         example, optional=optional, settings=settings, task=task, model=model, tokenizer=tokenizer
     )
     gpu = find_gpu()
@@ -200,7 +202,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
         # Training drops longer prompts.
         longest = max(task.prompt_lengths(task.train, tokenizer))
         prompt_tokens = min(longest, prompt_tokens)
-    sizes = sizes_of(settings.model) if model is None else Sizes(**count_sizes(model))
+    sizes = sizes_of(settings.model) if model is None else ModelSizes(**count_sizes(model))
     why_not_vllm = None
     if settings.fast_inference and not has_vllm_engine(model):
         why_not_vllm = vllm_obstacle(settings, gpu)
@@ -227,7 +229,7 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
         import psutil
 
         # The plan counts Python and its libraries, and those that are loaded already are not free.
-        held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE)
+        held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE_BYTES)
         return free_memory_bytes() + held_by_python + held_by_model
     whole = gpu.memory_gib * 2**30
     # An engine does not report how much of its memory it could give back.

@@ -99,7 +99,7 @@ class Settings:
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
     warmup_steps: NonNegativeInt | _BelowOne = 4
-    """Adam's first steps are as large as the learning rate allows, whatever the gradient, so the
+    """Adam's first steps have the full size of the learning rate, however small the gradient. The
     warm-up keeps them small. Four for any `max_steps`, so that a trial of two steps equals the
     start of the real run. A number below 1, as in the presets of GPUs, is a share of
     `max_steps`."""
@@ -144,11 +144,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         arguments.check_names({"extra": self.extra}, _setting_names())
-        # The size of a generation is computed from it. None is TRL's default.
+        # `generation_batch_size` is computed from this argument. None is TRL's default.
         steps = self.extra.get("steps_per_generation")
         if steps is not None:
             require_number("steps_per_generation", steps, 1)
-        # TRL refuses it too, but Unsloth on a GPU changes the batch size by itself.
+        # TRL refuses split groups too, but Unsloth on a GPU changes the batch size by itself.
         group = self.num_generations
         if self.generation_batch_size % group:
             size = math.ceil(self.per_device_train_batch_size / group) * group

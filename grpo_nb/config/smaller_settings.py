@@ -24,16 +24,18 @@ _SAMPLING_LINE = ", in _?generate\n"
 class Saving(NamedTuple):
     """A change to the settings that saves memory."""
 
-    why: str
+    reason: str
     change: dict[str, Any]
 
 
-def savings(settings: Settings, *, is_gpu: bool, dtype: str, phase: str = "") -> Iterator[Saving]:
+def savings(
+    settings: Settings, *, is_on_gpu: bool, dtype: str, phase: str = ""
+) -> Iterator[Saving]:
     """Yield the changes that save memory, in the order in which to try them.
 
     Args:
         settings: Settings of the run.
-        is_gpu: True if the run is on a GPU.
+        is_on_gpu: True if the run is on a GPU.
         dtype: Dtype of the run, from `compute_dtype`.
         phase: `loading`, `generation` or `training`: leave out changes that do not help there.
     """
@@ -42,8 +44,8 @@ def savings(settings: Settings, *, is_gpu: bool, dtype: str, phase: str = "") ->
     # split a group.
     can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
+        # The loss bnpo divides by the tokens of each pass.
         yield Saving(
-            # The loss bnpo divides by the tokens of each pass.
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',
             {
@@ -52,20 +54,20 @@ def savings(settings: Settings, *, is_gpu: bool, dtype: str, phase: str = "") ->
             },
         )
     # In standby vLLM gives its share back while gradients are computed.
-    vllm_takes_memory = is_gpu and settings.fast_inference and phase != "training"
+    vllm_takes_memory = is_on_gpu and settings.fast_inference and phase != "training"
     share = settings.gpu_memory_utilization
     if vllm_takes_memory and share > _LEAST_SHARE_OF_VLLM:
         yield Saving(
             "vLLM takes its share at once, and the remaining memory is too little for the rest.",
             {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
         )
-    if is_gpu and not settings.load_in_4bit and phase != "generation":
+    if is_on_gpu and not settings.load_in_4bit and phase != "generation":
         yield Saving(
             "In 4 bit the weights need about a third of the memory.",
             {"load_in_4bit": True},
         )
     # grpo_nb.cpu copies the weights only in float32.
-    is_float32_on_cpu = not is_gpu and dtype == "float32"
+    is_float32_on_cpu = not is_on_gpu and dtype == "float32"
     has_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
     if has_copies and phase != "loading":
         yield Saving(
@@ -81,7 +83,7 @@ def savings(settings: Settings, *, is_gpu: bool, dtype: str, phase: str = "") ->
         )
     if vllm_takes_memory:
         yield Saving(
-            "Without vLLM the memory it takes for itself is free; generation is slower.",
+            "Without vLLM, the memory of vLLM itself is free, but generation is slower.",
             {"fast_inference": False},
         )
 
@@ -102,9 +104,9 @@ def memory_advice(
     """Return which setting to lower after an out-of-memory error, with the line to write.
 
     Args:
-        error: The error; those that it came from are looked at too.
+        error: The error. Its causes are looked at too.
         settings: Settings of the run that failed; with `fast_inference`, vLLM was running.
-        model: The loaded model, which has a dtype whatever the settings ask.
+        model: The loaded model. On a CPU, its dtype takes precedence over the settings.
         is_loading: True if the model was being loaded.
 
     Returns:
@@ -124,10 +126,10 @@ def memory_advice(
         phase = "generation"
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model).name
-    saving = next(savings(settings, is_gpu=gpu is not None, dtype=dtype, phase=phase), None)
+    saving = next(savings(settings, is_on_gpu=gpu is not None, dtype=dtype, phase=phase), None)
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
-        advice = f"{saving.why} Write {line_to_write(saving.change)}"
+        advice = f"{saving.reason} Write {line_to_write(saving.change)}"
     return (
         f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds "
         "its memory."

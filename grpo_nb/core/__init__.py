@@ -1,4 +1,4 @@
 """Helpers below all other parts: files, processes, statistics, and how objects look.
 
-No user calls them. They import no other part of the kit.
+Users import nothing from here. The helpers import no other part of the kit.
 """

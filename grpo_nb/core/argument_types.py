@@ -1,9 +1,9 @@
 """Refuse arguments of a wrong type at public functions, with the line to write instead.
 
-A public function calls `require` first for arguments whose own errors would come late, or would not
-name the argument. No class of the kit is imported: classes are recognised by name, because a
-notebook may have reloaded the module of a class, and models and tokenizers by a method, so that a
-stand-in will do.
+A public function calls `require_types` first for arguments whose own errors would come late, or
+would not name the argument. No class of the kit is imported: classes are recognised by name,
+because a notebook may have reloaded the module of a class, and models and tokenizers by a method,
+so that a stand-in will do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RULES = {
 }
 
 
-def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> None:
+def require_types(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> None:
     """Raise if an argument has a type that a public function does not take.
 
     Args:
@@ -61,7 +61,7 @@ def require(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> Non
     Raises:
         TypeError: An argument has a wrong type.
 
-    >>> require("gn.plan(settings)", settings=3)
+    >>> require_types("gn.plan(settings)", settings=3)
     Traceback (most recent call last):
     TypeError: settings is of type int, but gn.plan(settings) takes gn.Settings. Write ...
     """

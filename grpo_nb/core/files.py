@@ -93,16 +93,16 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
             shutil.copyfile(file, target / file.name)
 
 
-def cached_folder(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
-    """Return a cache folder; call `fill` first unless the folder has the file `proof`.
+def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Path:
+    """Return a cache folder; call `fill` first unless it has the file named `marker`.
 
     If another process has filled the folder meanwhile, its result is kept: all are the same.
     """
-    if (folder / proof).is_file():
+    if (folder / marker).is_file():
         return folder
     with staged_folder(folder) as staged:
         fill(staged)
-        if not (folder / proof).is_file():
+        if not (folder / marker).is_file():
             put_in_place(staged, folder)
     return folder
 
@@ -141,7 +141,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
     has_content = any(target.iterdir())
     if has_content and not overwrite:
         raise FileExistsError(
-            f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."
+            f"{str(target)!r} exists, and is kept. Choose another folder, or pass overwrite=True."
         )
 
 
@@ -192,10 +192,9 @@ def _can_name_a_file(name: Any) -> bool:
 
 def _link_error(name: str, folder: Path) -> ValueError:
     return ValueError(
-        f"{in_line(name)} leads out of the folder {str(folder)!r}, or could: it is, or lies "
-        "behind, a symbolic link. Links are not followed there, because a folder that somebody "
-        "sends could read or overwrite other files with them: replace the link by what it points "
-        "to."
+        f"{in_line(name)} leads out of the folder {str(folder)!r} by a symbolic link, or could. "
+        "Links are not followed, because a folder that somebody sends could use them to read or "
+        "overwrite other files. Replace the link with a copy of its target."
     )
 
 

@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_TRIES = 0.05
 
 
 class FolderLockedError(ValueError):
-    """Another process, or another thread of this one, works in the folder."""
+    """Another process, or another thread of this one, is writing to the folder."""
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         time.sleep(_SECONDS_BETWEEN_TRIES)
-    raise FolderLockedError("another process works in this folder")
+    raise FolderLockedError("another process or thread is writing to this folder")
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:

@@ -82,7 +82,7 @@ def _longest_ticks(text: str) -> int:
 # Functions that make a value safe, by the language of a template. Jinja's autoescape covers HTML.
 # It leaves lone surrogates and NUL, which a model can write and no notebook can hold, so
 # `displayable` runs first. Programs get their values unescaped.
-_MAKE_SAFE = {"jinja": displayable, "md": plain, "py": str, "yaml": str}
+_MAKE_SAFE = {"html": displayable, "md": plain, "py": str, "yaml": str}
 
 
 @functools.cache
@@ -96,9 +96,9 @@ def _environment(language: str) -> Any:
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
-        autoescape=language == "jinja",
+        autoescape=language == "html",
         # Keep the final newline in generated files, such as programs.
-        keep_trailing_newline=language not in ("jinja", "md"),
+        keep_trailing_newline=language not in ("html", "md"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -125,14 +125,14 @@ def render(template: str, **values: Any) -> str:
         template: Path below the package's folder, such as `lab/templates/scores.jinja`.
         values: Every name that the template uses; a missing one raises.
     """
-    # The part after the first dot: `md`, `py`, or `jinja` for HTML.
-    language = template.split(".")[1]
+    # The part after the first dot: `md`, `py`, `yaml`, or `jinja` for HTML.
+    language = template.split(".")[1].replace("jinja", "html")
     return _environment(language).get_template(template).render(values)
 
 
 def render_macro(name: str, *values: Any) -> str:
     """Return what a macro of `core/templates/parts.jinja` makes of some values."""
-    macros = _environment("jinja").get_template(_PARTS_TEMPLATE).module
+    macros = _environment("html").get_template(_PARTS_TEMPLATE).module
     return str(getattr(macros, name)(*values))
 
 

@@ -1,8 +1,8 @@
-"""Run programs and scripts as child processes, whose last lines of output are in the error.
+"""Run programs and scripts as child processes. If one fails, the error shows its last lines.
 
-A child ends with the call. It outlives the call only if this process is killed. The child of
-`run_script` runs this file, so the file imports only the standard library. The sandbox's workers,
-which run untrusted code, are started in `grpo_nb.sandbox` with more protection.
+A child that still runs when the call ends is killed. It survives only if this process is killed.
+The child of `run_script` runs this file, so the file imports only the standard library. The
+sandbox's workers, which run untrusted code, are started in `grpo_nb.sandbox` with more protection.
 """
 
 import contextlib

@@ -222,7 +222,9 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     """Return the mean over groups and its 95 % t interval. NaN scores are left out.
 
     With as few as eight groups, a percentile bootstrap contains the true mean less often than it
-    promises, so Student's t over the group means is used.
+    promises, so Student's t over the group means is used. If the lowest score is exactly 0, or the
+    highest exactly 1, it is taken for the end of the scale, and the interval stops there. For a
+    reward with another scale, the interval can then be too short.
 
     Args:
         groups: Scores of each group. The groups may have different sizes.
@@ -245,8 +247,7 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
         return Estimate(mean, None)
     standard_error = stats.sem(group_means)
     low, high = stats.t.interval(0.95, len(group_means) - 1, mean, standard_error)
-    # Most rewards give scores from 0 to 1 and do not declare it, so an extreme score of 0 or 1 is
-    # taken for the end of the scale.
+    # Rewards need not declare their range, and most give scores from 0 to 1.
     if min(scores) == 0:
         low = max(low, 0.0)
     if max(scores) == 1:
@@ -349,8 +350,8 @@ def rise_p_value(values: Sequence[float]) -> float:
 def rise_z(values: Sequence[float]) -> float:
     """Return the z-score that has the p-value of `rise_p_value`, for comparing with limits.
 
-    Five rising values are enough for a z-score of 2.4, and `mann_whitney_z` needs nine values. If
-    all values are equal, the z-score is minus infinity.
+    Five rising values are enough for a z-score of 2.4; `mann_whitney_z` needs nine values to reach
+    it. If all values are equal, the z-score is minus infinity.
 
     >>> rise_z([1, 2, 3, 4, 5]) > 2.3
     True

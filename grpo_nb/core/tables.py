@@ -1,6 +1,6 @@
 """Reports that show themselves as plain text and as HTML, made of sentences and tables.
 
-A class that shows itself inherits `Shown` and yields its parts in order. Views with a layout of
+A class that shows itself inherits `ReprMixin` and yields its parts in order. Views with a layout of
 their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders them.
 """
 
@@ -119,8 +119,8 @@ class Table:
 Part = str | Html | Table
 
 
-class Shown:
-    """Base class of objects that show themselves as text and, in a notebook, as HTML."""
+class ReprMixin:
+    """Mixin for objects that show themselves as text and, in a notebook, as HTML."""
 
     def _parts(self) -> Iterable[Part]:
         """Return the parts to show, in order; each subclass defines it."""

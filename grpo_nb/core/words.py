@@ -85,7 +85,7 @@ def require_choice(name: str, value: Any, known: Collection[Any]) -> None:
     """Check that a value is one of the known ones.
 
     Raises:
-        ValueError: It is none of them; names the nearest one, or all of them.
+        ValueError: The value is unknown. The message names the nearest choice, or all of them.
 
     >>> require_choice("loss_type", "grpo", ("grpo", "dapo"))
     """

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
-from grpo_nb.core.tables import Part, Shown, Table, as_written
+from grpo_nb.core.argument_types import require_types
+from grpo_nb.core.tables import Part, ReprMixin, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
 from grpo_nb.evaluation.holdout import Holdout
@@ -80,7 +80,7 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    require("gn.evaluate(subject, task)", subject=subject)
+    require_types("gn.evaluate(subject, task)", subject=subject)
     # A wrong name or path is found here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
@@ -142,7 +142,7 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
-    require(
+    require_types(
         "gn.compare(subject, against=other, task=task)",
         optional=("against",),
         subject=subject,
@@ -193,7 +193,7 @@ def compare(
 
 
 @dataclass(frozen=True, repr=False)
-class Answers(Shown):
+class Answers(ReprMixin):
     """Greedy answers to questions of your own, from before and after a training."""
 
     questions: tuple[str, ...]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import staged_file, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, Shown, Table, bold, escaped, html_of
+from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold, escaped, html_of
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
@@ -38,7 +38,7 @@ CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Shown):
+class Comparison(ReprMixin):
     """Two evaluations on the same questions, and the paired difference, after minus before."""
 
     before: Evaluation

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.words import require_number
@@ -65,7 +65,7 @@ class Exam:
     correct: RewardFunction | None = None
 
     def __post_init__(self) -> None:
-        require("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
+        require_types("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
         require_number("samples", self.samples, 1)
         if self.limit is not None:
             require_number("limit", self.limit, 1)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from grpo_nb.core.statistics import share_interval
-from grpo_nb.core.tables import Part, Shown, Table
+from grpo_nb.core.tables import Part, ReprMixin, Table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
@@ -20,7 +20,7 @@ MEASURES = {measure.name: measure for measure in HOLDOUT_MEASURES}
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Shown):
+class Evaluation(ReprMixin):
     """Answers of one model to held-out questions. Shares are from 0 to 1, lengths in tokens."""
 
     label: str

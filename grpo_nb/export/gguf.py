@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.files import check_target, target_of
 from grpo_nb.core.words import require_choice
 from grpo_nb.export.conversion import convert
@@ -61,7 +61,7 @@ def export_gguf(
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
     """
-    require('gn.export_gguf(merged, "exports/name")', merged=merged)
+    require_types('gn.export_gguf(merged, "exports/name")', merged=merged)
     require_choice("quantization", quantization, LIMITS_OF_QUANTIZATION)
     target = target_of(path)
     # Opened again, because its files may have changed since.

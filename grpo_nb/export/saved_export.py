@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
-from grpo_nb.core.tables import Html, Part, Shown, Table, bold
+from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
 from grpo_nb.core.words import displayable, in_line, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE, Run, open_run
@@ -54,7 +54,7 @@ class ExportError(RuntimeError):
 
 
 @dataclass(frozen=True, repr=False)
-class Export(Shown):
+class Export(ReprMixin):
     """A verified export. Shows itself as a table of its checks.
 
     Attributes:

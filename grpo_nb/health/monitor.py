@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
@@ -134,7 +134,7 @@ class HealthMonitor:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class HealthReport(Shown):
+class HealthReport(ReprMixin):
     """The result of `check_health`. It shows itself as a table, the worst alert first."""
 
     alerts: list[Alert]

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpo_nb.core.tables import Part, Shown, as_written, bold
+from grpo_nb.core.tables import Part, ReprMixin, as_written, bold
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import transcript
 
 
-class ByHand(Shown):
+class ByHand(ReprMixin):
     """Play a training row of a task with tools.
 
     `do` calls a tool, `say` writes an answer, and `scores` scores the episode as it stands. The

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_nb.core.tables import Html, Part, Shown, Table, bold
+from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
@@ -30,7 +30,7 @@ class Check:
 
 
 @dataclass(frozen=True, repr=False)
-class EnvironmentReport(Shown):
+class EnvironmentReport(ReprMixin):
     """State of this machine in at most three lines: its device, if it is ready, what to do next.
 
     In a notebook, a click opens the table of all checks. In a script, `print(report.table.text())`

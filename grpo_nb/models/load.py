@@ -10,7 +10,7 @@ from typing import Any
 from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import memory_advice
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
@@ -57,7 +57,7 @@ def load_model(
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
-    require("gn.load_model(settings)", settings=settings)
+    require_types("gn.load_model(settings)", settings=settings)
     report(f"loading {settings.model}")
     import_unsloth()
     source = resolve_model(settings.model)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.core.tables import Shown, Table, bold
+from grpo_nb.core.tables import ReprMixin, Table, bold
 
 Severity = Literal["info", "warning", "critical"]
 #: The least urgent first.
@@ -13,7 +13,7 @@ KINDS_BY_URGENCY = ("withdrawn", "info", "warning", "critical")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Alert(Shown):
+class Alert(ReprMixin):
     """A finding about a run, with its numbers, and what to change.
 
     Attributes:

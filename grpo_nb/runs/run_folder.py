@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.files import (
     refuse_links,
     safe_path,
@@ -40,7 +40,7 @@ from grpo_nb.core.files import (
     write_text,
 )
 from grpo_nb.core.locks import writer_status
-from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
@@ -93,7 +93,7 @@ def require_run_name(name: str) -> None:
         )
 
 
-class Run(Shown):
+class Run(ReprMixin):
     """A finished, crashed or running run. Every property reads the folder when it is asked for.
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
@@ -475,7 +475,7 @@ def open_run(path: str | Path | Run) -> Run:
     >>> gn.open_run(run.path).status
     'finished'
     """
-    require('gn.open_run("runs/name")', run=path)
+    require_types('gn.open_run("runs/name")', run=path)
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.core.tables import Part, ReprMixin, Table, bold
 from grpo_nb.runs.outcome import reward_rise
 from grpo_nb.runs.rows import HOLDOUT_MEASURES
 from grpo_nb.runs.run_folder import Run, open_run
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class RunTable(Shown, Sequence):
+class RunTable(ReprMixin, Sequence):
     """Several runs, shown as a table and, if they were chosen one by one, as curves.
 
     Indexing and iteration give the runs.

@@ -19,7 +19,7 @@ from grpo_nb.core.files import (
     safe_path,
     staged_folder,
 )
-from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
@@ -62,7 +62,7 @@ BNPO_BECOMES_DAPO = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Project(Shown):
+class Project(ReprMixin):
     """A folder that trains a run again, before or after a training in it."""
 
     path: Path

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.config.arguments import PUBLISHING
+from grpo_nb.config.arguments import HUB_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import (
     check_target,
@@ -229,7 +229,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
     arguments["steps_per_generation"] = settings.gradient_accumulation_steps
     public = without_private_parts(arguments)
-    left_out = NOT_IN_RUN_YAML | PUBLISHING
+    left_out = NOT_IN_RUN_YAML | HUB_ARGUMENTS
     return {name: public[name] for name in public if name not in left_out}
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.tables import Part, Shown, Table, as_written
+from grpo_nb.core.tables import Part, ReprMixin, Table, as_written
 from grpo_nb.core.words import as_score, displayable, in_line, shorten
 from grpo_nb.rewards.base import (
     Completion,
@@ -205,7 +205,7 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Scores(Shown):
+class Scores(ReprMixin):
     """The score of each reward for each completion, and the totals. Shows itself as a table."""
 
     completions: tuple[str, ...]

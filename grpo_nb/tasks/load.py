@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.words import in_line, require_choice, require_number
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import (
@@ -113,7 +113,7 @@ def load_task(
     >>> len(task.train), len(task.holdout), task.answers.kind
     (1, 1, 'number')
     """
-    require(
+    require_types(
         "gn.load_task(source, settings, tokenizer=tokenizer)",
         optional=("settings", "tokenizer"),
         settings=settings,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
+from grpo_nb.core.tables import Html, ReprMixin, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
@@ -35,7 +35,7 @@ _IN_BOX = "padding:0;background:none;color:inherit"
 
 
 @dataclass(frozen=True, repr=False)
-class Task(Shown):
+class Task(ReprMixin):
     """Training and held-out prompts that share no question, and the format of their answers.
 
     `train` and `holdout` are `datasets.Dataset`s with the columns `prompt` (chat messages),

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_nb.config.arguments import SAMPLING_IN_EXTRA
 from grpo_nb.config.effective_table import (
-    Effect,
+    ChangedSetting,
     EffectiveSettings,
     compare_configurations,
     requested_arguments,
@@ -282,11 +282,11 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
         trl_alone = trl_class(**{name: arguments[name] for name in known & arguments.keys()})
         built = GRPOConfig(**arguments)
     result = compare_configurations(settings, requested, built, trl_alone)
-    changed = {"dtype": Effect(settings.dtype, dtype.name, dtype.why)}
+    changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
     if settings.fast_inference and engine_choice.why_not_vllm is not None:
-        changed["fast_inference"] = Effect(True, False, engine_choice.why_not_vllm)
+        changed["fast_inference"] = ChangedSetting(True, False, engine_choice.why_not_vllm)
     if settings.shared_prompts and not engine_choice.can_use_cpu_engine:
-        changed["shared_prompts"] = Effect(True, False, engine_choice.why_not_cpu_engine)
+        changed["shared_prompts"] = ChangedSetting(True, False, engine_choice.why_not_cpu_engine)
     return EffectiveSettings({**changed, **result.changed}, result.arguments)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.files import copy_files, put_in_place, staged_folder
 from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter
@@ -106,7 +106,7 @@ def train(
     >>> trained.status, len(trained.metrics)
     ('finished', 2)
     """
-    require(
+    require_types(
         "gn.train(model, tokenizer, task, rewards, settings)",
         model=model,
         tokenizer=tokenizer,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS, PUBLISHING
+from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS, HUB_ARGUMENTS
 from tests.support.run_folders import info_of
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an
@@ -164,7 +164,7 @@ def test_unknown_names_are_reported_together() -> None:
     assert "did you mean 'epsilon'" in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHING))
+@pytest.mark.parametrize("name", sorted(HUB_ARGUMENTS))
 @pytest.mark.parametrize("value", [True, "me/model"])
 def test_publishing_argument_is_refused_with_push_line(name: str, value: object) -> None:
     line = r"gn\.export\.push_to_hub\(gn\.export_merged\(run, \"exports/name\"\), \"user/name\"\)"

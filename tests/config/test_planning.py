@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.config import memory, planning, presets, smaller_settings
-from grpo_nb.config.memory import Sizes, sizes_of
+from grpo_nb.config.memory import ModelSizes, sizes_of
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
@@ -25,7 +25,7 @@ def gpu_of(memory_gb: float) -> Gpu:
     return Gpu("a GPU", memory_gb * 1e9 / 2**30, (8, 0))
 
 
-SIZE_NAMES = [field.name for field in dataclasses.fields(Sizes)]
+SIZE_NAMES = [field.name for field in dataclasses.fields(ModelSizes)]
 
 
 def test_sizes_of_a_path_with_tilde_are_counted(
@@ -95,6 +95,12 @@ def test_plan_for_a_cpu_counts_all_prompts_of_a_generation_in_each_pass() -> Non
     assert parts["activations"].explanation.startswith(f"{tokens:,} tokens in 30 layers")
 
 
+def test_plan_in_4_bit_counts_only_the_packed_weights_as_4_bit() -> None:
+    (weights, *_) = plan_on(GPUS["t4"], gn.preset("t4")).memory_parts
+    assert weights.explanation == "1,544 million in 16 bit, except 1,310 million in 4 bit"
+    assert weights.gb == pytest.approx(1.310 * 0.516 + 0.234 * 2, abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("machine", "optim", "bytes_per_weight"),
     [
@@ -108,7 +114,7 @@ def test_plan_counts_the_states_of_the_optimizer_that_runs(
     machine: str, optim: str, bytes_per_weight: float
 ) -> None:
     plan = plan_on(GPUS.get(machine), gn.preset(machine, optim=optim))
-    sizes = {part.name: part.size for part in plan.memory_parts}
+    sizes = {part.name: part.bytes_needed for part in plan.memory_parts}
     lora_weights = sizes["LoRA"] / 4
     assert sizes["optimizer"] == pytest.approx(lora_weights * bytes_per_weight)
 
@@ -247,7 +253,7 @@ def test_plan_that_does_not_fit_keeps_groups_whole() -> None:
     assert "per_device_train_batch_size" not in repr(plan)
 
 
-SEVEN_BILLION = Sizes(
+SEVEN_BILLION = ModelSizes(
     parameters=7_600_000_000,
     hidden_width=3584,
     mlp_width=18944,
@@ -256,7 +262,7 @@ SEVEN_BILLION = Sizes(
     query_width=3584,
     vocabulary=152064,
     linear_weights=6_500_000_000,
-    linear_widths=3_360_000,
+    lora_weights_per_rank=3_360_000,
 )
 
 
@@ -295,7 +301,8 @@ def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
     plan = plan_on(GPUS["t4"], settings)
     assert not plan.fits
     sentence = (
-        "vLLM's share of it (gpu_memory_utilization), 2.3 GB, is too small for the weights, 3.1 GB."
+        "vLLM's share of the GPU (gpu_memory_utilization), 2.3 GB, is too small for the weights, "
+        "3.1 GB."
     )
     assert sentence in repr(plan)
 

@@ -193,7 +193,7 @@ def test_written_down_fields_are_those_of_grpo_config() -> None:
 
 def test_publishing_arguments_are_all_that_name_the_hub() -> None:
     named = {name for name in GRPO_CONFIG_FIELDS if "hub" in name or name.startswith("trackio_")}
-    assert named == GRPO_CONFIG_FIELDS & arguments.PUBLISHING
+    assert named == GRPO_CONFIG_FIELDS & arguments.HUB_ARGUMENTS
 
 
 def test_written_down_losses_are_those_of_trl() -> None:

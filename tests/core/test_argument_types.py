@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_nb.core.argument_types import require
+from grpo_nb.core.argument_types import require_types
 
 MODEL = SimpleNamespace(generate=None)
 TOKENIZER = SimpleNamespace(apply_chat_template=None)
@@ -20,7 +20,7 @@ class GRPOConfig:
 
 
 def test_require_accepts_a_stand_in() -> None:
-    require("gn.train(...)", model=MODEL, tokenizer=TOKENIZER)
+    require_types("gn.train(...)", model=MODEL, tokenizer=TOKENIZER)
 
 
 def test_require_wrong_type_names_type_and_line() -> None:
@@ -28,23 +28,23 @@ def test_require_wrong_type_names_type_and_line() -> None:
         r"run is of type int, but gn.ask\(run, questions\) takes a run or its folder\. Write run = "
     )
     with pytest.raises(TypeError, match=message):
-        require("gn.ask(run, questions)", run=3)
+        require_types("gn.ask(run, questions)", run=3)
 
 
 def test_require_example_does_not_name_another_function() -> None:
     with pytest.raises(TypeError, match=r"takes a run, .* Write \(model, tokenizer\)\."):
-        require("gn.compare(subject)", subject=3)
+        require_types("gn.compare(subject)", subject=3)
 
 
 def test_require_does_not_ask_a_large_object_for_its_text() -> None:
     with pytest.raises(TypeError, match=r"settings is of type GRPOConfig, but"):
-        require("gn.plan(settings)", settings=GRPOConfig())
+        require_types("gn.plan(settings)", settings=GRPOConfig())
 
 
 def test_require_optional_argument_can_be_none() -> None:
-    require("gn.plan(settings)", optional=("task",), task=None)
+    require_types("gn.plan(settings)", optional=("task",), task=None)
 
 
 def test_require_none_is_refused_for_other_arguments() -> None:
     with pytest.raises(TypeError, match="task is of type NoneType"):
-        require("gn.plan(settings)", task=None)
+        require_types("gn.plan(settings)", task=None)

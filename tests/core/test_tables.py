@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, code
+from grpo_nb.core.tables import Html, ReprMixin, Table, as_written, bold, code
 
 HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
 
 
-class Report(Shown):
+class Report(ReprMixin):
     def _parts(self):
         yield bold("Two rows")
         rows = [("a", 1.5, code("x = 1")), ("long name", "22", HOSTILE)]

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.config import counting, memory
-from grpo_nb.config.memory import PUBLISHED, sizes_of
+from grpo_nb.config.memory import PRESET_MODEL_SIZES, sizes_of
 from grpo_nb.core.processes import ChildError
 from tests.support.small_models import FAMILIES, SIZES
 
@@ -44,7 +44,7 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "run_script", run_script)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", PRESET_MODEL_SIZES)
 def test_published_sizes_equal_the_counted_ones(name: str, counted_here, tmp_path: Path) -> None:
     family, heads, key_heads, weights = HEADS[name]
     hidden, inner, layers, vocabulary = SHAPES[name]
