@@ -23,9 +23,9 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
-from grpo_nb.generation.samples import GeneratedCompletion, as_scored
+from grpo_nb.generation.samples import GeneratedCompletion, scoring_arguments
 from grpo_nb.models.load_record import require_same_settings
-from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
+from grpo_nb.models.modes import plain_generation_config, restoring_modes, restoring_random_state
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -273,7 +273,7 @@ def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupRe
     return "all equal" if any(is_right) else "all wrong"
 
 
-@kept_random_state()
+@restoring_random_state()
 def baseline(
     model: Any,
     tokenizer: Any,
@@ -346,14 +346,14 @@ def baseline(
 
     # 3. Score them.
     return Baseline(
-        scores=score_as_trial(rewards, **as_scored(sampled, repeated)),
+        scores=score_as_trial(rewards, **scoring_arguments(sampled, repeated)),
         num_generations=size,
         rows=tuple(rows),
         is_truncated=tuple(answer.is_truncated for answer in sampled),
         format=task.format,
         settings=settings,
         grader=grader,
-        greedy_scores=score_as_trial(rewards, **as_scored(greedy, rows)),
+        greedy_scores=score_as_trial(rewards, **scoring_arguments(greedy, rows)),
         majority=task.answers.majority,
     )
 
@@ -373,13 +373,12 @@ def _sample(
     from grpo_nb.generation.sampling import generate
 
     bar = progress_bar(len(rows), desc="baseline", unit="completion")
-    with bar, kept_modes(model):
+    with bar, restoring_modes(model):
         torch.manual_seed(settings.seed)
         return generate(
             model,
             tokenizer,
-            [row["prompt"] for row in rows],
-            rows=rows,
+            rows,
             temperature=temperature,
             sampling=settings.sampling,
             max_completion_length=settings.max_completion_length,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.modes import kept_modes
+from grpo_nb.models.modes import restoring_modes
 from grpo_nb.upstream.transformers import sampling_setup
 
 import_unsloth()
@@ -74,7 +74,7 @@ def sample(
     last_position = prompt_mask.sum(1, keepdim=True) - 1
     distinct_prompts, prompt_indices = deduplicate(prompts)
     prompt_of_row = torch.tensor(prompt_indices)
-    with kept_modes(model), grouped_attention(), folded.applied(is_decoding=True):
+    with restoring_modes(model), grouped_attention(), folded.applied(is_decoding=True):
         model.eval()
         run = partial(model, use_cache=True, logits_to_keep=1)
         cache, mask = prefill(run, distinct_prompts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import displayable
-from grpo_nb.generation.samples import GeneratedCompletion, as_scored
+from grpo_nb.generation.samples import GeneratedCompletion, scoring_arguments
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
@@ -97,7 +97,7 @@ def grade_answers(
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    function_arguments = as_scored(completions, questions)
+    function_arguments = scoring_arguments(completions, questions)
     scores = grader_scores(grader, texts, questions, format, function_arguments=function_arguments)
     missing = sum(math.isnan(score) for score in scores)
     if missing and isinstance(grader, FunctionGrader):

@@ -18,7 +18,7 @@ from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_model
-from grpo_nb.models.modes import kept_modes, kept_random_state, plain_generation_config
+from grpo_nb.models.modes import plain_generation_config, restoring_modes, restoring_random_state
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
 from grpo_nb.runs.run_folder import Run, open_run
@@ -280,10 +280,9 @@ def answers_of_model(
 
     from grpo_nb.generation.sampling import generate
 
-    prompts = [row["prompt"] for row in rows]
     options = dict(vars(decoding))
     seed = options.pop("seed")
     # An evaluation in the middle of a training must not change what is sampled afterwards.
-    with kept_random_state(), kept_modes(model), plain_generation_config(model):
+    with restoring_random_state(), restoring_modes(model), plain_generation_config(model):
         torch.manual_seed(seed)
-        return generate(model, tokenizer, prompts, rows=rows, progress=progress, **options)
+        return generate(model, tokenizer, rows, progress=progress, **options)

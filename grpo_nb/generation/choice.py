@@ -1,6 +1,6 @@
 """`choose_engine`: which engine samples from a model, and why it is not a faster one.
 
-vLLM is the fastest, on a GPU. On a CPU it is the kit's `CpuEngine`, which computes each distinct
+On a GPU, vLLM is the fastest. On a CPU, the kit's `CpuEngine` is, because it computes each distinct
 prompt once. Otherwise `model.generate` samples: Unsloth's on a GPU, transformers' on a CPU.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.hardware import has_vllm_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.load_record import RECORDS
+from grpo_nb.models.load_record import LOAD_RECORDS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,7 +69,7 @@ def choose_engine(
     elif has_vllm_engine(model):
         why_not_vllm = vllm_sampling_obstacle(model, longest_sequence)
     else:
-        record = RECORDS.get(model)
+        record = LOAD_RECORDS.get(model)
         recorded_reason = None if record is None else record.why_not_vllm
         why_not_vllm = recorded_reason or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:

@@ -1,23 +1,26 @@
-"""Episodes outside of a training: held-out questions and baselines, with TRL's own tool loop.
+"""Episodes with tools outside of a training: held-out questions and baselines.
 
-An episode has the same tokens as in a training, because TRL's own loop runs it.
+An episode has the same tokens as in a training, because TRL's own tool loop runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.samples import GeneratedCompletion, Sampler
 from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.tasks.prompts import Chat, TaskRow
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tools, final_text
-from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop
+from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop, tool_loop_trainer
 
 
 def prepare_tool_template(tokenizer: Any) -> str | None:
     """Return the chat template that TRL would train tools with.
 
-    As in TRL's trainer, the tokenizer is also given the schema by which tool calls are read.
+    As in TRL's trainer, the tokenizer also gets the response template, which reads tool calls.
 
     Args:
         tokenizer: Tokenizer with a chat template.
@@ -58,49 +61,97 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
         ) from error
 
 
-def run_episodes(
-    trainer: Any,
+@dataclass(frozen=True)
+class Episodes:
+    """Started episodes with tools, which run in batches."""
+
+    tools: Tools
+    trainer: Any
+    """Trainer from `upstream.trl.tool_loop_trainer`."""
+    prompts: Sequence[Chat]
+    """Prompt of each episode."""
+    reward_columns: Sequence[TaskRow]
+    """Environment of each episode, as `Tools.start` returns it."""
+
+    def run(
+        self,
+        batch: Sequence[int],
+        prompt_ids: Sequence[Sequence[int]],
+        *,
+        sample: Sampler,
+        end_tokens: set[int],
+    ) -> list[GeneratedCompletion]:
+        """Run some of the episodes, and return them as completions.
+
+        Args:
+            batch: Numbers of the episodes to run.
+            prompt_ids: The prompts of these episodes as token ids.
+            sample: Function that completes prompts.
+            end_tokens: Tokens that end a turn.
+        """
+        reward_columns = [self.reward_columns[index] for index in batch]
+        result = run_tool_loop(
+            self.trainer,
+            [self.prompts[index] for index in batch],
+            prompt_ids,
+            tools=[
+                self.tools.for_episode(columns.get("environments")) for columns in reward_columns
+            ],
+            sample=sample,
+        )
+        completions = []
+        for turns, ids, mask, columns in zip(
+            result.turns, result.completion_ids, result.tool_masks, reward_columns, strict=True
+        ):
+            # An episode that used up its tokens ends in the middle of a turn.
+            has_ended = bool(ids) and ids[-1] in end_tokens
+            # One that used up its rounds ends with a tool result, or with a call that nobody ran.
+            last = turns[-1]
+            has_answer = last.get("role") != "tool" and not last.get("tool_calls")
+            completion = GeneratedCompletion(
+                text=final_text(turns),
+                is_truncated=not (has_ended and has_answer),
+                ids=tuple(without_tool_tokens(ids, mask)),
+                turns=tuple(turns),
+                reward_columns=columns,
+            )
+            completions.append(completion)
+        return completions
+
+
+def start_episodes(
     tools: Tools,
-    prompts: Sequence[Sequence[Mapping[str, Any]]],
-    prompt_ids: Sequence[Sequence[int]],
-    columns: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
+    model: Any,
+    tokenizer: Any,
     *,
-    sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
-    end_tokens: set[int],
-) -> list[GeneratedCompletion]:
-    """Run the episodes that `Tools.start` started, and return them as completions.
+    max_completion_length: int,
+    chat_template_kwargs: Mapping[str, Any],
+) -> Episodes:
+    """Start an episode with each row.
 
     Args:
-        trainer: Trainer from `upstream.trl.tool_loop_trainer`.
         tools: Tools of the task.
-        prompts: Messages of each prompt.
-        prompt_ids: The same prompts as token ids.
-        columns: Environment of each episode, as `Tools.start` returns it.
-        sample: Takes a list of token ids for each prompt, and returns one for each completion.
-        end_tokens: Tokens that end a turn.
+        rows: Rows with a prompt.
+        model: Model that will write the episodes.
+        tokenizer: Tokenizer of the model.
+        max_completion_length: Tokens of a whole episode, results of tools included.
+        chat_template_kwargs: Further arguments of the chat template.
     """
-    tools_per_episode = [tools.for_episode(column.get("environments")) for column in columns]
-    result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_per_episode, sample=sample)
-    completions = []
-    for turns, ids, mask, column in zip(
-        result.turns, result.completion_ids, result.tool_masks, columns, strict=True
-    ):
-        # An episode that used up its tokens ends in the middle of a turn.
-        has_ended = bool(ids) and ids[-1] in end_tokens
-        # One that used up its rounds ends with a tool result, or with a call that nobody ran.
-        last = turns[-1]
-        has_answer = last.get("role") != "tool" and not last.get("tool_calls")
-        completion = GeneratedCompletion(
-            text=final_text(turns),
-            is_truncated=not (has_ended and has_answer),
-            ids=tuple(tokens_of_model(ids, mask)),
-            turns=tuple(turns),
-            reward_columns=column,
-        )
-        completions.append(completion)
-    return completions
+    trainer = tool_loop_trainer(
+        model.config,
+        tokenizer,
+        schemas=tools.schemas,
+        rounds=tools.rounds,
+        max_completion_length=max_completion_length,
+        chat_template=prepare_tool_template(tokenizer),
+        chat_template_kwargs=chat_template_kwargs,
+    )
+    # Each row starts an environment of its own, which may also write the prompt.
+    prompts, reward_columns = zip(*map(tools.start, rows), strict=True)
+    return Episodes(tools, trainer, prompts, reward_columns)
 
 
-def tokens_of_model(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
+def without_tool_tokens(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
     """Return the tokens of an episode that the model wrote itself, without those of tools."""
     return [token for token, is_own in zip(ids, mask, strict=True) if is_own]

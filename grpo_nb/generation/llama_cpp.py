@@ -61,7 +61,7 @@ def complete_with_gguf(
     [GgufCompletion(text='4', is_truncated=False)]
     """
     require_llama_cpp()
-    file = Path(gguf)
+    file = Path(gguf).expanduser()
     request = {
         "gguf": str(file.absolute()),
         "prompts": list(prompts),
@@ -69,7 +69,7 @@ def complete_with_gguf(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": usable_cores(),
     }
-    # A crash of llama.cpp ends the child alone, and its last words are in the error.
+    # A crash of llama.cpp ends only the child process, and the error has its last messages.
     script = Path(__file__).with_name("llama_cpp_child.py")
     try:
         rows = run_script(script, request)
@@ -84,7 +84,7 @@ def require_llama_cpp() -> None:
     Raises:
         EnvironmentProblem: It is not installed; with the line that installs it.
     """
-    # The package is looked up, and not imported: llama.cpp is kept out of a process that has torch
+    # The package is only looked up. Importing it would load llama.cpp into a process that has torch
     # and its OpenMP.
     if importlib.util.find_spec("xllamacpp") is None:
         raise EnvironmentProblem(

@@ -24,7 +24,8 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Answer every chat of a request, with the fields of `llama_cpp.GgufCompletion`."""
     key = secrets.token_hex(16)
     server = start_server(request, key)
-    # trust_env=False: a proxy of the environment would be asked for the loopback address too.
+    # trust_env=False, because otherwise httpx would send these requests to the proxy of the
+    # environment variables.
     client = httpx.Client(
         base_url=server.listening_address,
         headers={"Authorization": f"Bearer {key}"},

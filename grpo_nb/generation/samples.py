@@ -1,12 +1,15 @@
-"""A generated text, from whichever engine, and the form in which rewards get it."""
+"""A generated completion, from whichever engine, and the form in which rewards get it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_nb.tasks.tools import transcript
+
+#: Function from the token ids of each prompt to the token ids of one completion each.
+Sampler = Callable[[Sequence[Sequence[int]]], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class GeneratedCompletion:
         return transcript(self.turns) if self.turns else self.text
 
 
-def as_scored(
+def scoring_arguments(
     completions: Sequence[GeneratedCompletion], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return completions and rows as the arguments with which `scoring.score` calls rewards.

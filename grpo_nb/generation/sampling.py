@@ -1,4 +1,4 @@
-"""`generate`: complete chat prompts with the fastest engine that can run the model as it is.
+"""`generate`: complete the prompts of rows with the fastest engine that can run the model as it is.
 
 On a GPU that is vLLM (grpo_nb.generation.vllm) or Unsloth's `generate`, on a CPU the `CpuEngine`.
 """
@@ -23,12 +23,11 @@ from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.generation.episodes import prepare_tool_template, run_episodes
-from grpo_nb.generation.samples import GeneratedCompletion
-from grpo_nb.generation.vllm import sample_with_vllm, sleeping_engine_restored
-from grpo_nb.models.load import end_tokens_of
-from grpo_nb.models.modes import kept_modes
-from grpo_nb.upstream.trl import tool_loop_trainer
+from grpo_nb.generation.episodes import start_episodes
+from grpo_nb.generation.samples import GeneratedCompletion, Sampler
+from grpo_nb.generation.vllm import restoring_engine_sleep, sample_with_vllm
+from grpo_nb.models.load import end_token_ids
+from grpo_nb.models.modes import restoring_modes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,7 +42,7 @@ _PROMPTS_PER_VLLM_CALL = 256
 def generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[list[dict[str, str]]],
+    rows: Sequence[Mapping[str, Any]],
     *,
     max_completion_length: int,
     temperature: float = 0.0,
@@ -53,15 +52,14 @@ def generate(
     shared_prompts: bool = True,
     progress: Callable[[int], None] | None = None,
     tools: Tools | None = None,
-    rows: Sequence[Mapping[str, Any]] = (),
 ) -> list[GeneratedCompletion]:
-    """Complete chat prompts, and return the completions in the order of the prompts.
+    """Complete the prompt of each row, and return the completions in the order of the rows.
 
     Args:
         model: The model. Its adapter is used if it is active.
         tokenizer: Tokenizer of the model.
-        prompts: Chat messages. The chat template and the generation prompt are applied here.
-            Ignored with `tools`, which build the prompts from `rows`.
+        rows: Rows of a task, or other rows whose `prompt` is a list of chat messages. The chat
+            template and the generation prompt are applied here.
         max_completion_length: Most tokens of a completion; with tools, of all turns and tool
             results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
@@ -71,52 +69,44 @@ def generate(
         chat_template_kwargs: Further arguments of the chat template.
         shared_prompts: False keeps the `CpuEngine` from sampling, as in the settings.
         progress: Called with the number of completed prompts after each batch.
-        tools: Tools of the task. An episode is then run for each prompt.
-        rows: With tools, the row of each prompt, from which its environment starts.
+        tools: Tools of the task. If given, each row starts an episode, and its environment.
     """
-    # Tools build the prompts from the rows.
-    sources = prompts if tools is None else rows
     # transformers raises for an empty list of chats.
-    if not sources:
+    if not rows:
         return []
+    prompts = [row["prompt"] for row in rows]
     template_kwargs = dict(chat_template_kwargs or {})
-    columns: Sequence[Mapping[str, Any]] = ()
-    trainer = None
     if tools is not None:
-        # Each row starts an environment of its own, which may also write the prompt.
-        started = [tools.start(row) for row in rows]
-        prompts, columns = zip(*started, strict=True)
-        trainer = tool_loop_trainer(
-            model.config,
+        episodes = start_episodes(
+            tools,
+            rows,
+            model,
             tokenizer,
-            schemas=tools.schemas,
-            rounds=tools.rounds,
             max_completion_length=max_completion_length,
-            chat_template=prepare_tool_template(tokenizer),
             chat_template_kwargs=template_kwargs,
         )
-        template_kwargs |= {"tools": tools.schemas, "chat_template": trainer.chat_template}
+        prompts = episodes.prompts
+        template_kwargs |= {"tools": tools.schemas, "chat_template": episodes.trainer.chat_template}
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]
     # A turn can end with another token than a document, and either ends a completion.
-    end_tokens = end_tokens_of(tokenizer, model.generation_config)
+    end_tokens = end_token_ids(tokenizer, model.generation_config)
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=sorted(end_tokens),
         disable_compile=True,
-        **_sampling_arguments(temperature, sampling),
+        **_generation_config_arguments(temperature, sampling),
     )
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    longest_prompt = max(map(len, prompt_ids))
-    longest_sequence = longest_prompt + max_completion_length
+    longest_sequence = max(map(len, prompt_ids)) + max_completion_length
     sample, batch_size = _choose_sampler(
         model, config, longest_sequence, batch_size, shared_prompts=shared_prompts
     )
     completions: dict[int, GeneratedCompletion] = {}
-    with sleeping_engine_restored(model):
+    with restoring_engine_sleep(model):
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             batch_ids = [prompt_ids[index] for index in batch]
@@ -124,14 +114,8 @@ def generate(
                 sampled = sample(batch_ids)
                 batch_completions = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
             else:
-                batch_completions = run_episodes(
-                    trainer,
-                    tools,
-                    [prompts[index] for index in batch],
-                    batch_ids,
-                    [columns[index] for index in batch],
-                    sample=sample,
-                    end_tokens=end_tokens,
+                batch_completions = episodes.run(
+                    batch, batch_ids, sample=sample, end_tokens=end_tokens
                 )
             completions.update(zip(batch, batch_completions, strict=True))
             if progress is not None:
@@ -146,11 +130,10 @@ def _choose_sampler(
     batch_size: int,
     *,
     shared_prompts: bool,
-) -> tuple[Callable[[Sequence[Sequence[int]]], list[list[int]]], int]:
+) -> tuple[Sampler, int]:
     """Return the fastest function that completes prompts, and the number of prompts per call.
 
-    The function takes and returns token ids. A warning says why vLLM does not sample from a model
-    that has an engine.
+    If the model has a vLLM engine that cannot sample, a warning gives the reason.
 
     Args:
         model: Model to sample from.
@@ -165,15 +148,18 @@ def _choose_sampler(
         batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
         return partial(sample_with_vllm, model, config=config), batch_size
     if has_vllm_engine(model):
-        reason = choice.why_not_vllm
-        _LOG.warning("Prompts are completed without vLLM, which is slower: %s.", reason)
+        _LOG.warning(
+            "Prompts are completed without vLLM, which is slower: %s.", choice.why_not_vllm
+        )
     can_use_cpu_engine = shared_prompts and choice.can_use_cpu_engine
     if can_use_cpu_engine and CpuEngine.sampling_obstacle(config) is None:
         return partial(CpuEngine(model).sample, config=config), batch_size
     return partial(sample_with_transformers, model, config=config), batch_size
 
 
-def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) -> dict[str, Any]:
+def _generation_config_arguments(
+    temperature: float, sampling: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return the sampling parameters of `GenerationConfig`.
 
     They are set explicitly, as TRL does. Otherwise transformers takes them from the model's own
@@ -206,7 +192,7 @@ def sample_with_transformers(
     """Sample one completion for each prompt with `model.generate`.
 
     Args:
-        model: Model of transformers, or as Unsloth patches it.
+        model: Model of transformers, also one that Unsloth has patched.
         prompts: N lists of token ids.
         config: Length, special tokens and sampling parameters.
 
@@ -214,7 +200,7 @@ def sample_with_transformers(
         N completions as token ids, up to and with the end token.
     """
     # Padded on the left, so that every completion begins after the last token of its prompt.
-    # The mask hides the pad tokens, so a tokenizer without one needs none here.
+    # The mask hides the padding, so any id will do if the tokenizer has no pad token.
     ids, mask = left_padded(prompts, config.pad_token_id or 0)
     with _inference_mode(model):
         rows = model.generate(
@@ -238,7 +224,7 @@ def _inference_mode(model: Any) -> Iterator[None]:
     unless the user put it into Unsloth's inference mode before.
     """
     # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
-    with kept_modes(model):
+    with restoring_modes(model):
         if not hasattr(model, "for_training"):
             model.eval()
             yield

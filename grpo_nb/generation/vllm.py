@@ -22,17 +22,17 @@ from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_sequence_o
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-# Sampling parameters that transformers and vLLM name alike, with vLLM's values for "no effect".
+# Sampling parameters with one name in transformers and vLLM, and vLLM's values for "no effect".
 _NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def vllm_sampling_obstacle(
     model: PreTrainedModel, longest_sequence: int | None = None
 ) -> str | None:
-    """Return why the model's engine cannot sample from the model as it is, or None if it can.
+    """Return why the vLLM engine cannot sample from the model as it is, or None if it can.
 
-    The engine holds the base weights, and is given the adapter called `default` with each call.
-    Another active adapter, or an adapter merged into the weights, is not what it would sample from.
+    The engine holds the base weights, and gets the adapter called `default` with each call. If
+    another adapter is active, or an adapter is merged into the weights, that is another model.
 
     Args:
         model: Model with a vLLM engine.
@@ -42,14 +42,14 @@ def vllm_sampling_obstacle(
     if longest_sequence is not None and longest_sequence > longest_sequence_of(model.vllm_engine):
         return (
             f"the longest prompt and a completion have {longest_sequence} tokens together, and "
-            f"vLLM was started for {longest_sequence_of(model.vllm_engine)}. Load the model with a "
-            f"max_prompt_length and a max_completion_length whose sum is {longest_sequence}"
+            f"vLLM was started for {longest_sequence_of(model.vllm_engine)}. Load the model with "
+            f"max_prompt_length + max_completion_length of at least {longest_sequence}"
         )
     # On transformers' model inside of the wrapper, `active_adapters` is a method.
     if is_adapter_on(model) and model.active_adapters != ["default"]:
         return (
-            "vLLM is given the adapter called default of the model that gn.load_model returned, "
-            "and this is not that model, or another adapter is active"
+            "vLLM samples with the adapter 'default' of the model that gn.load_model returned; "
+            "either this is not that model, or another adapter is active"
         )
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
@@ -57,17 +57,17 @@ def vllm_sampling_obstacle(
 
 
 def is_adapter_on(model: Any) -> bool:
-    """Return True if the LoRA takes part, so not within PEFT's `disable_adapter()`."""
+    """Return True if the LoRA is active. It is not within PEFT's `disable_adapter()`."""
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
     return bool(layers) and not any(getattr(layer, "disable_adapters", False) for layer in layers)
 
 
-def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
+def vllm_sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     """Return the arguments of vLLM's `SamplingParams` that sample as transformers does.
 
     Args:
-        config: What `model.generate` would be given, with a list of end tokens. Of its sampling
-            parameters, those of `Settings.sampling` are passed on.
+        config: Config for `model.generate`, with a list of end tokens. The sampling parameters that
+            `Settings.sampling` can have are passed on; others are ignored.
     """
     arguments: dict[str, Any] = {
         "n": 1,
@@ -97,7 +97,7 @@ def sample_with_vllm(
     tokens are not those of a CPU, and on a GPU the order of a batch can change them.
 
     Args:
-        model: Model with an engine, for which `vllm_sampling_obstacle` returns None.
+        model: Model with a vLLM engine, for which `vllm_sampling_obstacle` returns None.
         prompts: N lists of token ids.
         config: Length, end tokens and sampling parameters.
 
@@ -107,7 +107,7 @@ def sample_with_vllm(
     import torch
     from vllm import SamplingParams
 
-    arguments = sampling_arguments(config)
+    arguments = vllm_sampling_arguments(config)
     seeds: list[int | None] = [None] * len(prompts)
     if config.do_sample:
         # One seed for each row: with a common seed all rows of a prompt would be the same.
@@ -119,8 +119,7 @@ def sample_with_vllm(
     adapter = None
     if is_adapter_on(model):
         # The adapter as it is at this moment. With `load_tensors=True`, as in Unsloth's trainer,
-        # the tensors are handed over in memory; only the adapter's configuration goes over the
-        # disk.
+        # vLLM gets the tensors in memory; only the adapter's configuration is written to disk.
         adapter = model.load_lora(_adapter_folder().name, load_tensors=True)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],
@@ -138,14 +137,14 @@ def _adapter_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def drop_leftovers(model: Any) -> None:
-    """Remove what an interrupted sampling left in the model's engine, if it has one."""
+    """Remove the requests that an interrupted sampling left in the vLLM engine, if there is one."""
     if has_vllm_engine(model):
         drop_requests(model.vllm_engine)
 
 
 @contextlib.contextmanager
-def sleeping_engine_restored(model: Any) -> Iterator[None]:
-    """Put the model's engine back to sleep after the block, if it has one that slept before.
+def restoring_engine_sleep(model: Any) -> Iterator[None]:
+    """Put the vLLM engine back to sleep after the block, if there is one that slept before.
 
     In standby Unsloth wakes the engine at each call of `generate` (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`). Awake, its cache holds the memory that gradients need.

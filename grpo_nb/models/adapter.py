@@ -1,4 +1,4 @@
-"""LoRA adapters as files: read the shape of one, save one, and load one with a check."""
+"""LoRA adapters as files: read the settings of one, save one, and load one with a check."""
 
 import dataclasses
 from pathlib import Path
@@ -68,7 +68,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
 
 
 def options_beyond_plain_lora(config: Any) -> list[str]:
-    """Return the options of a PEFT configuration by which it is more than a plain LoRA."""
+    """Return the options of a PEFT configuration that a plain LoRA does not have."""
     if config.peft_type != "LORA":
         return [f"peft_type {config.peft_type.value}"]
     # PEFT marks further variants in the class of its configuration (peft/tuners/lora/config.py).

@@ -24,15 +24,15 @@ STANDBY = "UNSLOTH_VLLM_STANDBY"
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
-# Attribute set on the module unsloth, which stays when the kit is reloaded.
-_BY_THE_KIT = "imported_by_grpo_nb"
+# Attribute of the module unsloth if the kit imported it. It stays when the kit is reloaded.
+_KIT_IMPORT_MARK = "imported_by_grpo_nb"
 
 
-class _Nowhere(io.StringIO):
-    """Output that nobody sees, in place of stdout while unsloth is imported or a model is loaded.
+class _DiscardedOutput(io.StringIO):
+    """Replacement of stdout while unsloth is imported or a model is loaded.
 
-    Only Python's stdout is replaced. C code and child processes still write to descriptor 1: muting
-    that would mute every thread of the kernel, and the last words of a crash.
+    Only Python's stdout is replaced. C code and child processes still write to descriptor 1.
+    Redirecting descriptor 1 would silence every thread, and hide the last message before a crash.
     """
 
     def fileno(self) -> int:
@@ -44,18 +44,18 @@ class _Nowhere(io.StringIO):
 
 
 @contextlib.contextmanager
-def silently() -> Iterator[None]:
+def hiding_stdout() -> Iterator[None]:
     """Hide printed output within the block. From then on, show only errors of vLLM's log.
 
     vLLM's log handler keeps the stdout that it finds when the first engine is made
     (vllm/logger.py, _configure_vllm_root_logger).
     """
     try:
-        with contextlib.redirect_stdout(_Nowhere()):
+        with contextlib.redirect_stdout(_DiscardedOutput()):
             yield
     finally:
         for handler in logging.getLogger("vllm").handlers:
-            if isinstance(getattr(handler, "stream", None), _Nowhere):
+            if isinstance(getattr(handler, "stream", None), _DiscardedOutput):
                 handler.setStream(sys.stderr)
                 handler.setLevel(logging.ERROR)
 
@@ -64,21 +64,21 @@ def import_unsloth() -> Any:
     """Import unsloth before everything that it patches, and return the module.
 
     Raises:
-        EnvironmentProblem: unsloth is not installed or does not load. Or, on a GPU, unsloth was
+        EnvironmentProblem: unsloth is not installed or does not load. On a GPU also: unsloth was
             imported before grpo_nb, or trl, transformers or peft before unsloth.
     """
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     if gpu is not None:
         _require_import_order()
-    for name, value in _variables(gpu, has_vllm).items():
+    for name, value in _environment_variables(gpu, has_vllm).items():
         os.environ.setdefault(name, value)
-    # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
-    # which nothing here would use.
+    # bitsandbytes warns in a red box that faster 4-bit kernels for a CPU could be downloaded. The
+    # kit would not use them.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         # `check_environment` shows the facts of Unsloth's banner in a table.
-        with silently(), warnings.catch_warnings():
+        with hiding_stdout(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Unsloth should be imported before")
             import unsloth
 
@@ -89,7 +89,7 @@ def import_unsloth() -> Any:
             f"unsloth cannot be imported ({error}). gn.check_environment() shows the reason if it "
             f"is known; else install it with `{BY_HAND}` and restart the kernel."
         ) from error
-    setattr(unsloth, _BY_THE_KIT, True)
+    setattr(unsloth, _KIT_IMPORT_MARK, True)
     # A saved notebook would show transformers' bars at 0 % for ever.
     downloads_were_hidden = are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
@@ -112,7 +112,7 @@ def _require_import_order() -> None:
     `already_imported`). On a CPU the order changes nothing: a training gives the same adapter bit
     for bit (tests/models/test_import_order.py).
     """
-    if hasattr(sys.modules.get("unsloth"), _BY_THE_KIT):
+    if hasattr(sys.modules.get("unsloth"), _KIT_IMPORT_MARK):
         return
     early = [name for name in ("unsloth", *_PATCHED_BY_UNSLOTH) if name in sys.modules]
     if early:
@@ -125,7 +125,7 @@ def _require_import_order() -> None:
         )
 
 
-def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
+def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     """Return the environment variables to set before the import, unless the user has set them."""
     variables = {
         # CUDA would order GPUs by their speed; find_gpu counts by slots, as nvidia-smi does.
@@ -133,14 +133,13 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # In standby Unsloth would set another share of the memory than `gpu_memory_utilization`
         # (unsloth_zoo/vllm_utils.py, load_vllm, which reads it).
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
-        # Read when Unsloth writes its trainers. With shared scoring, the attention must keep the
-        # completions of a group from seeing each other. Only that of six families does, so for
-        # other families the loss would be wrong (docs/evidence/real_engines.md, "The trainer that a
-        # GPU runs").
+        # Read when Unsloth writes its trainers. Shared scoring is right only if attention separates
+        # the completions of a group. Unsloth does that for six families; for the others the loss
+        # would be wrong (docs/evidence/real_engines.md, "The trainer that a GPU runs").
         SHARED_SCORING: "0",
-        # Read by torch when it first compiles. Where `CI` is set, torch raises an error for a
-        # warning that Unsloth's compiled masks give: torch's own memory planning hands out parts
-        # of one block (torch/_functorch/config.py).
+        # Read by torch when it first compiles. If `CI` is set, torch turns a warning about the
+        # masks that Unsloth compiles into an error (torch/_functorch/config.py). The warning is
+        # harmless: torch's own memory planner returns parts of one block.
         "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
     }
     # In a container torch would take as many threads as the host has cores, and all would wait.
@@ -151,7 +150,7 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # Read at torch's first allocation: large pages, which map the memory of a step in half the
         # time.
         variables["THP_MEM_ALLOC_ENABLE"] = "1"
-        # The kit computes in float32, whatever instructions the processor has.
+        # By default the kit computes in float32, also on processors with bfloat16 instructions.
         variables[CPU_BF16_ENV] = "0"
         return variables | SPIN_VARIABLES
     # With this variable, vLLM gives its memory back while gradients are computed. It also keeps
@@ -161,9 +160,9 @@ def _variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         variables[STANDBY] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
     # load_vllm), and where vLLM then refuses it, the engine does not start
-    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 nothing of
-    # the kit uses FlashInfer: requests with log-probabilities or seeds take another sampler, and
-    # vLLM's first choice of attention is another. A user who asks for the sampler gets it.
+    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 the kit
+    # does not need FlashInfer: requests with log-probabilities or seeds use another sampler, and
+    # vLLM prefers another attention. A user who sets vLLM's variable for the sampler gets it.
     if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
         variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return variables

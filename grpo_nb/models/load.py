@@ -15,8 +15,8 @@ from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
-from grpo_nb.models.import_unsloth import import_unsloth, silently
-from grpo_nb.models.load_record import RECORDS, LoadRecord
+from grpo_nb.models.import_unsloth import hiding_stdout, import_unsloth
+from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
@@ -61,41 +61,41 @@ def load_model(
     report(f"loading {settings.model}")
     import_unsloth()
     source = resolve_model(settings.model)
-    adapter_shape: dict[str, Any] = {}
+    adapter_settings: dict[str, Any] = {}
     if adapter is not None:
         adapter = Path(adapter).expanduser()
-        adapter_shape = read_adapter(adapter)
-        settings = settings.replace(**adapter_shape)
+        adapter_settings = read_adapter(adapter)
+        settings = settings.replace(**adapter_settings)
         report(
-            f"Starting from the LoRA {str(adapter)!r}, with its {adapter_shape}. With beta above "
-            "0, the KL reference is this adapter on a CPU, and the base model on a GPU."
+            f"Starting from the LoRA {str(adapter)!r}, with its {adapter_settings}. With beta "
+            "above 0, the KL reference is this adapter on a CPU, and the base model on a GPU."
         )
     model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
-    # The LoRA of the model has the adapter's shape already, so only its numbers are copied.
+    # The model's LoRA already has the adapter's rank and modules, so only the weights are copied.
     if adapter is not None:
         load_adapter(model, adapter)
         load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
         _prepare_engine(model, source)
-    RECORDS[model] = LoadRecord(settings, adapter_shape, why_not_vllm)
+    LOAD_RECORDS[model] = LoadRecord(settings, adapter_settings, why_not_vllm)
     return model, tokenizer
 
 
 def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str | None]:
-    """Load with vLLM if nothing is known against it; without vLLM if its start fails.
+    """Load with vLLM if no obstacle is known. If vLLM does not start, load without it.
 
     Returns:
-        The model, its tokenizer, and the reason why vLLM does not generate although it was asked
-        for (None otherwise).
+        The model, its tokenizer, and the reason why vLLM does not generate although the settings
+        ask for it (None otherwise).
     """
     import httpx
     import torch
 
     gpu = find_gpu()
-    # torch would train on a GPU of which the kit knows neither memory nor dtype.
+    # Otherwise torch would train on that GPU, whose memory and dtypes the kit cannot determine.
     if gpu is None and torch.cuda.is_available():
         raise EnvironmentProblem(
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
@@ -104,32 +104,34 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
     if not settings.fast_inference:
         return *_load(settings, source, gpu), None
     loaded = None
-    obstacle = vllm_obstacle(settings, gpu)
-    if obstacle is None:
+    why_not_vllm = vllm_obstacle(settings, gpu)
+    if why_not_vllm is None:
         skip = "fast_inference=False skips the attempt"
         try:
             loaded = _load(settings, source, gpu)
             if has_vllm_engine(loaded[0]):
                 return *loaded, None
-            # Unsloth loaded the model as without vLLM, so it is not loaded again
-            # (unsloth/models/loader.py, `_vllm_unsupported_model_types`).
-            obstacle = f"Unsloth does not run this model in vLLM ({skip})"
+            # Unsloth has already loaded the model without vLLM (unsloth/models/loader.py,
+            # `_vllm_unsupported_model_types`), so `loaded` is returned below.
+            why_not_vllm = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
             # This attempt still holds its memory, so a second one would fail as well.
             if is_out_of_memory(error):
                 raise
-            # A failed connection says nothing against vLLM. A 404 can be of an optional file.
+            # A failed connection is no reason against vLLM. A 404 is an answer and not a failed
+            # connection; it can concern an optional file.
             if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
-            obstacle = f"vLLM did not start ({error_summary(error)}; {find_fix(error) or skip})"
+            fix = find_fix(error) or skip
+            why_not_vllm = f"vLLM did not start ({error_summary(error)}; {fix})"
         # Only after `except`: within it, the traceback keeps the failed engine in memory.
         gc.collect()
         torch.cuda.empty_cache()
     if gpu is not None:
-        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
+        warn_user(f"Completions are generated without vLLM, which is slower: {why_not_vllm}.")
     if loaded is None:
         loaded = _load(settings.replace(fast_inference=False), source, gpu)
-    return *loaded, obstacle
+    return *loaded, why_not_vllm
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
     trainer's `bf16` and `fp16` follow the same rule.
 
     Args:
-        settings: Settings of the run; with `fast_inference`, vLLM generates.
+        settings: Settings of the run. With `fast_inference`, the model is loaded with vLLM.
         source: A folder or Hub id.
         gpu: GPU that trains, or None for a CPU.
     """
@@ -173,7 +175,7 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
         "target_modules": list(settings.lora_target_modules),
-        # As for the loader.
+        # The same value as in `loader_arguments`.
         "use_gradient_checkpointing": "unsloth" if gpu else False,
         "random_state": settings.seed,
     }
@@ -183,15 +185,15 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
     """Load model and LoRA through Unsloth, with vLLM if `fast_inference` is set.
 
     Raises:
-        EnvironmentProblem: It failed for a known reason; gives the setting to change. An error that
-            vLLM alone may have caused is raised as it is.
+        EnvironmentProblem: Loading failed for a known reason. The message names the fix. An error
+            that only vLLM may have caused is raised as it is.
     """
     from unsloth import FastLanguageModel
 
     if gpu is None:
         set_cpu_dtype(use_bfloat16=compute_dtype(settings, gpu).name == "bfloat16")
     try:
-        with silently():
+        with hiding_stdout():
             base_model, tokenizer = FastLanguageModel.from_pretrained(
                 **loader_arguments(settings, source, gpu)
             )
@@ -208,7 +210,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
 
 
 def _prepare_engine(model: Any, source: str) -> None:
-    """Give a model's engine copies of the LoRA, and all end tokens of the model."""
+    """Give the vLLM engine copies of the LoRA, and the model all of its end tokens."""
     from transformers import GenerationConfig
 
     hand_copies_to_vllm()
@@ -216,12 +218,12 @@ def _prepare_engine(model: Any, source: str) -> None:
     # which often names fewer end tokens than generation_config.json.
     with contextlib.suppress(OSError):  # not every model has that file
         published_config = GenerationConfig.from_pretrained(source)
-        end_tokens = end_tokens_of(model.generation_config, published_config)
+        end_tokens = end_token_ids(model.generation_config, published_config)
         model.generation_config.eos_token_id = sorted(end_tokens)
 
 
-def end_tokens_of(*owners: Any) -> set[int]:
-    """Return the end tokens of tokenizers and configurations, which have one, several or none."""
+def end_token_ids(*owners: Any) -> set[int]:
+    """Return the end token ids of tokenizers and configurations: one, several or none of each."""
     end_tokens = set()
     for owner in owners:
         tokens = owner.eos_token_id

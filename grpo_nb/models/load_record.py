@@ -29,20 +29,20 @@ class LoadRecord:
 
     settings: Settings
     """Settings that the model was loaded with. Rank, alpha and target modules are its LoRA's."""
-    adapter_shape: Mapping[str, Any] = field(default_factory=dict)
+    adapter_settings: Mapping[str, Any] = field(default_factory=dict)
     """Rank, alpha and target modules of the adapter that was loaded; empty without an adapter."""
     why_not_vllm: str | None = None
-    """Reason why vLLM does not generate although it was asked for; None otherwise."""
+    """Reason why vLLM does not generate although the settings ask for it; None otherwise."""
 
 
 #: The record of each model that `load_model` returned. It is dropped with its model.
-RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
+LOAD_RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
 
 
-def with_adapter_shape(model: Any, settings: Settings) -> Settings:
-    """Return the settings with the shape of the adapter that the model was loaded with, if any."""
-    record = RECORDS.get(model)
-    return settings if record is None else settings.replace(**record.adapter_shape)
+def with_adapter_settings(model: Any, settings: Settings) -> Settings:
+    """Return the settings with rank, alpha and modules of the adapter that was loaded, if any."""
+    record = LOAD_RECORDS.get(model)
+    return settings if record is None else settings.replace(**record.adapter_settings)
 
 
 def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> None:
@@ -61,10 +61,10 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
             f"the model ({type(model).__name__}) has no LoRA, so all of it would be trained. "
             "Write model, tokenizer = gn.load_model(settings)."
         )
-    record = RECORDS.get(model)
+    record = LOAD_RECORDS.get(model)
     if record is None:
         return
-    settings = with_adapter_shape(model, settings)
+    settings = with_adapter_settings(model, settings)
     loaded = record.settings
     differences = []
     for name in _SET_AT_LOADING:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def kept_modes(model: Any) -> Iterator[None]:
+def restoring_modes(model: Any) -> Iterator[None]:
     """Restore the mode of each module after the block, which may switch training and evaluation.
 
     `train(True)` on the whole model would also switch on modules that were off, such as those
@@ -22,7 +22,7 @@ def kept_modes(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_random_state() -> Iterator[None]:
+def restoring_random_state() -> Iterator[None]:
     """Restore the generators of Python, numpy and torch after the block, which may draw numbers.
 
     A training continues afterwards as if the block had not run.

@@ -25,10 +25,10 @@ def resolve_model(name: str) -> str:
         name: The embedded model, a folder, or a Hub id.
 
     Raises:
-        FileNotFoundError: The folder holds no model, or the Hub does not give the model. The
-            message has the folder that was searched, and only the first line of the Hub's long
-            error.
-        EntryNotFoundError: The Hub's own error for an id that is no model.
+        FileNotFoundError: The folder holds no model, or the model cannot be downloaded. The message
+            has the folder that was searched, and only the first line of the Hub's long error.
+        EntryNotFoundError: The Hub's own error for a repository without config.json, such as one
+            with only a LoRA or GGUF files.
         GatedRepoError: The Hub's own error for a model that needs its owner's consent.
     """
     from huggingface_hub import hf_hub_download
@@ -50,9 +50,9 @@ def resolve_model(name: str) -> str:
             raise
         except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
             raise FileNotFoundError(
-                f"{name!r} is no folder here (looked in {Path.cwd()}) and no model that the Hub "
-                f"gives: {error_summary(error)}. Correct the path or the name. For a run, take its "
-                "path from gn.runs.list()."
+                f"{name!r} is no folder here (looked in {Path.cwd()}), and cannot be downloaded "
+                f"from the Hub: {error_summary(error)}. Correct the path or the name. For a run, "
+                "take its path from gn.runs.list()."
             ) from None
         return name
     if not (path / "config.json").is_file():

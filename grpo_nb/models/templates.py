@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
-#: Description of how tool calls are written, for transformers 5.13 and later.
+#: File of the response template, by which transformers 5.13 and later reads tool calls.
 RESPONSE_TEMPLATE_FILE = "response_template.json"
 # Folder with the two templates of `give_tool_template`.
 _TOOL_TEMPLATE = Path(__file__).with_name("tool_template")
 
 
 def save_templates(folder: Path, tokenizer: Any) -> None:
-    """Write the chat template into a folder, and the template that reads tool calls."""
+    """Write the chat template and the response template of a tokenizer into a folder."""
     if isinstance(tokenizer.chat_template, str):
         (folder / CHAT_TEMPLATE_FILE).write_text(tokenizer.chat_template, "utf-8")
     response_template = getattr(tokenizer, "response_template", None)
@@ -37,7 +37,7 @@ def load_templates(folder: Path, tokenizer: Any) -> None:
     if response_file.is_file():
         tokenizer.response_template = json.loads(response_file.read_text("utf-8"))
     elif tokenizer.chat_template != old_template:
-        # The description of the old chat template may not fit the new one.
+        # The old response template may not fit the new chat template.
         tokenizer.response_template = None
 
 
@@ -61,7 +61,7 @@ def give_tool_template(tokenizer: Any) -> Any:
     it, and so do its exports.
 
     Raises:
-        ValueError: Turns of this model end with another token.
+        ValueError: The end token of the tokenizer is not <|im_end|>.
 
     >>> from types import SimpleNamespace
     >>> tokenizer = SimpleNamespace(eos_token="<|im_end|>", chat_template=None)
@@ -70,8 +70,9 @@ def give_tool_template(tokenizer: Any) -> Any:
     """
     if tokenizer.eos_token != "<|im_end|>":
         raise ValueError(
-            "this template is for models whose turns end with <|im_end|>, and those of this model "
-            f"end with {tokenizer.eos_token!r}."
+            "this template needs the end token <|im_end|>, but the end token of this tokenizer is "
+            f"{tokenizer.eos_token!r}. Use a ChatML model, or a model whose own template supports "
+            "tools."
         )
     load_templates(_TOOL_TEMPLATE, tokenizer)
     return tokenizer

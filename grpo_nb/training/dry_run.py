@@ -13,7 +13,7 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.modes import kept_modes, kept_random_state
+from grpo_nb.models.modes import restoring_modes, restoring_random_state
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups, completions_table
 from grpo_nb.scoring.scores import kept_memories
@@ -60,8 +60,8 @@ def dry_run(
     """
     with (
         kept_memories(reward_list(rewards)),
-        kept_random_state(),
-        kept_modes(model),
+        restoring_random_state(),
+        restoring_modes(model),
         tempfile.TemporaryDirectory() as folder,
     ):
         without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})

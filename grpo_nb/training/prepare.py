@@ -27,8 +27,8 @@ from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import prepare_tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.import_unsloth import import_unsloth, silently
-from grpo_nb.models.load_record import require_same_settings, with_adapter_shape
+from grpo_nb.models.import_unsloth import hiding_stdout, import_unsloth
+from grpo_nb.models.load_record import require_same_settings, with_adapter_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
@@ -87,7 +87,7 @@ def prepare(
             "holdout_every needs held-out questions, and this task has none. Write "
             "holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
-    settings = task.rendered_by(with_adapter_shape(model, settings))
+    settings = task.rendered_by(with_adapter_settings(model, settings))
     if task.tools is not None:
         prepare_tool_template(tokenizer)
         # The last row, because `with_tools` has tried the first one.
@@ -277,7 +277,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     # Only Unsloth knows all values of `optim`.
     known = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
     # The returned table replaces what Unsloth prints about its changes.
-    with tempfile.TemporaryDirectory() as folder, silently():
+    with tempfile.TemporaryDirectory() as folder, hiding_stdout():
         arguments = grpo_arguments(settings, {}, Path(folder), model)
         trl_alone = trl_class(**{name: arguments[name] for name in known & arguments.keys()})
         built = GRPOConfig(**arguments)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.problems import warn_user
-from grpo_nb.generation.episodes import tokens_of_model
+from grpo_nb.generation.episodes import without_tool_tokens
 from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_name
@@ -229,7 +229,7 @@ class KitTrainer(GRPOTrainer):
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
-            completion_ids_list = [tokens_of_model(ids, mask) for ids, mask in masks]
+            completion_ids_list = [without_tool_tokens(ids, mask) for ids, mask in masks]
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 

@@ -143,17 +143,17 @@ def smoke() -> Iterator[Row]:
     call_in_worker = model.vllm_engine.llm_engine.collective_rpc
     (module,) = call_in_worker(lambda worker: type(worker.model_runner).__module__)
     yield ["model runner", "measured", module, ""]
-    prompts = [
-        [{"role": "user", "content": f"What is {number // 8} + {number % 8}?"}]
+    rows = [
+        {"prompt": [{"role": "user", "content": f"What is {number // 8} + {number % 8}?"}]}
         for number in range(64)
     ]
     for name in ("seconds for 64 answers, first call", "seconds for 64 answers"):
         begun = time.monotonic()
-        generate(model, tokenizer, prompts, max_completion_length=48, temperature=1.0)
+        generate(model, tokenizer, rows, max_completion_length=48, temperature=1.0)
         yield [name, "measured", f"{time.monotonic() - begun:.2f}", ""]
-    with_adapter = generate(model, tokenizer, prompts[:16], max_completion_length=32)
+    with_adapter = generate(model, tokenizer, rows[:16], max_completion_length=32)
     with model.disable_adapter():
-        base = generate(model, tokenizer, prompts[:16], max_completion_length=32)
+        base = generate(model, tokenizer, rows[:16], max_completion_length=32)
     # A new adapter has no effect yet; kernels with and without it round differently.
     same = sum(one.text == other.text for one, other in zip(with_adapter, base, strict=True))
     yield ["untrained adapter answers as the base", same >= 14, f"{same} of 16 equal", "14 of 16"]

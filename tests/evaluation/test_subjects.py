@@ -98,7 +98,7 @@ REFUSED = [
     pytest.param(
         lambda run, task, path: gn.compare(run, against="my-modle", task=task),
         FileNotFoundError,
-        "'my-modle' is no folder here .*that the Hub gives",
+        "'my-modle' is no folder here .*cannot be downloaded from the Hub",
         id="unknown model",
     ),
     pytest.param(

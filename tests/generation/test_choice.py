@@ -9,7 +9,7 @@ import grpo_nb as gn
 from grpo_nb.config import hardware
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.models.load_record import RECORDS, LoadRecord
+from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from tests.support.gpus import GPUS
 from tests.support.small_models import lora_model
 
@@ -54,7 +54,7 @@ def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
 
 def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
     settings = gn.preset("cpu", fast_inference=True)
-    RECORDS[model] = LoadRecord(settings, why_not_vllm="vLLM did not start (x)")
+    LOAD_RECORDS[model] = LoadRecord(settings, why_not_vllm="vLLM did not start (x)")
     engine = choose_engine(model, settings)
     assert engine.why_not_vllm == "vLLM did not start (x)"
     assert engine.name == "the kit's CPU engine"

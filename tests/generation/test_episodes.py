@@ -106,11 +106,10 @@ def test_generate_runs_episodes_token_by_token_as_training(
     completions = generate(
         model,
         tokenizer,
-        [row["prompt"] for row in rows],
+        rows,
         max_completion_length=settings.max_completion_length,
         temperature=1.0,
         tools=task.tools,
-        rows=rows,
     )
     written = (batch["completion_mask"] * batch["tool_mask"]).bool()
     for number, completion in enumerate(completions):
@@ -222,7 +221,7 @@ def test_tool_template_keeps_the_kits_own_template(embedded_folder: Path) -> Non
 def test_kits_template_is_refused_for_other_end_tokens(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     tokenizer.eos_token = "<|endoftext|>"
-    with pytest.raises(ValueError, match="for models whose turns end with"):
+    with pytest.raises(ValueError, match=r"needs the end token <\|im_end\|>.*Use a ChatML model"):
         gn.models.give_tool_template(tokenizer)
 
 
@@ -230,15 +229,9 @@ def completion_of(monkeypatch: pytest.MonkeyPatch, *turns: dict) -> GeneratedCom
     """Return an episode with these messages, whose last token is an end token."""
     loop = ToolLoopResult(tool_masks=[[1]], turns=[list(turns)], completion_ids=[[1]])
     monkeypatch.setattr(episodes, "run_tool_loop", lambda *arguments, **options: loop)
-    (completion,) = episodes.run_episodes(
-        None,
-        SimpleNamespace(for_episode=lambda environment: []),
-        [[]],
-        [[]],
-        [{}],
-        sample=lambda prompts: [],
-        end_tokens={1},
-    )
+    tools = SimpleNamespace(for_episode=lambda environment: [])
+    started = episodes.Episodes(tools, trainer=None, prompts=[[]], reward_columns=[{}])
+    (completion,) = started.run([0], [[]], sample=lambda prompts: [], end_tokens={1})
     return completion
 
 

@@ -101,6 +101,16 @@ def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:
         llama_cpp.complete_with_gguf(tmp_path / "none.gguf", CHATS, max_completion_length=1)
 
 
+def test_gguf_path_may_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files = []
+    monkeypatch.setattr(
+        llama_cpp, "run_script", lambda script, request: files.append(request["gguf"]) or []
+    )
+    llama_cpp.complete_with_gguf("~/model.gguf", CHATS, max_completion_length=1)
+    assert files == [str(tmp_path / "model.gguf")]
+
+
 def test_truncated_gguf_file_is_an_error_with_its_name(gguf: Path, tmp_path: Path) -> None:
     file = tmp_path / "cut.gguf"
     file.write_bytes(gguf.read_bytes()[: gguf.stat().st_size // 2])

@@ -25,7 +25,7 @@ from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import (
     sample_with_vllm,
-    sampling_arguments,
+    vllm_sampling_arguments,
     vllm_sampling_obstacle,
 )
 from grpo_nb.upstream.vllm import longest_sequence_of
@@ -141,7 +141,7 @@ def test_vllm_samples_from_the_distribution_of_transformers(
 
     config = generation_config(do_sample=True, temperature=0.8, **{"top_k": 0, **sampling})
     # Unsloth starts the engine with `processed_logprobs`: those of the distribution sampled from.
-    params = SamplingParams(**sampling_arguments(config), seed=3, logprobs=0)
+    params = SamplingParams(**vllm_sampling_arguments(config), seed=3, logprobs=0)
     (output,) = model.fast_generate(
         [{"prompt_token_ids": prompts[0]}],
         sampling_params=[params],
@@ -252,8 +252,8 @@ def test_evaluation_baseline_and_lab_ask_the_engine(
     first = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
     again = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
     assert again.scores.completions == first.scores.completions, "the same seed, the same sample"
-    prompts = [task.train[0]["prompt"]] * 4
-    group = generate(model, tokenizer, prompts, temperature=1.0, max_completion_length=LENGTH)
+    rows = [task.train[0]] * 4
+    group = generate(model, tokenizer, rows, temperature=1.0, max_completion_length=LENGTH)
     assert len({completion.text for completion in group}) > 1
     sizes = [len(call.args[0]) for call in fast_generate.call_args_list]
     assert sizes == [6, 8, 2, 8, 2, 4]

@@ -105,8 +105,9 @@ def test_generate_keeps_order_and_marks_truncated_answers(tiny_folder: Path) -> 
     tokenizer.eos_token_id = end
     expected = greedy_tokens(end)
     done: list[int] = []
+    rows = [{"prompt": chat} for chat in chats]
     completions = generate(
-        model, tokenizer, chats, max_completion_length=20, batch_size=2, progress=done.append
+        model, tokenizer, rows, max_completion_length=20, batch_size=2, progress=done.append
     )
     assert done == [2, 3]
     assert [list(one.ids) for one in completions] == expected
@@ -122,11 +123,11 @@ def test_generate_takes_transformers_for_beams_or_if_asked(
     """The CPU engine has no beams, and would ignore them. `shared_prompts=False` switches it off."""
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
     monkeypatch.setattr(CpuEngine, "sample", None)
-    chats = [[{"role": "user", "content": "Say yes."}]]
+    rows = [{"prompt": [{"role": "user", "content": "Say yes."}]}]
     beams = {"num_beams": 2}
     (one,) = generate(
-        model, tokenizer, chats, max_completion_length=4, temperature=1.0, sampling=beams
+        model, tokenizer, rows, max_completion_length=4, temperature=1.0, sampling=beams
     )
     assert one.token_count > 0
-    (one,) = generate(model, tokenizer, chats, max_completion_length=4, shared_prompts=False)
+    (one,) = generate(model, tokenizer, rows, max_completion_length=4, shared_prompts=False)
     assert one.token_count > 0

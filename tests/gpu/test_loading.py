@@ -30,7 +30,7 @@ from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
 from grpo_nb.models.import_unsloth import SHARED_SCORING
 from grpo_nb.models.load import loader_arguments, lora_arguments
-from grpo_nb.models.load_record import RECORDS
+from grpo_nb.models.load_record import LOAD_RECORDS
 from grpo_nb.training import prepare, run_start
 from tests.support.gpus import GPUS
 from tests.support.signatures import parameters_of
@@ -215,7 +215,7 @@ def test_model_that_unsloth_runs_without_vllm_is_loaded_once(on_a_gpu) -> None:
     loader = Loader()
     model, _ = on_a_gpu(loader, warned="Unsloth does not run this model in vLLM")
     assert len(loader.calls) == 1
-    assert "Unsloth does not run this model" in RECORDS[model].why_not_vllm
+    assert "Unsloth does not run this model" in LOAD_RECORDS[model].why_not_vllm
 
 
 def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
@@ -248,7 +248,7 @@ def test_vllm_that_unsloth_disabled_is_left_out_with_its_error(on_a_gpu) -> None
         loader, warned=r"Detected broken vLLM binary extension.*pip install -r requirements.txt -r"
     )
     assert "fast_inference" not in loader.calls[1]
-    assert "broken vLLM" in RECORDS[model].why_not_vllm
+    assert "broken vLLM" in LOAD_RECORDS[model].why_not_vllm
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) 
     import unsloth
 
     # As `import unsloth` in a notebook leaves it.
-    monkeypatch.delattr(unsloth, unsloth_first._BY_THE_KIT)
+    monkeypatch.delattr(unsloth, unsloth_first._KIT_IMPORT_MARK)
     with pytest.raises(
         gn.machine.EnvironmentProblem, match=r"^unsloth, trl.* must not be imported before grpo_nb"
     ):

@@ -50,9 +50,9 @@ def test_plain_rows_are_sampled_with_the_prompt_of_a_task(loaded, monkeypatch) -
     lab = gn.RewardLab(gn.rewards.xml_tags(), rows, *loaded, settings)
     prompts = []
 
-    def generate(model: Any, tokenizer: Any, asked: list, **options: Any) -> list:
-        prompts.extend(asked)
-        return [GeneratedCompletion("23", False, ids=(1, 2)) for _ in asked]
+    def generate(model: Any, tokenizer: Any, rows: list, **options: Any) -> list:
+        prompts.extend(row["prompt"] for row in rows)
+        return [GeneratedCompletion("23", False, ids=(1, 2)) for _ in rows]
 
     monkeypatch.setattr(sampling, "generate", generate)
     lab.sample()

@@ -76,12 +76,12 @@ def test_import_of_unsloth_keeps_the_bars_of_downloads(monkeypatch: pytest.Monke
     assert not transformers_logging.is_progress_bar_enabled()
 
 
-def test_vllm_log_handler_made_silently_shows_later_errors(
+def test_vllm_log_handler_made_while_hidden_shows_later_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logger = logging.getLogger("vllm")
     monkeypatch.setattr(logger, "handlers", [])
-    with import_unsloth.silently():
+    with import_unsloth.hiding_stdout():
         # vllm/logger.py, _configure_vllm_root_logger
         logger.addHandler(logging.StreamHandler(sys.stdout))
         logger.error("while loading")

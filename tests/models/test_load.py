@@ -38,8 +38,8 @@ def test_embedded_model_answers_in_4_bit() -> None:
     """Load in 4 bit, because the quickstart answers in 16 bit everywhere."""
     model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=True))
     assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
-    asked = [[{"role": "user", "content": "What is the capital of France?"}]]
-    assert "Paris" in generate(model, tokenizer, asked, max_completion_length=12)[0].text
+    rows = [{"prompt": [{"role": "user", "content": "What is the capital of France?"}]}]
+    assert "Paris" in generate(model, tokenizer, rows, max_completion_length=12)[0].text
 
 
 def test_model_without_a_chat_template_is_named(tiny_folder: Path, tmp_path: Path) -> None:

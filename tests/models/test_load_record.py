@@ -10,10 +10,10 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.models.load_record import (
-    RECORDS,
+    LOAD_RECORDS,
     LoadRecord,
     require_same_settings,
-    with_adapter_shape,
+    with_adapter_settings,
 )
 from tests.support.tiny import load_tiny
 
@@ -83,21 +83,21 @@ def test_load_model_leaves_no_attribute_on_the_model(loaded: tuple[Any, ...]) ->
 
 def test_load_record_has_the_settings_of_the_model(loaded: tuple[Any, ...]) -> None:
     model, _, _, settings = loaded
-    assert RECORDS[model].settings == settings
+    assert LOAD_RECORDS[model].settings == settings
 
 
 def test_load_record_ends_with_its_model() -> None:
     model = torch.nn.Linear(1, 1)
-    RECORDS[model] = LoadRecord(gn.Settings())
-    count = len(RECORDS)
+    LOAD_RECORDS[model] = LoadRecord(gn.Settings())
+    count = len(LOAD_RECORDS)
     del model
-    assert len(RECORDS) == count - 1
+    assert len(LOAD_RECORDS) == count - 1
 
 
-def test_adapter_shape_takes_precedence() -> None:
+def test_adapter_settings_take_precedence() -> None:
     model = torch.nn.Linear(1, 1)
-    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 4
-    RECORDS[model] = LoadRecord(gn.Settings(), adapter_shape={"lora_rank": 32})
-    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 32
-    RECORDS[model] = LoadRecord(gn.Settings(lora_rank=32))
-    assert with_adapter_shape(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    assert with_adapter_settings(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    LOAD_RECORDS[model] = LoadRecord(gn.Settings(), adapter_settings={"lora_rank": 32})
+    assert with_adapter_settings(model, gn.Settings(lora_rank=4)).lora_rank == 32
+    LOAD_RECORDS[model] = LoadRecord(gn.Settings(lora_rank=32))
+    assert with_adapter_settings(model, gn.Settings(lora_rank=4)).lora_rank == 4

@@ -36,11 +36,11 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
             right_of_eight |= dict.fromkeys(task.train["question"], right)
 
         def generate(
-            _: object, __: object, prompts: list, **more: object
+            _: object, __: object, rows: list, **more: object
         ) -> list[GeneratedCompletion]:
             completions = []
-            for i, prompt in enumerate(prompts):
-                question = prompt[-1]["content"]
+            for i, row in enumerate(rows):
+                question = row["prompt"][-1]["content"]
                 value = eval(question.removeprefix("What is ").removesuffix("?"))
                 answer = value if i % 8 < right_of_eight[question] else -1
                 text = gn.tasks.xml().render("so", str(answer))
