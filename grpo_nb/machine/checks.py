@@ -14,7 +14,8 @@ from grpo_nb.machine.host import is_colab, usable_cores
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
-    f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
+    f"Run the Setup cell in a fresh kernel; or run `{packages.INSTALL_COMMAND}` and restart the "
+    "kernel."
 )
 
 
@@ -31,7 +32,7 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentReport(Shown):
-    """State of this machine in at most three lines: its device, if it is ready, what to do next.
+    """State of this machine in at most three lines: the device, whether it is ready, the next step.
 
     In a notebook, a click opens the table of all checks. In a script, `print(report.table.text())`
     shows the table.
@@ -148,7 +149,7 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     torch = f"torch {build.version}"
-    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    # CUDA 13 dropped all GPUs before Turing; triton and bitsandbytes need 7.0 with any CUDA.
     needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
         problem = f"{torch} is for the CPU: the GPU is not used"

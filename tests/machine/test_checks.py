@@ -255,11 +255,11 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
         ),
     ],
 )
-def test_breaking_packages_are_named_by_their_versions(
+def test_incompatible_packages_are_named_by_their_versions(
     versions: dict, names: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "installed_version", versions.get)
-    assert packages.breaking_packages() == names
+    assert packages.incompatible_packages() == names
 
 
 def test_kernel_with_a_blocked_import_is_not_stale(machine: Machine, monkeypatch) -> None:
