@@ -22,7 +22,7 @@ def sampling_setup(
 
     Args:
         model: The model that samples.
-        config: Generation config as the caller gives it to `generate`.
+        config: Generation config as the caller gives it to `generate`, with `max_new_tokens`.
         prompt_width: Number of tokens of each padded prompt.
     """
     prepare_config = require_symbol(model, "_prepare_generation_config", "transformers")
@@ -30,6 +30,8 @@ def sampling_setup(
     get_processors = require_symbol(model, "_get_logits_processor", "transformers")
     complete, _ = prepare_config(config)
     prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
+    # The processor of `forced_eos_token_id` reads this length.
+    complete.max_length = prompt_width + complete.max_new_tokens
     processors = get_processors(
         generation_config=complete, input_ids_seq_length=prompt_width, device="cpu"
     )
