@@ -11,6 +11,7 @@ from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
+from grpo_nb.upstream.symbols import WRITTEN_FOR
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
@@ -112,7 +113,13 @@ def _check_packages() -> Check:
     if missing:
         return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL)
     main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
-    return Check("packages", "ok", ", ".join(main))
+    # Another version can work, so the check is still ok.
+    notes = [
+        f"grpo_nb was written for {name} {pin}. If something fails, run the Setup cell."
+        for name, pin in WRITTEN_FOR.items()
+        if not packages.is_same_release(pin, versions.get(name, pin))
+    ]
+    return Check("packages", "ok", ", ".join(main), " ".join(notes))
 
 
 def _check_kernel() -> Check:

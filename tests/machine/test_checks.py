@@ -235,6 +235,23 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
+    ("versions", "fix"),
+    [
+        pytest.param({"trl": "1.10.0"}, "written for trl 1.15.0. If", id="another version"),
+        pytest.param({"vllm": "0.31.0+cpu"}, "", id="another build"),
+        pytest.param({"vllm": None}, "", id="without vLLM"),
+    ],
+)
+def test_packages_check_notes_versions_that_are_not_pinned(
+    versions: dict, fix: str, machine: Machine
+) -> None:
+    check = machine.check("packages", **versions)
+    assert check.status == "ok"
+    assert fix in check.fix
+    assert bool(fix) == bool(check.fix)
+
+
+@pytest.mark.parametrize(
     ("versions", "names"),
     [
         pytest.param({"torchao": "0.10.0"}, ["torchao"], id="old torchao of Colab"),
