@@ -51,10 +51,10 @@ def one_group(
         eos_token_id=None,
         disable_compile=True,
     )
-    folded = FoldedLora(model)
+    folded_lora = FoldedLora(model)
 
     def shared() -> None:
-        sampler.sample(model, prompts, config, folded)
+        sampler.sample(model, prompts, config, folded_lora)
         with torch.no_grad(), model.disable_adapter():
             shared_prompts.shared_prompt_log_probs(model, ids, mask, completion)
         log_probs, _ = shared_prompts.shared_prompt_log_probs(model, ids, mask, completion)

@@ -134,10 +134,10 @@ def sampling_parts() -> list[Part]:
             self.values = layer.values.index_select(0, rows)
 
     @torch.no_grad()
-    def stock_sample(model: Any, prompts: Any, config: Any, folded: Any) -> Any:
+    def stock_sample(model: Any, prompts: Any, config: Any, lora: Any) -> Any:
         ids, mask = shared_prompts.left_padded(prompts, config.pad_token_id)
         model.eval()
-        with grouped_attention(), folded.applied(is_decoding=True):
+        with grouped_attention(), lora.applied(is_decoding=True):
             rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
         model.train()
         return rows
@@ -151,7 +151,7 @@ def sampling_parts() -> list[Part]:
         ),
         Part("sampler", "s", replaced(engine, sample=stock_sample)),
         Part("- memory reserved in the cache", "s", replaced(sampler, _GrowingLayer=CopyingLayer)),
-        Part("- rows leave the batch", "s", replaced(sampler, REMOVAL_SHARE=0.0)),
+        Part("- rows leave the batch", "s", replaced(sampler, MAX_CONTINUING_SHARE=0.0)),
     ]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
+from grpo_nb.machine.packages import VLLM_INSTALL_COMMAND
 from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
@@ -93,5 +93,5 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
     if gpu is None:
         return "vLLM needs a GPU (set fast_inference=False)"
     if installed_version("vllm") is None:
-        return f"vLLM is not installed ({BY_HAND_WITH_VLLM}, then restart the kernel)"
+        return f"vLLM is not installed ({VLLM_INSTALL_COMMAND}, then restart the kernel)"
     return None

@@ -1,11 +1,11 @@
 """Grouped-query attention on a CPU without copies of the key/value heads.
 
 With grouped-query attention (arXiv:2305.13245) several query heads share one key/value head. Where
-there is a mask, transformers first copies keys and values for each query head: the whole cache, at
-every layer of every decoded token, three times over for SmolLM2. PyTorch's CPU kernel does not need
-the copies. The results are equal bit for bit. When decoding, this attention needs 43 % of the time
-that transformers needs; in a forward and backward pass over completions it needs 57 %
-(studies/cpu_kernels.py).
+there is a mask, transformers first copies keys and values for each query head. When decoding, it
+copies the whole cache, at every layer and every token. For SmolLM2 the copy is three times as large
+as the cache. PyTorch's CPU kernel does not need the copies. The results are equal bit for bit. When
+decoding, this attention needs 43 % of the time that transformers needs; in a forward and backward
+pass over completions it needs 57 % (studies/cpu_kernels.py).
 """
 
 from __future__ import annotations

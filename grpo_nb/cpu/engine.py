@@ -7,8 +7,8 @@ same numbers as TRL's own path up to rounding, if there is no LoRA dropout. `obs
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -31,14 +31,15 @@ class CpuEngine:
     """Sampling and scoring with one model on a CPU; `obstacle(model)` must be None.
 
     Args:
-        model: Causal language model, plain or wrapped by PEFT. A copy of its adapted weights is
-            kept, and from the first sampling a packed copy of all linear layers, until `release`.
+        model: Causal language model, plain or wrapped by PEFT. Until `release`, the engine keeps a
+            copy of its adapted weights, and from the first `sample` on a packed copy of all linear
+            layers.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         # All engines of one model share one copy of its weights.
-        self._folded = FoldedLora.of(model)
+        self._folded_lora = FoldedLora.of(model)
 
     @staticmethod
     def obstacle(model: PreTrainedModel, longest_sequence: int | None = None) -> str | None:
@@ -52,7 +53,7 @@ class CpuEngine:
         config = model.config.get_text_config()
         name = config.model_type
         if next(model.parameters()).device.type != "cpu":
-            return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
+            return "the model is on a GPU, where vLLM or Unsloth's own generation is used"
         if config is not model.config:
             return f"{name} is multimodal"
         # Configurations without layer types have full attention in every layer. A window is None or
@@ -108,7 +109,7 @@ class CpuEngine:
         Returns:
             N completions as token ids, up to and with the end token.
         """
-        return sample(self.model, prompts, config, self._folded)
+        return sample(self.model, prompts, config, self._folded_lora)
 
     def log_probs(
         self,
@@ -117,25 +118,21 @@ class CpuEngine:
         attention_mask: Tensor,
         completion_length: int,
         *,
-        autocast: contextlib.AbstractContextManager[Any],
+        autocast: AbstractContextManager[Any],
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of completions, differentiable.
 
+        The other arguments and the result are those of `shared_prompt_log_probs`.
+
         Args:
             model: The wrapper of the engine's model that the trainer passes.
-            input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
-            attention_mask: (B, P + C).
-            completion_length: C.
             autocast: The trainer's autocast block.
-
-        Returns:
-            Both (B, C) in nats.
         """
-        with self._folded.applied(), autocast:
+        with self._folded_lora.applied(), autocast:
             return shared_prompts.shared_prompt_log_probs(
                 model, input_ids, attention_mask, completion_length
             )
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again."""
-        self._folded.release()
+        self._folded_lora.release()

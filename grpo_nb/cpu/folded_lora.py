@@ -1,13 +1,14 @@
 """One matrix product per LoRA layer instead of three on a CPU, with the same result and gradient.
 
 PEFT computes `W x + s B (A x)` with three products and two more passes over the result.
-`FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million weights, into memory kept
-from the last time) and computes with the copy. The trained tensors and the base weights are read,
-never written. In the loss, the gradients of A and B follow from the same numbers by the chain rule.
+`FoldedLora` adds `s B A` to a copy of `W` once per use and computes with the copy. For 106 million
+weights this takes 51 ms, if the memory of the last copy is used again. The trained tensors and the
+base weights are read, never written. In the loss, the gradients of A and B follow from the same
+numbers by the chain rule.
 
 Left to PEFT are DoRA, LoRA biases, several adapters at once, and weights in 4 or 16 bits. In 16
-bits, rounding the sum would lose small changes (bfloat16 kept 15 % of a three-step training), and
-the samples would not come from the policy that is trained.
+bits, rounding the sum loses small changes: of the change that three training steps in bfloat16
+made, 15 % was left. The samples would then not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from grpo_nb.upstream.peft import single_plain_adapter
 #: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 serves tests, which
 #: prove that the sum is the same function.
 EXACT_DTYPES = (torch.float32, torch.float64)
-#: Up to this many rows oneDNN with packed weights beats MKL; above it both are equally fast
-#: (docs/evidence/cpu_step.md).
-MAX_ROWS_PACKED = 128
+#: For up to this many tokens in a pass, oneDNN with packed weights is faster than MKL. For more
+#: tokens both are equally fast (studies/results/cpu_kernels.md).
+MAX_TOKENS_ONEDNN = 128
 
 Forward = Callable[..., Tensor]
 
@@ -43,19 +44,19 @@ class _FoldedProduct(torch.autograd.Function):
         x: Tensor,
         lora_a: Tensor,
         lora_b: Tensor,
-        folded: Tensor,
+        folded_weight: Tensor,
         bias: Tensor | None,
         scaling: float,
     ) -> Tensor:
         # autograd raises if the folded copy is written again before the backward pass.
-        ctx.save_for_backward(x, lora_a, lora_b, folded)
+        ctx.save_for_backward(x, lora_a, lora_b, folded_weight)
         ctx.scaling = scaling
-        return functional.linear(x, folded, bias)
+        return functional.linear(x, folded_weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, lora_a, lora_b, folded = ctx.saved_tensors
-        grad_x = grad @ folded
+        x, lora_a, lora_b, folded_weight = ctx.saved_tensors
+        grad_x = grad @ folded_weight
         grad = grad.flatten(0, -2)
         x = x.flatten(0, -2)
         # The LoRA adds s B A x. `grad_h` is the gradient of A x, and `h` is s A x. Both have only
@@ -83,8 +84,8 @@ class FoldedLora:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._folded: dict[torch.nn.Module, Tensor] = {}
-        self._packed: dict[torch.nn.Module, Tensor] = {}
+        self._folded_weights: dict[torch.nn.Module, Tensor] = {}
+        self._packed_weights: dict[torch.nn.Module, Tensor] = {}
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
@@ -98,8 +99,8 @@ class FoldedLora:
         a training of the embedded model the process held 3.08 GB, and 1.41 GB with this
         (benchmarks/results/plan_memory.md).
         """
-        self._folded.clear()
-        self._packed.clear()
+        self._folded_weights.clear()
+        self._packed_weights.clear()
         with suppress(AttributeError):  # other C libraries do not have this function
             ctypes.CDLL(None).malloc_trim(0)
 
@@ -112,7 +113,7 @@ class FoldedLora:
         gradients no dropout applies.
 
         Args:
-            is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
+            is_decoding: Many passes of few tokens follow, so weights are packed for oneDNN first.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         patches: dict[torch.nn.Module, Forward] = {}
@@ -129,13 +130,15 @@ class FoldedLora:
                 weight = layer.weight.detach()
             if weight is None:
                 continue  # computed as before
-            packed = None
+            packed_weight = None
             if can_pack and weight.dtype == torch.float32:
-                # The assignment frees the layer's old copy, and the next layer's copy takes that
-                # memory. Memory that is new to the process costs ten times as much.
-                packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-                self._packed[layer] = packed
-            patches[layer] = _folded_forward(layer, adapter, weight, packed)
+                # 16 is the number of tokens per pass for which oneDNN chooses the order; passes of
+                # other numbers work too. The new copy is made before the assignment frees this
+                # layer's old one, and the next layer's copy takes that memory. Memory that is new
+                # to the process costs ten times as much.
+                packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+                self._packed_weights[layer] = packed_weight
+            patches[layer] = _folded_forward(layer, adapter, weight, packed_weight)
         with _patched_forwards(patches):
             yield
 
@@ -146,9 +149,9 @@ class FoldedLora:
             return None
         if layer.disable_adapters:
             return weight
-        memory = self._folded.get(layer)
+        memory = self._folded_weights.get(layer)
         if memory is None:
-            memory = self._folded[layer] = torch.empty_like(weight)
+            memory = self._folded_weights[layer] = torch.empty_like(weight)
         lora_a = layer.lora_A[adapter].weight.detach().to(weight.dtype)
         lora_b = layer.lora_B[adapter].weight.detach().to(weight.dtype)
         # One call computes the sum and writes it into the kept memory.
@@ -164,7 +167,7 @@ def _must_stay_with_peft(layer: Any, adapter: str) -> bool:
 
 
 def _folded_forward(
-    layer: Any, adapter: str | None, weight: Tensor, packed: Tensor | None
+    layer: Any, adapter: str | None, weight: Tensor, packed_weight: Tensor | None
 ) -> Forward:
     """Return a `forward` for a layer that computes with this weight.
 
@@ -172,14 +175,14 @@ def _folded_forward(
         layer: Linear layer, or the layer that PEFT put in its place.
         adapter: Name of the folded adapter, or None for a linear layer.
         weight: Weight with the adapter added.
-        packed: The same weight in oneDNN's order, for few rows.
+        packed_weight: The same weight in oneDNN's order, for few tokens; or None.
     """
 
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
-        rows = x.numel() // x.shape[-1]
-        if packed is not None and rows <= MAX_ROWS_PACKED:
-            return torch.ops.mkldnn._linear_pointwise(x, packed, layer.bias, "none", [], "")
+        tokens = x.numel() // x.shape[-1]
+        if packed_weight is not None and tokens <= MAX_TOKENS_ONEDNN:
+            return torch.ops.mkldnn._linear_pointwise(x, packed_weight, layer.bias, "none", [], "")
         if adapter is None:
             return functional.linear(x, weight, layer.bias)
         lora_a = layer.lora_A[adapter].weight

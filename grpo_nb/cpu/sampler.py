@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -30,9 +29,9 @@ from grpo_nb.cpu.shared_prompts import deduplicate, left_padded, prefill
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Finished rows leave the batch once at most this share of its rows continues, because each removal
-#: copies the key/value cache of the rows that stay.
-REMOVAL_SHARE = 0.875
+#: Finished rows are removed as soon as the rows that continue are at most this share of the batch.
+#: Each removal copies the key/value cache of the rows that stay.
+MAX_CONTINUING_SHARE = 0.875
 
 
 @torch.no_grad()
@@ -40,7 +39,7 @@ def sample(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     config: GenerationConfig,
-    folded: FoldedLora,
+    folded_lora: FoldedLora,
 ) -> list[list[int]]:
     """Sample one completion for each prompt; equal prompts share their computation.
 
@@ -53,35 +52,37 @@ def sample(
         prompts: N lists of token ids. Repeat a prompt for each of its completions.
         config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters. Greedy
             decoding if `do_sample` is false.
-        folded: Folded weights of the same model.
+        folded_lora: Folded weights of the same model.
 
     Returns:
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
-    pad_id = int(config.pad_token_id or 0)
+    pad_id = config.pad_token_id or 0
     prompt_ids, prompt_mask = left_padded(prompts, pad_id)
-    total, width = prompt_ids.shape
-    config, processors = sampling_setup(model, config, width)
+    row_count, prompt_width = prompt_ids.shape
+    config, processors = sampling_setup(model, config, prompt_width)
     end_ids = [] if config.eos_token_id is None else config.eos_token_id
     end_tokens = torch.tensor(end_ids, dtype=torch.long).reshape(-1)
-    limit = config.max_new_tokens
+    max_new_tokens = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
-    ids = functional.pad(prompt_ids, (0, limit), value=pad_id)
+    ids = functional.pad(prompt_ids, (0, max_new_tokens), value=pad_id)
     # Rows still in the batch, and the position of the last prompt token of each. A row that has
-    # ended stays in the batch until enough rows have ended (REMOVAL_SHARE).
-    in_batch = torch.arange(total)
-    has_ended = torch.zeros(total, dtype=torch.bool)
+    # ended stays in the batch until enough rows have ended (MAX_CONTINUING_SHARE).
+    in_batch = torch.arange(row_count)
+    has_ended = torch.zeros(row_count, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1
     distinct_prompts, prompt_indices = deduplicate(prompts)
     prompt_of_row = torch.tensor(prompt_indices)
-    with restoring_modes(model), grouped_attention(), folded.applied(is_decoding=True):
+    with restoring_modes(model), grouped_attention(), folded_lora.applied(is_decoding=True):
         model.eval()
-        run = partial(model, use_cache=True, logits_to_keep=1)
+        run = functools.partial(model, use_cache=True, logits_to_keep=1)
         cache, mask = prefill(run, distinct_prompts)
-        cache.layers = [_GrowingLayer(layer, prompt_of_row, limit) for layer in cache.layers]
-        mask = functional.pad(mask[prompt_of_row], (0, limit), value=1)
-        for step in range(limit):
-            end = width + step
+        cache.layers = [
+            _GrowingLayer(layer, prompt_of_row, max_new_tokens) for layer in cache.layers
+        ]
+        mask = functional.pad(mask[prompt_of_row], (0, max_new_tokens), value=1)
+        for step in range(max_new_tokens):
+            end = prompt_width + step
             cached_tokens = cache.get_seq_length()
             output = run(
                 input_ids=ids[in_batch, end - 1 : end],
@@ -93,22 +94,21 @@ def sample(
             scores = processors(ids[in_batch, :end], logits)
             if config.do_sample:
                 probabilities = scores.softmax(-1)
-                tokens = _sample_tokens(probabilities, total, in_batch)
+                tokens = _sample_tokens(probabilities, row_count, in_batch)
             else:
                 tokens = scores.argmax(-1)
             ids[in_batch, end] = tokens
             has_ended |= torch.isin(tokens, end_tokens)
             if has_ended.all():
                 break
-            continues = ~has_ended
-            if continues.sum() <= REMOVAL_SHARE * len(continues):
-                kept = continues.nonzero()[:, 0]
-                in_batch = in_batch[kept]
-                has_ended = has_ended[kept]
-                last_position = last_position[kept]
-                mask = mask[kept]
-                cache.batch_select_indices(kept)
-    return [through_end(tokens, end_tokens.tolist()) for tokens in ids[:, width:].tolist()]
+            continuing = (~has_ended).nonzero()[:, 0]
+            if len(continuing) <= MAX_CONTINUING_SHARE * len(has_ended):
+                in_batch = in_batch[continuing]
+                has_ended = has_ended[continuing]
+                last_position = last_position[continuing]
+                mask = mask[continuing]
+                cache.batch_select_indices(continuing)
+    return [through_end(tokens, end_tokens.tolist()) for tokens in ids[:, prompt_width:].tolist()]
 
 
 def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
@@ -119,18 +119,19 @@ def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
     return tokens
 
 
-def _sample_tokens(probabilities: Tensor, total: int, in_batch: Tensor) -> Tensor:
+def _sample_tokens(probabilities: Tensor, row_count: int, in_batch: Tensor) -> Tensor:
     """Sample one token per row as `torch.multinomial` does, with the same random state after it.
 
-    multinomial takes the largest p / e with an exponential e for each row and token. Exponentials
-    are drawn for rows that have left the batch too, so that the random state is that of `generate`.
+    With a number e from an exponential distribution for each row and token, the index of the
+    largest p / e is distributed as p. These numbers are drawn for rows that have left the batch
+    too, so that the random state is that of `generate`.
 
     Args:
         probabilities: (R, V) float32, of the rows still in the batch.
-        total: Number of rows at the start.
+        row_count: Number of rows at the start.
         in_batch: (R) indices of the rows still in the batch.
     """
-    exponentials = _exponentials((total, probabilities.shape[1]))
+    exponentials = _exponentials((row_count, probabilities.shape[1]))
     return probabilities.div_(exponentials[in_batch]).argmax(-1)
 
 
@@ -151,7 +152,10 @@ def _by_logarithm(shape: tuple[int, int]) -> Tensor:
 
 @functools.cache
 def _draws_by_logarithm(shape: tuple[int, int]) -> bool:
-    """Return True if `exponential_` is -log(1 - u) of a uniform u, which it is not with MKL."""
+    """Return True if torch computes `exponential_` as -log(1 - u) with a uniform u.
+
+    A build of torch with MKL computes it differently.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         expected = torch.empty(shape).exponential_()

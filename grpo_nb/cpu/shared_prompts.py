@@ -16,9 +16,9 @@ the reason, and the caller then takes TRL's own path.
 from __future__ import annotations
 
 import copy
-import os.path
 from collections.abc import Callable, Sequence
 from functools import partial
+from os.path import commonprefix
 from typing import Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -60,7 +60,7 @@ def prefill(
     """
     all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
     # `commonprefix` also compares tuples item by item. Here the items are token ids.
-    prefix = os.path.commonprefix(all_but_last)  # noqa: RUF071 (no paths)
+    prefix = commonprefix(all_but_last)  # noqa: RUF071 (no paths)
     if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
     # The suffix of a prompt is what follows the prefix. The last token is in neither.
@@ -111,14 +111,14 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
         lengths: Tokens of each row.
         prompt_of_row: The prompt of each row.
     """
-    width = max(lengths)
+    lane_width = max(lengths)
     rows = range(len(lengths))
     longest_first = sorted(rows, key=lambda row: -lengths[row])
     lanes: list[list[int]] = []
     for row in longest_first:
         for lane in lanes:
             used = sum(lengths[other] for other in lane)
-            has_room = used + lengths[row] <= width
+            has_room = used + lengths[row] <= lane_width
             has_same_prompt = prompt_of_row[lane[0]] == prompt_of_row[row]
             if has_room and has_same_prompt:
                 lane.append(row)
@@ -178,8 +178,8 @@ def shared_prompt_log_probs(
     # 1. Run the prompts without their last tokens.
     cache, prompt_mask = prefill(run, prompts)
 
-    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, width) say
-    # where in the batch the token of each slot is. Both are -1 for padding.
+    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, lane
+    # width) say where in the batch the token of each slot is. Both are -1 for padding.
     is_computed = is_completion.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
@@ -192,7 +192,8 @@ def shared_prompt_log_probs(
     slots = pad_sequence(lanes, batch_first=True, padding_value=-1)
     row_of_slot, step_of_slot = slots.unbind(-1)
     is_filled = row_of_slot >= 0
-    # The last prompt token runs with each completion, so that one pass gives every log-probability.
+    # The last prompt token is the input that predicts the first completion token, so it runs in the
+    # lane: the inputs are the tokens one step before the labels.
     previous_tokens = input_ids[:, prompt_width - 1 : -1]
     labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
     labels_of_lanes = labels[row_of_slot, step_of_slot]
@@ -209,8 +210,8 @@ def shared_prompt_log_probs(
     lane_width = row_of_slot.shape[1]
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
-    # The mask (lanes, 1, width, cached tokens + width) is added to the scores, which every
-    # attention implementation understands. It hides by the lowest finite number: with minus
+    # The mask (lanes, 1, lane width, cached tokens + lane width) is added to the scores, which
+    # every attention implementation understands. It hides by the lowest finite number: with minus
     # infinity, a token that sees nothing would be NaN.
     hidden = torch.finfo(dtype).min
     mask = torch.zeros(is_visible.shape, dtype=dtype)

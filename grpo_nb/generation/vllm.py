@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import has_vllm_engine
-from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.unsloth import give_vllm_lora_copies
 from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_sequence_of, put_to_sleep
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def sample_with_vllm(
         seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
     # vLLM would scale the trained LoRA tensors in place, so it gets copies. `load_model` did this
     # already, but the model may come from elsewhere.
-    hand_copies_to_vllm()
+    give_vllm_lora_copies()
     drop_leftovers(model)
     adapter = None
     if is_adapter_on(model):

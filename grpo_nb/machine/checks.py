@@ -11,10 +11,12 @@ from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
+from grpo_nb.upstream.symbols import WRITTEN_FOR
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
-    f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
+    f"Run the Setup cell in a fresh kernel; or run `{packages.INSTALL_COMMAND}` and restart the "
+    "kernel."
 )
 
 
@@ -31,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentReport(ReprMixin):
-    """State of this machine in at most three lines: its device, if it is ready, what to do next.
+    """State of this machine in at most three lines: the device, whether it is ready, the next step.
 
     In a notebook, a click opens the table of all checks. In a script, `print(report.table.text())`
     shows the table.
@@ -111,7 +113,13 @@ def _check_packages() -> Check:
     if missing:
         return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL)
     main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
-    return Check("packages", "ok", ", ".join(main))
+    # Another version can work, so the check is still ok.
+    notes = [
+        f"grpo_nb was written for {name} {pin}. If something fails, run the Setup cell."
+        for name, pin in WRITTEN_FOR.items()
+        if not packages.is_same_release(pin, versions.get(name, pin))
+    ]
+    return Check("packages", "ok", ", ".join(main), " ".join(notes))
 
 
 def _check_kernel() -> Check:
@@ -148,7 +156,7 @@ def _check_gpu(state: GpuState) -> Check:
     if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     torch = f"torch {build.version}"
-    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    # CUDA 13 dropped all GPUs before Turing; triton and bitsandbytes need 7.0 with any CUDA.
     needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
     if build.cuda is None:
         problem = f"{torch} is for the CPU: the GPU is not used"

@@ -7,7 +7,7 @@ lists real error messages, each with the public thread that reports the message.
 import re
 
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary
-from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
+from grpo_nb.machine.packages import VLLM_INSTALL_COMMAND
 
 # Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.
 _FIXES = {
@@ -19,7 +19,7 @@ _FIXES = {
     r"|ninja build failed|jit compilation is disabled via flashinfer"
     r"|could not find nvcc and default|could not parse cuda version from nvcc"
     r"|nvcc not found and pytorch is not built": (
-        "FlashInfer, which compiles its kernels for the card, cannot be used here, and the kit "
+        "FlashInfer, which compiles its kernels for the GPU, cannot be used here, and the kit "
         "does not need it: restart the kernel and switch FlashInfer off before you load the model: "
         'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"'
     ),
@@ -32,18 +32,18 @@ _FIXES = {
     r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open"
     r"|no kernel image|needs a working vllm": (
         "The installed vLLM does not work, or torch, vLLM or bitsandbytes was built for another "
-        "torch, CUDA or card: "
-        f"{BY_HAND_WITH_VLLM}, then restart the kernel; or without vLLM: "
+        "torch, CUDA or GPU: "
+        f"{VLLM_INSTALL_COMMAND}, then restart the kernel; or without vLLM: "
         "settings = settings.replace(fast_inference=False)"
     ),
     r"bfloat16 is only supported|support bf(loat)?16|bf16 requested, but amp"
     r"|you want to use b?float16 precision": (
-        "This card does not support bfloat16, or model and trainer have different precisions: "
+        "This GPU does not support bfloat16, or model and trainer have different precisions: "
         'settings = settings.replace(dtype="auto"), and load the model again'
     ),
     r"free memory on device .{0,60}less than desired gpu memory utilization": (
-        "vLLM reserves a fixed share of the whole card, and other programs use some of it: restart "
-        "this kernel and end the programs that `nvidia-smi` lists; or "
+        "vLLM reserves a fixed share of the GPU's memory, and other programs use some of it: "
+        "restart this kernel and end the programs that `nvidia-smi` lists; or "
         "settings = settings.replace(gpu_memory_utilization=0.4)"
     ),
     r"can only be used for one instance per process": (

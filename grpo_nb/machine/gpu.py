@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.machine.packages import read_torch_build
+from grpo_nb.machine.packages import minor_release, read_torch_build
 
 # nvidia-smi hangs while a GPU is being lost ("fallen off the bus").
 _NVIDIA_SMI_SECONDS = 20
@@ -23,12 +23,12 @@ class Gpu:
 
     name: str
     memory_gib: float
-    """Memory that CUDA can use: the memory of the card minus the part that the driver reserves."""
+    """Memory that CUDA can use: the memory of the GPU minus the part that the driver reserves."""
     compute_capability: tuple[int, int]
 
     @property
     def has_bfloat16(self) -> bool:
-        """True if the card computes in bfloat16."""
+        """True if the GPU computes in bfloat16."""
         return self.compute_capability >= (8, 0)
 
 
@@ -82,13 +82,13 @@ def read_gpu() -> GpuState | None:
         raise UnreadableGpu(f"the NVIDIA driver says: {error}") from None
 
 
-def _state_of(nv: Any, card: object) -> GpuState:
+def _state_of(nv: Any, handle: object) -> GpuState:
     # Version 1 of this call counts the memory that the driver reserves as used.
-    memory = nv.nvmlDeviceGetMemoryInfo(card, version=nv.nvmlMemory_v2)
+    memory = nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2)
     gpu = Gpu(
-        name=nv.nvmlDeviceGetName(card),
+        name=nv.nvmlDeviceGetName(handle),
         memory_gib=(memory.total - memory.reserved) / 2**30,
-        compute_capability=nv.nvmlDeviceGetCudaComputeCapability(card),
+        compute_capability=nv.nvmlDeviceGetCudaComputeCapability(handle),
     )
     # As 1000 * major + 10 * minor: 12080 is CUDA 12.8.
     cuda = nv.nvmlSystemGetCudaDriverVersion_v2()
@@ -118,13 +118,13 @@ def find_gpu() -> Gpu | None:
 def driver_cuda() -> tuple[int, int] | None:
     """Return the newest CUDA version that the driver can run, or None without a working GPU.
 
-    The version is read from the header of `nvidia-smi`. So this function works before anything is
-    installed, and `read_gpu` does not. A GPU that `CUDA_VISIBLE_DEVICES` hides counts as well.
+    The version is read from the header of `nvidia-smi`, so this function works before anything is
+    installed, unlike `read_gpu`. It ignores `CUDA_VISIBLE_DEVICES`.
     """
     try:
         header = "\n".join(run_command(["nvidia-smi"], seconds=_NVIDIA_SMI_SECONDS))
     except (OSError, ChildError):
         return None
     # Drivers from 590 on write "CUDA UMD Version".
-    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", header)
-    return (int(match[1]), int(match[2])) if match else None
+    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)", header)
+    return minor_release(match[1]) if match else None

@@ -78,7 +78,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     chosen = choose_requirements(report, vllm=vllm)
     without_dependencies = _read_requirements("requirements-no-deps.txt")
     is_complete = all(map(is_met, [*chosen, *without_dependencies]))
-    if not is_complete or packages.breaking_packages():
+    if not is_complete or packages.incompatible_packages():
         # pip gets the pins that are met too, so that it keeps these versions.
         requirements = [line for line in chosen if _pin(line) or not is_met(line)]
         kept = _pins_of_installed(_NEVER_REPLACED)
@@ -167,13 +167,12 @@ def finish_installation(folder: Path, report: Report) -> None:
 
     Call this after installing the other requirements.
     """
-    file = folder / "requirements-no-deps.txt"
-    step = "Installing unsloth and the small model"
-    run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report)
-    breaking = packages.breaking_packages()
-    if breaking:
-        step = f"Removing {' and '.join(breaking)}, which would break transformers or peft"
-        run_step([*PIP, "uninstall", "--yes", *breaking], step, report)
+    command = [*PIP, "install", "--no-deps", "-r", f"{folder}/requirements-no-deps.txt"]
+    run_step(command, "Installing unsloth and the small model", report)
+    incompatible = packages.incompatible_packages()
+    if incompatible:
+        step = f"Removing {' and '.join(incompatible)}, which would break transformers or peft"
+        run_step([*PIP, "uninstall", "--yes", *incompatible], step, report)
 
 
 def link(folder: Path) -> None:

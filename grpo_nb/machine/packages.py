@@ -3,18 +3,20 @@
 The versions come from metadata and files, without an import.
 """
 
-import importlib.util
 import re
 import runpy
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from grpo_nb.upstream.symbols import installed_version
 
-# Commands with which a user installs packages by hand: all that the kit needs, and torch with vLLM.
-BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
-BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
+# Commands for users who install packages themselves: all that the kit needs, and torch with vLLM.
+INSTALL_COMMAND = (
+    "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
+)
+VLLM_INSTALL_COMMAND = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Packages that a training imports.
 _IMPORTED = (
     "torch",
@@ -67,8 +69,8 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         # `getattr` on a lazy module would import half of the package, and `vars` does not.
         loaded = vars(module).get("__version__")
         installed = installed_version(name) or "removed"
-        # The part after `+` is ignored: torch's own version can be 2.13.0+cpu, and that in its
-        # metadata 2.13.0.
+        # `torch.__version__` can be 2.13.0+cpu where the metadata has 2.13.0, so the part after `+`
+        # is ignored.
         if loaded is not None and not is_same_release(loaded, installed):
             stale[name] = (loaded, installed)
     return stale
@@ -88,7 +90,7 @@ def read_torch_build() -> TorchBuild | None:
 
     Torch is not imported.
     """
-    spec = importlib.util.find_spec("torch")
+    spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
     file = Path(spec.origin).with_name("version.py")
@@ -116,7 +118,7 @@ def minor_release(version: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def breaking_packages() -> list[str]:
+def incompatible_packages() -> list[str]:
     """Return installed packages that the kit does not need and that break transformers or peft."""
     torch = installed_version("torch")
     torchvision = installed_version("torchvision")

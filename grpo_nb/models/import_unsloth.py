@@ -14,7 +14,7 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import SPIN_VARIABLES
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.machine.packages import BY_HAND
+from grpo_nb.machine.packages import INSTALL_COMMAND
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
@@ -87,7 +87,7 @@ def import_unsloth() -> Any:
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
             f"unsloth cannot be imported ({error}). gn.check_environment() shows the reason if it "
-            f"is known; else install it with `{BY_HAND}` and restart the kernel."
+            f"is known; else install it with `{INSTALL_COMMAND}` and restart the kernel."
         ) from error
     setattr(unsloth, _KIT_IMPORT_MARK, True)
     # A saved notebook would show transformers' bars at 0 % for ever.

@@ -19,7 +19,7 @@ from grpo_nb.models.import_unsloth import hiding_stdout, import_unsloth
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
-from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
+from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ def _prepare_engine(model: Any, source: str) -> None:
     """Give the vLLM engine copies of the LoRA, and the model all of its end tokens."""
     from transformers import GenerationConfig
 
-    hand_copies_to_vllm()
+    give_vllm_lora_copies()
     # Unsloth builds the model from config.json alone (unsloth_zoo/empty_model.py, copy_attributes),
     # which often names fewer end tokens than generation_config.json.
     with contextlib.suppress(OSError):  # not every model has that file

@@ -35,7 +35,7 @@ from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import with_named_errors
-from grpo_nb.upstream.unsloth import hand_copies_to_vllm, set_cpu_dtype
+from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 
 import_unsloth()
 
@@ -180,7 +180,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     """
     model = prepared.model
     if has_vllm_engine(model):
-        hand_copies_to_vllm()  # also for a model that grpo_nb did not load
+        give_vllm_lora_copies()  # also for a model that grpo_nb did not load
     drop_leftovers(model)  # requests of a sampling that was interrupted
     engine = CpuEngine(model) if prepared.engine_choice.can_use_cpu_engine else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.

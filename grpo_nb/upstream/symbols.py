@@ -1,6 +1,6 @@
 """Check that a private symbol of a library is still there before it is used."""
 
-import importlib.metadata
+from importlib import metadata
 from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
@@ -17,7 +17,9 @@ WRITTEN_FOR = {
 
 
 def require_symbol(owner: Any, name: str, package: str) -> Any:
-    """Return an attribute of a library, checked to exist; its value may be None.
+    """Return an attribute of a library; raise if there is no such attribute.
+
+    The value of the attribute may be None.
 
     Args:
         owner: Module, class or object of the library.
@@ -41,6 +43,6 @@ def require_symbol(owner: Any, name: str, package: str) -> Any:
 def installed_version(package: str) -> str | None:
     """Return the version in a package's metadata on disk, or None if it is not installed."""
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sampling_setup(
-    model: PreTrainedModel, config: GenerationConfig, prompt_length: int
+    model: PreTrainedModel, config: GenerationConfig, prompt_width: int
 ) -> tuple[GenerationConfig, LogitsProcessorList]:
     """Return the complete generation config and the logits processors that `generate` would use.
 
@@ -22,16 +22,18 @@ def sampling_setup(
 
     Args:
         model: The model that samples.
-        config: Generation config as the caller gives it to `generate`.
-        prompt_length: Number of tokens of each padded prompt.
+        config: Generation config as the caller gives it to `generate`, with `max_new_tokens`.
+        prompt_width: Number of tokens of each padded prompt.
     """
     prepare_config = require_symbol(model, "_prepare_generation_config", "transformers")
     prepare_tokens = require_symbol(model, "_prepare_special_tokens", "transformers")
     get_processors = require_symbol(model, "_get_logits_processor", "transformers")
     complete, _ = prepare_config(config)
     prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
+    # The processor of `forced_eos_token_id` reads this length.
+    complete.max_length = prompt_width + complete.max_new_tokens
     processors = get_processors(
-        generation_config=complete, input_ids_seq_length=prompt_length, device="cpu"
+        generation_config=complete, input_ids_seq_length=prompt_width, device="cpu"
     )
     return complete, processors
 

@@ -60,9 +60,6 @@ def micro_batch_count(trainer: Any) -> int:
 
     Checkpoints store it. A run that is resumed without this counter would continue with the wrong
     generation (trl/trainer/grpo_trainer.py, `self._step`).
-
-    Raises:
-        EnvironmentProblem: TRL keeps the counter under another name.
     """
     return require_symbol(trainer, "_step", "trl")
 

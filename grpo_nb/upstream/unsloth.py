@@ -13,7 +13,7 @@ from grpo_nb.upstream.symbols import require_symbol
 CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
 
 
-def hand_copies_to_vllm() -> None:
+def give_vllm_lora_copies() -> None:
     """Make Unsloth give vLLM copies of the LoRA tensors, whenever the kit or a trainer samples.
 
     Unsloth's `load_lora(load_tensors=True)` passes the trained tensors themselves, and vLLM
@@ -28,7 +28,7 @@ def hand_copies_to_vllm() -> None:
     from unsloth_zoo import vllm_utils
 
     original = require_symbol(vllm_utils, "_build_lora_request", "unsloth_zoo")
-    if hasattr(original, "hands_copies"):
+    if hasattr(original, "gives_lora_copies"):
         return
 
     @wraps(original)
@@ -42,7 +42,7 @@ def hand_copies_to_vllm() -> None:
                 request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         return request
 
-    build.hands_copies = True
+    build.gives_lora_copies = True
     vllm_utils._build_lora_request = build
 
 
@@ -70,9 +70,9 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 
-    Unsloth tries this while it is imported (unsloth/import_fixes.py). At that time it sees the
-    kit's own stdout in place of the notebook's, so the kit repeats the call after the import. If
-    the notebook's stdout has a descriptor, the call changes nothing.
+    Unsloth tries this while it is imported (unsloth/import_fixes.py). During the import the kit has
+    replaced stdout, so Unsloth looks at the wrong object. The kit therefore repeats the call after
+    the import. If the notebook's stdout has a descriptor, the call changes nothing.
     """
     from unsloth import import_fixes
 

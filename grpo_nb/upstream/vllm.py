@@ -5,7 +5,7 @@ An *engine* is the `vllm.LLM` that Unsloth gives a model as `vllm_engine`. It ru
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import suppress
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
@@ -61,7 +61,7 @@ def drop_requests(engine: Any) -> None:
     while steps_under_way:
         # The step must end first, because the GPU writes into memory that the next requests will
         # use. An error of the step belongs to the call that was interrupted.
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             steps_under_way.pop()[0].result()
     abort = require_symbol(inner, "abort_request", "vllm")
     abort(request_ids, internal=True)

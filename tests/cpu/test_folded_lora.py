@@ -20,18 +20,18 @@ IDS = torch.tensor([PROMPTS[0]])
 def test_folding_gives_the_logits_of_the_lora_layers(kind: torch.dtype, off: float) -> None:
     """In float64 the model's own norms round to float32 all the same."""
     model = lora_model().eval().to(kind)
-    folded = FoldedLora(model)
+    folded_lora = FoldedLora(model)
     with torch.no_grad():
         expected = model(input_ids=IDS).logits
         with model.disable_adapter():
             plain = model(input_ids=IDS).logits
         for _ in range(2):  # the second time in memory that is used again
-            with folded.applied():
-                assert folded._folded, "nothing was folded"
+            with folded_lora.applied():
+                assert folded_lora._folded_weights, "nothing was folded"
                 torch.testing.assert_close(
                     model(input_ids=IDS).logits, expected, atol=1e-4 * off, rtol=1e-4 * off
                 )
-        with model.disable_adapter(), folded.applied():
+        with model.disable_adapter(), folded_lora.applied():
             torch.testing.assert_close(
                 model(input_ids=IDS).logits, plain, atol=1e-5 * off, rtol=1e-5 * off
             )
@@ -42,20 +42,20 @@ def test_folded_loss_has_the_gradients_of_the_lora_layers() -> None:
     model = lora_model("qwen2").train()  # with biases
     ids, mask, length = batch(PROMPTS, [0, 1, 2], [5, 3, 4])
     expected = gradients(model, *stock(model, ids, mask, length))
-    folded = FoldedLora(model)
-    with folded.applied():
+    folded_lora = FoldedLora(model)
+    with folded_lora.applied():
         output = stock(model, ids, mask, length)
-    assert folded._folded, "nothing was folded"
+    assert folded_lora._folded_weights, "nothing was folded"
     assert_same_gradients(gradients(model, *output), expected, relative=1e-5)
 
 
 def test_folding_again_before_the_backward_pass_raises() -> None:
     """The gradient would be that of other weights."""
     model = lora_model()
-    folded = FoldedLora(model)
-    with folded.applied():
+    folded_lora = FoldedLora(model)
+    with folded_lora.applied():
         loss = model(input_ids=IDS).logits.sum()
-    with folded.applied():
+    with folded_lora.applied():
         pass
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -80,10 +80,10 @@ def test_folded_loss_without_adapter_is_that_of_the_base() -> None:
 
 def test_sampling_folds_the_lora_despite_dropout() -> None:
     model = lora_model(dropout=0.5).train()
-    folded = FoldedLora(model)
-    with torch.no_grad(), folded.applied(is_decoding=True):
-        assert folded._folded, "the memory plan counts a copy that is not there"
-        assert folded._packed, "the memory plan counts a copy that is not there"
+    folded_lora = FoldedLora(model)
+    with torch.no_grad(), folded_lora.applied(is_decoding=True):
+        assert folded_lora._folded_weights, "the memory plan counts a copy that is not there"
+        assert folded_lora._packed_weights, "the memory plan counts a copy that is not there"
 
 
 def test_folding_puts_back_a_forward_that_was_set() -> None:
@@ -111,7 +111,7 @@ def test_folding_leaves_16_bit_weights_out() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 16, 130])
 def test_decoding_with_packed_weights_sees_what_changed(architecture: str, rows: int) -> None:
     model = lora_model(architecture).eval()
-    folded = FoldedLora(model)
+    folded_lora = FoldedLora(model)
     ids = torch.randint(1, 50, (rows, 1))
     changed = [weight for name, weight in model.named_parameters() if "lora_B" in name]
     changed.append(model.get_output_embeddings().weight)
@@ -119,7 +119,7 @@ def test_decoding_with_packed_weights_sees_what_changed(architecture: str, rows:
         for _ in range(2):
             expected = model(input_ids=ids).logits
             for _ in range(2):  # the second time with what was packed
-                with folded.applied(is_decoding=True):
+                with folded_lora.applied(is_decoding=True):
                     torch.testing.assert_close(
                         model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4
                     )

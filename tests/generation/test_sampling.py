@@ -18,6 +18,7 @@ SAMPLING = [
     pytest.param({"top_p": 0.8, "top_k": 0}, id="top-p"),
     pytest.param({"top_k": 80, "min_p": 0.002}, id="top-k and min-p"),
     pytest.param({"repetition_penalty": 1.4, "top_k": 0}, id="repetition penalty"),
+    pytest.param({"forced_eos_token_id": 7}, id="forced end token"),
 ]
 
 

@@ -183,7 +183,7 @@ def test_model_with_vllm_is_named_and_stops_like_without(
     assert has_vllm_engine(model)
     assert engine_of(model) == "vLLM"
     assert tokenizer.padding_side == "left"
-    assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
+    assert vllm_utils._build_lora_request.gives_lora_copies, "vLLM scales what it gets in place"
     assert model.generation_config.eos_token_id == ends
 
 

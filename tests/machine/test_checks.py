@@ -235,6 +235,23 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
+    ("versions", "fix"),
+    [
+        pytest.param({"trl": "1.10.0"}, "written for trl 1.15.0. If", id="another version"),
+        pytest.param({"vllm": "0.31.0+cpu"}, "", id="another build"),
+        pytest.param({"vllm": None}, "", id="without vLLM"),
+    ],
+)
+def test_packages_check_notes_versions_that_are_not_pinned(
+    versions: dict, fix: str, machine: Machine
+) -> None:
+    check = machine.check("packages", **versions)
+    assert check.status == "ok"
+    assert fix in check.fix
+    assert bool(fix) == bool(check.fix)
+
+
+@pytest.mark.parametrize(
     ("versions", "names"),
     [
         pytest.param({"torchao": "0.10.0"}, ["torchao"], id="old torchao of Colab"),
@@ -255,11 +272,11 @@ def test_packages_check(versions, status, found, machine: Machine) -> None:
         ),
     ],
 )
-def test_breaking_packages_are_named_by_their_versions(
+def test_incompatible_packages_are_named_by_their_versions(
     versions: dict, names: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "installed_version", versions.get)
-    assert packages.breaking_packages() == names
+    assert packages.incompatible_packages() == names
 
 
 def test_kernel_with_a_blocked_import_is_not_stale(machine: Machine, monkeypatch) -> None:

@@ -13,7 +13,7 @@ from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import import_unsloth
 from grpo_nb.models.adapter import save_adapter
-from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.unsloth import give_vllm_lora_copies
 
 
 def test_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
     monkeypatch.setattr(vllm_utils, "_build_lora_request", built)
     monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
     monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
-    hand_copies_to_vllm()
+    give_vllm_lora_copies()
     left = types.SimpleNamespace(
         state=types.SimpleNamespace(model_ref=lambda: "model"), save_directory="adapter"
     )

@@ -74,7 +74,7 @@ def test_attention_table_of_transformers_has_sdpa() -> None:
 
 def test_sampling_setup_gives_processors_of_generate(model: LlamaForCausalLM) -> None:
     asked = GenerationConfig(max_new_tokens=2, do_sample=True, temperature=0.5, eos_token_id=3)
-    config, processors = transformers.sampling_setup(model, asked, prompt_length=4)
+    config, processors = transformers.sampling_setup(model, asked, prompt_width=4)
     assert type(processors[0]).__name__ == "TemperatureLogitsWarper"
     assert config.max_new_tokens == 2
 
@@ -114,15 +114,15 @@ def test_lora_request_builder_is_in_installed_unsloth(monkeypatch: pytest.Monkey
 
     original = vllm_utils._build_lora_request
     monkeypatch.setattr(vllm_utils, "_build_lora_request", original)
-    unsloth.hand_copies_to_vllm()
-    assert vllm_utils._build_lora_request.hands_copies
+    unsloth.give_vllm_lora_copies()
+    assert vllm_utils._build_lora_request.gives_lora_copies
 
 
 def test_lora_request_without_its_tensors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from unsloth_zoo import vllm_utils
 
     monkeypatch.setattr(vllm_utils, "_build_lora_request", SimpleNamespace)
-    unsloth.hand_copies_to_vllm()
+    unsloth.give_vllm_lora_copies()
     with pytest.raises(EnvironmentProblem, match="lora_tensors is missing in unsloth_zoo"):
         vllm_utils._build_lora_request()
 
