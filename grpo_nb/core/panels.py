@@ -108,7 +108,7 @@ def with_label_above(control: Any, width: str) -> Any:
     return control
 
 
-def row_of(controls: Sequence[widgets.Widget]) -> widgets.HBox:
+def wrapping_hbox(controls: Sequence[widgets.Widget]) -> widgets.HBox:
     """Return controls side by side, wrapped to further lines on a narrow page."""
     return widgets.HBox(list(controls), layout={"flex_flow": "row wrap", "align_items": "flex-end"})
 

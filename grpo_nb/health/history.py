@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
-from grpo_nb.runs.rows import MEAN_LENGTH
+from grpo_nb.runs.rows import ACCURACY, MEAN_LENGTH
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -33,17 +33,20 @@ SHORT_WINDOW = 10
 """Steps of the shortest mean. Before this step only `check_not_finite` reports."""
 
 WINDOW = 20
-"""Steps at the start of a run, and steps up to now, that are compared."""
+"""Number of steps in each of the two windows that are compared: the first steps of the run, and the
+last ones."""
 
 LONG_WINDOW = 50
-"""Steps that a rule looks back at most."""
+"""Number of steps in the longest window. This many rows are kept at each end of a run, which is
+enough because a row stands for at least one step."""
 
 MIN_ROWS = 5
 """Fewest rows of a mean. Five is also the fewest for which `rise_z` can reach `LIKELY_Z`."""
 
 MIN_ROWS_OF_WINDOW = 8
-"""Fewest rows of a window that is compared with another. A rank test of 8 against 8 rows can reach
-a z-score of 3.4. That is just above `CLEAR_Z`, so fewer rows could show nothing."""
+"""Fewest rows of a window that is compared with another. A rank test of eight rows against eight
+reaches a z-score of 3.4 at most. Seven against seven reach 3.1, and two pairs out of order put that
+below `CLEAR_Z`."""
 
 MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_OF_WINDOW
 """Fewest rows for a critical alert. With fewer rows, a rank test of one half against the other
@@ -62,9 +65,6 @@ ZERO_UPDATE = 1e-12
 NO_SPREAD_SHARE = "no_spread_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
-
-HELD_OUT_ACCURACY = "holdout/accuracy"
-"""Held-out score that the kit logs."""
 
 HELD_OUT_TOTAL = "eval_reward"
 """Total reward of TRL's own evaluations: the held-out score of a log without an accuracy."""
@@ -121,7 +121,7 @@ class RunHistory:
     """Step number of the last row."""
     max_steps: float = math.inf
     """Step at which the run ends, infinity if it is not known."""
-    reward_rows: int = 0
+    reward_row_count: int = 0
     """Number of reward rows so far."""
     first_reward_step: int = 0
     """Step of the first reward row, 0 before it."""
@@ -147,7 +147,7 @@ class RunHistory:
     held_out: list[float] = field(default_factory=list)
     """Held-out scores."""
     held_out_metric: str = ""
-    """`HELD_OUT_ACCURACY` or `HELD_OUT_TOTAL`; empty before the first held-out score."""
+    """`ACCURACY` or `HELD_OUT_TOTAL`; empty before the first held-out score."""
     held_out_error: float = 0.0
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
@@ -189,9 +189,9 @@ class RunHistory:
             self._add_reward_row(metrics)
 
     def _add_held_out(self, metrics: Metrics) -> None:
-        if HELD_OUT_ACCURACY in metrics and self.held_out_metric != HELD_OUT_ACCURACY:
+        if ACCURACY in metrics and self.held_out_metric != ACCURACY:
             # Totals of earlier rows are dropped, because they have another scale.
-            self.held_out_metric = HELD_OUT_ACCURACY
+            self.held_out_metric = ACCURACY
             self.held_out = []
         elif HELD_OUT_TOTAL in metrics and not self.held_out_metric:
             self.held_out_metric = HELD_OUT_TOTAL
@@ -202,10 +202,10 @@ class RunHistory:
             self.held_out_error = max(self.held_out_error, width / (2 * Z_95))
 
     def _add_reward_row(self, metrics: Metrics) -> None:
-        if self.reward_rows == 0:
+        if self.reward_row_count == 0:
             self.first_reward_step = self.step
         self.last_reward_step = self.step
-        self.reward_rows += 1
+        self.reward_row_count += 1
         self._add_derived(metrics)
 
         if len(self.first_rows) < LONG_WINDOW:
@@ -215,7 +215,7 @@ class RunHistory:
         for name, value in metrics.items():
             self.lowest[name] = min(value, self.lowest.get(name, value))
             self.highest[name] = max(value, self.highest.get(name, value))
-        if self.reward_rows % self.rows_in(WINDOW, MIN_ROWS_OF_WINDOW) == 0:
+        if self.reward_row_count % self.rows_in(WINDOW, MIN_ROWS_OF_WINDOW) == 0:
             self._update_best()
 
     def _update_best(self) -> None:
@@ -245,13 +245,13 @@ class RunHistory:
     def steps_per_row(self) -> float:
         """Mean number of steps that a reward row stands for."""
         steps_between = self.last_reward_step - self.first_reward_step
-        rows_between = max(1, self.reward_rows - 1)
+        rows_between = max(1, self.reward_row_count - 1)
         return max(1.0, steps_between / rows_between)
 
     @property
     def steps(self) -> int:
         """Number of steps that all reward rows stand for."""
-        return math.ceil(self.reward_rows * self.steps_per_row)
+        return math.ceil(self.reward_row_count * self.steps_per_row)
 
     @property
     def rewards(self) -> list[str]:
@@ -278,7 +278,7 @@ class RunHistory:
 
         At most the first half of all rows is used, so that "the start" and "now" do not overlap.
         """
-        count = min(self.reward_rows // 2, self.rows_in(steps, MIN_ROWS_OF_WINDOW))
+        count = min(self.reward_row_count // 2, self.rows_in(steps, MIN_ROWS_OF_WINDOW))
         rows = self.first_rows[:count]
         return [row[metric] for row in rows if metric in row]
 

@@ -55,7 +55,8 @@ class HealthMonitor:
         self.history = RunHistory(weights=weights or {}, ranges=ranges or {}, group_size=group_size)
         """History of the run, which the rules read."""
         self.is_critical = False
-        """True if the last row has a critical finding."""
+        """True if the last row has a critical finding. A critical alert stays open longer, because
+        it becomes milder only after 20 steps and two rows without one."""
         self._alerts: dict[AlertKey, Alert] = {}
         # Last step with a finding at least as severe as the alert.
         self._last_step_at_severity: dict[AlertKey, int] = {}
@@ -71,7 +72,7 @@ class HealthMonitor:
 
     def report(self) -> HealthReport:
         """Return the alerts so far as a report, which shows itself in a notebook."""
-        return HealthReport(alerts=self.alerts, rows=self.history.reward_rows)
+        return HealthReport(alerts=self.alerts, row_count=self.history.reward_row_count)
 
     def update(self, row: Mapping[str, Any]) -> list[Alert]:
         """Add a row, and return the alerts that are new, changed or withdrawn.
@@ -98,7 +99,7 @@ class HealthMonitor:
         yield from check_not_finite(history)
         # The other checks read windows of rows with a reward, which other rows do not change.
         is_reward_step = history.step == history.last_reward_step
-        is_long_enough = history.reward_rows >= MIN_ROWS and history.steps >= SHORT_WINDOW
+        is_long_enough = history.reward_row_count >= MIN_ROWS and history.steps >= SHORT_WINDOW
         if is_reward_step and is_long_enough:
             trend = measure_trend(history)
             for check in CHECKS:
@@ -139,7 +140,7 @@ class HealthReport(ReprMixin):
 
     alerts: list[Alert]
     """The latest alert of each rule and subject, in the order of their first report."""
-    rows: int
+    row_count: int
     """Number of rows with a reward."""
 
     @property
@@ -148,7 +149,7 @@ class HealthReport(ReprMixin):
         return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
 
     def _parts(self) -> Iterator[Part]:
-        yield bold(f"Alerts: {len(self.alerts)}. Checked {self.rows} rows with a reward.")
+        yield bold(f"Alerts: {len(self.alerts)}. Checked {self.row_count} rows with a reward.")
         if self.alerts:
             yield alert_table(worst_first(self.alerts))
 

@@ -9,6 +9,11 @@ metric was not measured. In the order of this file, the rules ask:
 - Have the gradient, the entropy, the length or the KL changed too much?
 - Has the reward fallen (`reward_falling`), or not risen (`reward_flat`, `constant_reward`)?
 - Did the format alone improve (`format_only`), or the training reward alone (`holdout`)?
+
+Most alerts are milder while the reward rises (`soften`), because a run that learns should be left
+alone. Five rules are never softened. A number that is not finite, and a reward that nobody earns,
+are faults in any run. `reward_falling` and `reward_flat` are about the reward itself. The held-out
+score of `holdout` counts more than the reward. `check_shifts` is silent while the reward rises.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from grpo_nb.health.history import (
 )
 from grpo_nb.health.trend import (
     RewardTrend,
-    has_lost_gain,
+    has_fallen,
     main_position,
     main_reward,
     reward_position,
@@ -46,10 +51,12 @@ from grpo_nb.runs.alert import Severity
 from grpo_nb.runs.rows import MEAN_LENGTH
 
 LOW_POSITION = 0.2
-"""Mean reward, relative to its range, up to which nearly all completions fail."""
+"""Nearly all completions fail if the mean reward is at most this share of its range. Then easier
+prompts help, and a few groups that differ may be the start of learning."""
 
 HIGH_POSITION = 0.9
-"""Mean reward, relative to its range, from which nearly all completions succeed."""
+"""Nearly all completions succeed if the mean reward is at least this share of its range. Then
+little is left to learn, so a reward that does not rise is no fault."""
 
 
 class HealthFinding(NamedTuple):
@@ -67,9 +74,9 @@ class HealthFinding(NamedTuple):
 
 
 def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Severity:
-    """Return a milder severity for a run that learns, or that may be learning."""
+    """Return the severity, or a milder one if the run learns or may be learning."""
     # A run whose reward has risen at all is not lost. Few rows cannot show a rise.
-    has_few_rows = history.reward_rows < MIN_ROWS_FOR_CRITICAL
+    has_few_rows = history.reward_row_count < MIN_ROWS_FOR_CRITICAL
     may_learn = trend.is_rising or trend.is_above_start or has_few_rows
     if severity == "critical" and may_learn:
         return "warning"
@@ -79,21 +86,23 @@ def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Sever
 # not_finite --------------------------------------------------------------------------------------
 
 VITAL_METRICS = ("reward", "loss", "kl", "grad_norm")
-"""Metrics without which nothing is learnt."""
+"""Nothing is learnt while one of these metrics is not finite. Any other metric is no more than a
+warning."""
 
 HARMLESS_ROWS = 2
-"""Consecutive rows with NaN or infinity in a vital metric that do no harm: float16 training skips a
-step now and then, and a single token can make the KL estimate infinite."""
+"""This many consecutive rows do no harm if a vital metric is infinite in them, or the gradient norm
+is NaN. float16 training skips a step now and then, and a single token can make the KL estimate
+infinite."""
 
 ROWS_WITHOUT_SCORE = 10
-"""Consecutive rows without a score of one reward that get a warning. A reward may have no score
-for a few."""
+"""From this many consecutive rows without a score of one reward on, the alert is a warning. A few
+such rows are normal, because a reward may return None for prompts that it does not score."""
 
 
 def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
     """Report each metric that is NaN or infinite in the last row, and a reward that is missing."""
     steps_without_reward = history.step - history.last_reward_step
-    has_no_reward = history.reward_rows == 0 or steps_without_reward >= WINDOW
+    has_no_reward = history.reward_row_count == 0 or steps_without_reward >= WINDOW
     if history.is_reward_missing and has_no_reward:
         message = f"No reward has been logged since step {history.last_reward_step}."
         advice = (
@@ -122,23 +131,29 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
 
 
 WASTED_SHARE = 0.5
-"""Share of groups with zero reward variance in the last 50 steps. They waste half of the
-computation. DAPO (arXiv:2503.14476) drops such groups."""
+"""Groups with zero reward variance are reported if they are at least this share of the groups in
+the last 50 steps, because then half of the computation is wasted. DAPO (arXiv:2503.14476) drops
+such groups."""
 
 CHANCE_WEIGHT = 0.5
-"""Weight of the share of groups that agree by chance. The weighted share is added to
-`WASTED_SHARE`, because small groups often agree by chance."""
+"""This part of the share of groups that agree by chance is added to `WASTED_SHARE`, because small
+groups often agree by chance."""
 
 NO_SIGNAL_SHARE = 0.9
-"""Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
+"""The alert is critical if at least this share of the groups in the last 20 steps has zero reward
+variance, because the other groups are too few to learn from."""
 
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
     position = main_position(history)
-    if position >= HIGH_POSITION and trend.is_above_start:
-        return  # The run has learned these prompts.
-    severity: Severity = "critical" if _is_signal_lost(history) else "warning"
+    nearly_all_succeed = position >= HIGH_POSITION
+    if nearly_all_succeed and trend.is_above_start:
+        return  # The run has learnt these prompts.
+    severity: Severity = "warning"
+    # A run whose completions succeed is not lost.
+    if _is_signal_lost(history) and not nearly_all_succeed:
+        severity = "critical"
     threshold = WASTED_SHARE
     if position <= LOW_POSITION:
         reason = "nearly all fail"
@@ -146,8 +161,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
             "Use easier prompts, add an example to the prompt, give partial credit, or raise "
             "num_generations: one success in a group is a signal."
         )
-    elif position >= HIGH_POSITION:
-        severity = "warning"
+    elif nearly_all_succeed:
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
     else:
@@ -186,9 +200,8 @@ def _is_signal_lost(history: RunHistory) -> bool:
 # truncation, collapse, tools, learning rate ------------------------------------------------------
 
 SHORT_ANSWER_TOKENS = 16
-"""Mean length up to which completions are bare answers: a label in answer tags has 8 to 12 tokens.
-Of eight answers with five labels at least three repeat another one, so repetition in a group says
-nothing there."""
+"""Completions with at most this mean length are bare answers: a label in answer tags has 8 to 12
+tokens. Eight answers with five labels cannot all differ, so repetition in a group is no fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +238,7 @@ SHARE_LIMITS = (
     ShareLimit(
         rule="tools",
         metric="tools/failure_frequency",
-        # TRL shows the error of a tool to the model alone.
+        # TRL shows the error of a tool only to the model.
         thresholds={"info": 0.25, "warning": 0.5, "critical": 1.0},
         meaning="of the tool calls failed, and only the model saw the errors",
         advice="Does the tool itself fail? Read the calls of a step with run.step(n), or call the "
@@ -264,51 +277,56 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
 def _repeats_are_normal(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if completions are bare answers, or of unknown length, or have become right."""
     is_long = history.mean(MEAN_LENGTH) > SHORT_ANSWER_TOKENS
-    has_learned = trend.is_above_start and main_position(history) >= HIGH_POSITION
-    return has_learned or not is_long
+    has_learnt = trend.is_above_start and main_position(history) >= HIGH_POSITION
+    return has_learnt or not is_long
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
 
-CHANCE_OF_NO_GRADIENT = 1e-4
-"""Gradients of 0 are reported if a harmless cause is at most this probable."""
+MAX_HARMLESS_PROBABILITY = 1e-4
+"""Gradients of 0 are reported if the probability of a harmless cause is at most this. It is small,
+because the alert can be critical and the rule tests after every step."""
 
 GRADIENT_GROWTH = 10
-"""Reported from 10 times the value at the start on. Noise and warm-up stay below it."""
+"""A gradient norm is reported if it is at least this many times its start. Noise and warm-up stay
+below that."""
 
 ENTROPY_LEFT = 0.2
-"""Reported up to a fifth of the value at the start. In healthy runs a third may remain."""
+"""An entropy is reported if it is at most this share of its start. In healthy runs a third may
+remain."""
 
 LENGTH_GROWTH = 2
-"""Reported from twice the value at the start on, and twice that of the block with the best reward.
-"""
+"""Completions are reported if they have at least this many times the tokens of the start, and of
+the block with the best reward. The block counts, because a length that grew with the reward is
+fine."""
 
 LENGTH_STEPS = 200
-"""Steps before longer completions are reported. They are fine while the reward grows with them, and
-that may take 200 steps to show."""
+"""Longer completions are reported from this step on. They are fine while the reward grows with
+them, and that may take 200 steps to show."""
 
 SLIGHT_Z = 1.4
-"""z-score of a rise of the reward that excuses longer completions. It is below `LIKELY_Z`, because
-longer completions alone are no fault."""
+"""A rise of the reward with at least this z-score excuses longer completions. It is below
+`LIKELY_Z`, because longer completions alone are no fault."""
 
 
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
-    A gradient of 0 is harmless in a step in which no rewards differ. The gradient norm of a row is
-    that of its last step. The share of groups with zero reward variance is a mean over its steps.
-    The probability that no rewards differ in the last step is at most this mean. Without the share,
-    as in logs of older versions of TRL, nothing is reported.
+    A gradient of 0 is harmless in a step whose groups all have zero reward variance. A row has the
+    gradient norm of its last step, but the share of such groups as a mean over its steps. This mean
+    is an upper bound for the probability that the last step had no signal. The bounds of successive
+    rows are multiplied. Without the share, as in logs of older versions of TRL, nothing is
+    reported.
     """
     zero_rows = 0
-    chance = 1.0
+    probability = 1.0
     for row in reversed(history.last_rows):
         if row.get("grad_norm", 0.0) > ZERO_UPDATE:
             break
         if "grad_norm" in row:
             zero_rows += 1
-            chance *= row.get("frac_reward_zero_std", 1.0)
-    if zero_rows < history.rows_in(SHORT_WINDOW) or chance > CHANCE_OF_NO_GRADIENT:
+            probability *= row.get("frac_reward_zero_std", 1.0)
+    if zero_rows < history.rows_in(SHORT_WINDOW) or probability > MAX_HARMLESS_PROBABILITY:
         return
     message = "The gradient is 0 in row after row, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
@@ -322,9 +340,9 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     if trend.is_rising:
         return
     # 1. A gradient that explodes.
-    then, now = _clear_shift(history, "grad_norm")
-    if now >= GRADIENT_GROWTH * then:
-        message = f"The gradient norm is {now:.3g}, from {then:.3g} at the start."
+    start, now = _clear_shift(history, "grad_norm")
+    if now >= GRADIENT_GROWTH * start:
+        message = f"The gradient norm is {now:.3g}, from {start:.3g} at the start."
         advice = (
             "Compare completions from now and from the start. If they got worse, go back to a "
             "checkpoint and lower learning_rate."
@@ -332,9 +350,9 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
         yield HealthFinding("gradient", "warning", message, advice, "grad_norm/size")
 
     # 2. An entropy that collapses.
-    then, now = _clear_shift(history, "entropy")
-    if now <= ENTROPY_LEFT * then and not _repeats_are_normal(history, trend):
-        message = f"The entropy is {now:.3g}, from {then:.3g} at the start."
+    start, now = _clear_shift(history, "entropy")
+    if now <= ENTROPY_LEFT * start and not _repeats_are_normal(history, trend):
+        message = f"The entropy is {now:.3g}, from {start:.3g} at the start."
         advice = (
             "Read a group: are its completions alike? Then raise temperature, lower learning_rate, "
             "or raise epsilon_high through extra."
@@ -343,12 +361,12 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
 
     # 3. Longer completions. The usual GRPO loss favours long wrong answers, because it averages
     # over the tokens of each answer (arXiv:2503.20783).
-    then, now = _clear_shift(history, MEAN_LENGTH)
-    is_longer = now >= LENGTH_GROWTH * max(then, history.length_at_best)
+    start, now = _clear_shift(history, MEAN_LENGTH)
+    is_longer = now >= LENGTH_GROWTH * max(start, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
     has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z
     if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
-        message = f"Completions have {now:.0f} tokens, from {then:.0f} at the start."
+        message = f"Completions have {now:.0f} tokens, from {start:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
         yield HealthFinding("length", "warning", message, advice, "longer")
 
@@ -368,14 +386,15 @@ def _clear_shift(history: RunHistory, metric: str) -> tuple[float, float]:
 
 
 KL_START_STEPS = 3
-"""First steps that are the start. A run may begin far from its reference model."""
+"""The start of the KL is its median in this many first steps. It is not taken to be 0, because a
+run may begin far from its reference model."""
 
 NOTABLE_KL = 0.5
-"""Growth of the KL, in nats, that is reported as information, because guides warn of it. DAPO
-trains well without any limit."""
+"""A KL that has grown by this many nats is reported, because guides warn of it. The severity is
+only info, because DAPO trains well without any limit."""
 
 LARGE_KL = 2.0
-"""Growth of the KL that is a warning: the model is far from the one that it started as."""
+"""A KL that has grown by this many nats is a warning, because the model is far from its start."""
 
 
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -403,19 +422,21 @@ def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFi
 
 
 KEPT_NEARLY_NOTHING = 0.1
-"""Share of the gain up to which nearly all of it counts as lost."""
+"""If at most this share of the gain is left, nearly all of it is lost. Then the alert can be
+critical, because the run is back where it started."""
 
 CERTAIN_Z = 4.3
-"""z-score of a loss that, with `KEPT_NEARLY_NOTHING`, makes the alert critical (p = 0.00001). It is
-higher than `CLEAR_Z`, because the best block is the highest of many."""
+"""A critical alert needs a loss with this z-score (p = 0.00001). It is higher than `CLEAR_Z`,
+because the best block is the highest of many. If a row stands for three steps or more, a window has
+eight rows. Eight rows against eight reach 3.9 at most, so the alert stays a warning."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a total reward that fell below its start, or lost at least half of its gain."""
-    if not trend.has_lost_half:
+    if not trend.has_fallen:
         return
     severity: Severity = "warning"
-    if has_lost_gain(history, KEPT_NEARLY_NOTHING, CERTAIN_Z):
+    if has_fallen(history, KEPT_NEARLY_NOTHING, CERTAIN_Z):
         severity = "critical"
     start = fmean(history.first_values("reward"))
     now = fmean(history.last_values("reward"))
@@ -433,10 +454,12 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[He
 
 
 FLAT_STEPS = 100
-"""Steps without a rise that are reported, unless half of the run is shorter."""
+"""A run without a rise is reported after this many steps, or after half of the run if that is
+shorter, because the second half can still be changed."""
 
 LONG_FLAT_STEPS = 300
-"""Steps without a rise that are a warning. Published guides advise waiting that long."""
+"""From this many steps without a rise on, the alert is a warning, because published guides advise
+waiting that long."""
 
 
 def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -444,7 +467,7 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
     half_of_run = max(WINDOW, history.max_steps / 2)
     if history.steps < min(FLAT_STEPS, half_of_run):
         return
-    if trend.is_above_start or trend.is_rising or trend.has_lost_half:
+    if trend.is_above_start or trend.is_rising or trend.has_fallen:
         return
     if main_position(history) >= HIGH_POSITION:
         return
@@ -462,8 +485,8 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
 
 
 NEVER_REWARDED_STEPS = 30
-"""Steps with only the lowest possible score that are a warning. The usual reason is a pattern that
-cannot match (unslothai/notebooks issue 96)."""
+"""From this many steps with only the lowest possible score on, the alert is a warning. The usual
+reason is a pattern that cannot match (unslothai/notebooks issue 96)."""
 
 
 def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -500,10 +523,11 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
 # format_only -------------------------------------------------------------------------------------
 
 FORMAT_STEPS = 100
-"""Steps before the rule reports. Most runs learn the format first."""
+"""The rule reports from this step on, because most runs learn the format first."""
 
 HIGH_ENOUGH = 0.5
-"""Mean of the main reward, relative to its range, that is high enough without a rise."""
+"""A main reward whose mean is at least this share of its range is high enough. Then the total may
+rise with the format alone."""
 
 
 def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -533,22 +557,27 @@ def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
 # holdout -----------------------------------------------------------------------------------------
 
 MEAN_ABS_DIFFERENCE = 1.128
-"""Mean absolute difference of two normal values with standard deviation 1."""
+"""Two normal values with standard deviation 1 differ by this much on average: 2 / sqrt(pi). So a
+mean difference divided by this number estimates the standard deviation."""
 
 MIN_HELD_OUT_SCORES = 4
-"""Four scores make two separate pairs: the first and the last."""
+"""The rule compares the first two scores with the last two, so it needs four."""
 
 HELD_OUT_DROP = 0.05
-"""Smallest drop from the best mean, relative to the range of the score."""
+"""A drop from the best mean is reported if it is at least this share of the range of the score. A
+smaller drop matters little, even if it is measured exactly."""
 
 DROP_IN_ERRORS = 2.5
-"""Smallest drop in standard errors. The best of many scores is high by luck."""
+"""A drop must also be at least this many standard errors, because the best of many scores is high
+by luck."""
 
 HELD_OUT_GAIN = 0.02
-"""Gain since the start, relative to the range, below which the score has stayed the same."""
+"""A score that gained less than this share of its range has stayed the same, because noise alone
+can raise it that much."""
 
 HELD_OUT_TOP = 0.96
-"""Start, relative to the range, above which there is little left to gain."""
+"""A score that starts above this share of its range has little left to gain, so it may stay the
+same."""
 
 
 def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:

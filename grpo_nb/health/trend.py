@@ -21,8 +21,8 @@ KEPT_HALF = 0.5
 """If at most this share of the gain is left, half of it is lost."""
 
 MAX_STD_IN_0_1 = 0.6
-"""Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
-more in a small sample."""
+"""Highest standard deviation that still fits scores between 0 and 1. These have at most 0.5 in a
+large sample, and 0.58 in a sample of three or four."""
 
 
 class RewardTrend(NamedTuple):
@@ -33,7 +33,7 @@ class RewardTrend(NamedTuple):
     out: a run that learns should not be changed because of them."""
     is_above_start: bool
     """True if the total reward is higher in the last 50 steps than in the first 50."""
-    has_lost_half: bool
+    has_fallen: bool
     """True if the total fell below its start, or lost at least half of its gain."""
 
 
@@ -42,7 +42,7 @@ def measure_trend(history: RunHistory) -> RewardTrend:
     return RewardTrend(
         is_rising=recent_rise_z(history) >= LIKELY_Z,
         is_above_start=z_since_start(history, "reward", LONG_WINDOW) >= LIKELY_Z,
-        has_lost_half=has_lost_gain(history, KEPT_HALF, CLEAR_Z),
+        has_fallen=has_fallen(history, KEPT_HALF, CLEAR_Z),
     )
 
 
@@ -51,7 +51,7 @@ def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> floa
     first = history.first_values(metric, steps)
     # At most the last half of all rows, because `first_values` are at most the first half. Rows are
     # counted, not values, because a row may lack the metric.
-    half = history.reward_rows // 2
+    half = history.reward_row_count // 2
     count = min(half, history.rows_in(steps, MIN_ROWS_OF_WINDOW))
     last = [row[metric] for row in history.last_rows[-count:] if metric in row]
     return mann_whitney_z(first, last)
@@ -69,7 +69,7 @@ def recent_rise_z(history: RunHistory) -> float:
     return mann_whitney_z(values[:middle], values[middle:])
 
 
-def has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
+def has_fallen(history: RunHistory, kept_share: float, min_z: float) -> bool:
     """Return True if the total is below its start, or kept at most `kept_share` of its gain."""
     # 1. The reward is below its start.
     if z_since_start(history, "reward") <= -min_z:

@@ -31,8 +31,9 @@ class ByHand(ReprMixin):
                 "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
         self.row: dict[str, Any] = task.train[row_number]
-        # First messages of the episode, and its environment as the column that rewards get.
+        """Training row of the episode."""
         self.prompt, self.columns = task.tools.start(self.row)
+        """First messages of the episode, and its environment as the column that rewards get."""
         self.turns: list[dict[str, Any]] = []
         """All messages after the prompt."""
         functions = task.tools.for_episode(self.columns.get("environments"))

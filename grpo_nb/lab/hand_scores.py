@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_nb.checks.judge_agreement import hand_scores
 from grpo_nb.core.files import write_text
-from grpo_nb.core.words import require_number
+from grpo_nb.core.words import require_choice, require_number
 from grpo_nb.tasks.read_rows import read_rows
 
 CHOICES = (1, 2, 3, 4, 5)
@@ -20,7 +20,8 @@ class HandScores:
     """Scores by hand, the oldest first.
 
     Raises:
-        ValueError: The file has a score that is not between the first and the last of `CHOICES`.
+        ValueError: The file is not a .csv file, or has a score that is not between the first and
+            the last of `CHOICES`.
     """
 
     file: Path
@@ -28,6 +29,8 @@ class HandScores:
     """Rows with `question`, `completion`, `score` and the other columns of the file."""
 
     def __post_init__(self) -> None:
+        # Scores are saved as CSV, and `read_rows` would read a file of another ending as such.
+        require_choice("the ending of labels", self.file.suffix.lower(), [".csv"])
         # pandas refuses a file without a line of columns.
         if self.file.is_file() and self.file.read_bytes().strip():
             self.rows = read_rows(self.file).rows

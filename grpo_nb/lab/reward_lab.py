@@ -24,9 +24,9 @@ from grpo_nb.core.panels import (
     control_text,
     empty_view,
     in_panel,
-    row_of,
     section,
     with_label_above,
+    wrapping_hbox,
 )
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
@@ -59,16 +59,16 @@ class RewardLab(Panel):
     computed again as a trainer would (`gn.score`). Moving a weight calls no reward. An error of a
     reward is shown together with the completion that caused it.
 
-    From a cell: `lab.update(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`.
+    From a cell: `lab.set_rewards(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`.
     Read and set `lab.completions` and `lab.settings`. Read `lab.row_number`, `lab.row`,
     `lab.weights`, `lab.scores` and `lab.labels`.
 
     Args:
         rewards: One or more reward functions. After you edit them in the next cell, pass them to
-            `lab.update(rewards)`, which scores the same completions again.
-        task: A `Task`, of which the training rows are shown, or rows: a list of dicts, a
-            `datasets.Dataset`. Rows have the gold answer in the column `answer`, and the format
-            `xml()`; for others, make a task with `load_task`.
+            `lab.set_rewards(rewards)`, which scores the same completions again.
+        task: A task, whose training rows are shown, or a list of dicts or `datasets.Dataset`. Plain
+            rows need the gold answer in the column `answer`, and are asked in the format `xml()`.
+            For another column or format, use `load_task`.
         model: Model to sample from. All other parts work without it.
         tokenizer: For sampling, for the prompt as the model sees it, and for rewards that read
             token ids.
@@ -78,6 +78,7 @@ class RewardLab(Panel):
 
     Raises:
         ValueError, TypeError: No rows, a reward that is not a function, or two rewards of one name.
+        ValueError: `labels` is not a .csv file, cannot be read, or has a score outside 1 to 5.
 
     >>> from grpo_nb.rewards import correctness
     >>> lab = RewardLab([correctness()], [{"question": "What is 20 + 3?", "answer": "23"}])
@@ -103,7 +104,7 @@ class RewardLab(Panel):
             task = Task("rows", xml(), rows, [])
         super().__init__()
         self.rewards: list[RewardFunction] = rewards
-        """Rewards in use. `update` replaces them."""
+        """Rewards in use. `set_rewards` replaces them."""
         self.task = task
         self.model = model
         self.tokenizer = tokenizer
@@ -129,7 +130,7 @@ class RewardLab(Panel):
 
     # ---- For a cell: read, set and call ----
 
-    def update(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
+    def set_rewards(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
         """Replace the rewards and score the same completions again, with the rewards' own weights.
 
         Raises:
@@ -212,7 +213,7 @@ class RewardLab(Panel):
             group = generate(
                 self.model,
                 self.tokenizer,
-                [self._asked_row()] * size,
+                [self._row_with_prompt()] * size,
                 temperature=self.settings.temperature,
                 sampling=self.settings.sampling,
                 max_completion_length=self.settings.max_completion_length,
@@ -256,12 +257,12 @@ class RewardLab(Panel):
         # No flex box: it would squeeze eight completions into its height instead of scrolling.
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
-        self._weight_line = row_of([])
+        self._weight_line = wrapping_hbox([])
         score_buttons = []
         for choice in CHOICES:
             callback = functools.partial(self.score_by_hand, choice)
             score_buttons.append(self._button(f"{choice}", callback))
-        self._hand_score_buttons = row_of(score_buttons)
+        self._hand_score_buttons = wrapping_hbox(score_buttons)
 
     def _lay_out(self) -> None:
         row_section = section(
@@ -280,7 +281,7 @@ class RewardLab(Panel):
             "Completions",
             "one group, scored as you leave a box",
             self._entries,
-            row_of(buttons),
+            wrapping_hbox(buttons),
             flex="1 1 420px",
         )
         self.children = [
@@ -340,16 +341,18 @@ class RewardLab(Panel):
     @in_panel
     def _show_row(self) -> None:
         self.row = dict(self._rows[self.row_number])
+        # If the prompt cannot be made, the view is empty and does not show the earlier row.
+        self._row_view.value = ""
         self._row_view.value = render(
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
             prompt=prompt_text(
-                self._asked_row(), self.tokenizer, self.task.template_kwargs_with_tools
+                self._row_with_prompt(), self.tokenizer, self.task.template_kwargs_with_tools
             ),
         )
 
-    def _asked_row(self) -> dict[str, Any]:
+    def _row_with_prompt(self) -> dict[str, Any]:
         """Return the row shown, with the prompt as the model gets it."""
         row = self._rows[self.row_number]
         # A row with a question alone is asked as in a task.
@@ -396,10 +399,10 @@ class RewardLab(Panel):
     @in_panel
     def _rescore(self) -> None:
         self.scores = None
-        # The row starts a new episode each time, because a reward may change its environment.
-        self.row = self.task.start_episode(self._rows[self.row_number])
         # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
         try:
+            # The row starts a new episode each time, because a reward may change its environment.
+            self.row = self.task.start_episode(self._rows[self.row_number])
             scores = score(
                 self.rewards,
                 self.completions,

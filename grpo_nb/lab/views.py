@@ -56,7 +56,7 @@ def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
 
 
 def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> list[Mark]:
-    """Mark the answer slot for a reward for the answer, and the tags for one for the format.
+    """Mark the answer slot if the reward scores answers, and the tags if it scores the format.
 
     Any other reward may read anything, so nothing is marked for it.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 Row = Mapping[str, Any]
+#: Share of correct answers to the held-out questions.
 ACCURACY = "holdout/accuracy"
 #: Mean tokens of the completions. TRL logs this key at each step that sampled completions, whatever
 #: their scores were. A row without it reused the completions of an earlier step.

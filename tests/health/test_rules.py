@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.health.history import (
-    ACCURACY_INTERVAL,
-    HELD_OUT_ACCURACY,
-    HELD_OUT_TOTAL,
-    RunHistory,
-)
+from grpo_nb.health.history import ACCURACY_INTERVAL, HELD_OUT_TOTAL, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward, z_since_start
+from grpo_nb.runs.rows import ACCURACY
 from tests.support.health_logs import (
     INFINITE,
     NAN,
@@ -433,7 +429,7 @@ ANYTHING = [
 @pytest.mark.parametrize("seed", seeds(8, 2))
 def test_update_accepts_any_value_in_a_row(seed: int) -> None:
     chance = random.Random(seed)
-    held_out = [HELD_OUT_ACCURACY, HELD_OUT_TOTAL, *ACCURACY_INTERVAL]
+    held_out = [ACCURACY, HELD_OUT_TOTAL, *ACCURACY_INTERVAL]
     names = [*healthy_log(1)[0], *held_out, "max_steps", "rewards/b", "rewards/", ""]
     weights = chance.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
     monitor = HealthMonitor(weights=weights)

@@ -11,7 +11,7 @@ from trl import chat_template_utils
 
 import grpo_nb as gn
 from grpo_nb.lab import ByHand
-from tests.support.lab_controls import text_of
+from tests.support.lab_controls import control, shown_scores, text_of
 from tests.support.village import FORM, Village, progress, village_rows, village_task
 
 REWARDS = [gn.rewards.correctness(format=FORM), progress]
@@ -124,6 +124,30 @@ def test_lab_shows_the_prompt_with_the_first_text_of_its_environment() -> None:
     task = village_task(gn.preset("cpu")).with_tools(environment=TellingVillage)
     lab = gn.RewardLab(REWARDS, task)
     assert f"A voice says: {lab.row['chain'][0]}." in text_of(lab)
+
+
+class LockedVillage(Village):
+    """A village of which one episode cannot start."""
+
+    locked: tuple[str, ...] = ()
+
+    def reset(self, chain: list[str], **row: Any) -> None:
+        if list(self.locked) == chain:
+            raise RuntimeError("the gate is locked")
+        super().reset(chain, **row)
+
+
+def test_lab_shows_no_old_numbers_if_an_episode_cannot_start(monkeypatch) -> None:
+    task = village_task(gn.preset("cpu")).with_tools(environment=LockedVillage)
+    lab = gn.RewardLab(REWARDS, task)
+    first_question = lab.row["question"]
+    monkeypatch.setattr(LockedVillage, "locked", tuple(task.train[1]["chain"]))
+    control(lab, f"Row, 0 to {len(task.train) - 1}").value = 1
+    shown = text_of(lab)
+    assert "the gate is locked" in shown
+    assert "Not scored." in shown
+    assert not shown_scores(lab)
+    assert first_question not in shown
 
 
 def test_lab_samples_no_episode() -> None:

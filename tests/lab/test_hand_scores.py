@@ -65,6 +65,11 @@ def test_file_with_another_scale_is_refused(tmp_path: Path) -> None:
         gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
 
 
+def test_labels_file_of_another_ending_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the ending of labels = '\.txt'.*\.csv"):
+        gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels="mine.txt")
+
+
 def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     click(lab, "4")

@@ -183,20 +183,20 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
     assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.scores.advantages()[0]:+.3f}"]
 
 
-def test_update_scores_the_same_completions(lab: gn.RewardLab) -> None:
+def test_set_rewards_scores_the_same_completions(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, WRONG]
     control(lab, "correctness").value = 5.0
-    lab.update([correctness(weight=3.0), constant_brevity(-1.0)])
+    lab.set_rewards([correctness(weight=3.0), constant_brevity(-1.0)])
     assert lab.completions == [RIGHT, WRONG]
     assert lab.scores.values == {"correctness": (1.0, 0.0), "brevity": (-1.0, -1.0)}
     assert lab.weights == {"correctness": 3.0, "brevity": 1.0}
 
 
-def test_update_with_invalid_rewards_changes_nothing(lab: gn.RewardLab) -> None:
+def test_set_rewards_refuses_invalid_rewards_and_changes_none(lab: gn.RewardLab) -> None:
     brevity = constant_brevity(-1.0)
     totals = lab.scores.totals
     with pytest.raises(ValueError, match="brevity"):
-        lab.update([brevity, brevity])
+        lab.set_rewards([brevity, brevity])
     assert len(lab.rewards) == 3
     assert lab.scores.totals == totals
 
@@ -220,7 +220,7 @@ def test_error_is_gone_when_its_cause_is(lab: gn.RewardLab) -> None:
 
 
 def test_reward_with_a_missing_column_is_shown(lab: gn.RewardLab) -> None:
-    lab.update(lambda completions, colour, **columns: [1.0 for _ in completions])
+    lab.set_rewards(lambda completions, colour, **columns: [1.0 for _ in completions])
     assert "missing 1 required" in text_of(lab)
 
 
@@ -347,7 +347,7 @@ def test_help_shows_own_methods_of_lab_first() -> None:
     text = pydoc.plain(pydoc.render_doc(gn.RewardLab))
     own, _, inherited = text.partition("inherited from")
     for name in (
-        "update(self",
+        "set_rewards(self",
         "score_by_hand(self",
         "row_number",
         "completions",
