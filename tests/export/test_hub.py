@@ -129,6 +129,22 @@ def test_push_to_a_name_without_owner_is_to_the_own_account(hub: FakeHub, export
     assert remote(hub) == local(export)
 
 
+def test_push_sends_a_file_with_brackets_in_its_name(hub: FakeHub, export: Path) -> None:
+    (export / "first[v2]-q8_0.gguf").write_bytes(b"weights")
+    verified(export)
+    gn.export.push_to_hub(export, "me/model")
+    assert remote(hub) == local(export)
+
+
+def test_push_accepts_a_published_base_that_is_also_a_folder(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified(export, base="Qwen/Qwen3-0.6B")
+    (tmp_path / "Qwen" / "Qwen3-0.6B").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert gn.export.push_problems(export) == []
+
+
 def test_push_fails_after_a_commit_of_somebody_else(
     hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
