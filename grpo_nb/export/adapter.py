@@ -53,8 +53,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
                 "the adapter changes nothing: all its B matrices are zero. Train it first."
             )
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
-        # A name that others can load, because a folder of this machine means nothing elsewhere.
         model = run.settings.model
+        # The name on the Hub, if there is one. Otherwise the folder, which a reader has to replace.
         published = published_base(run)
         config["base_model_name_or_path"] = published or model
         # Only the last part of a folder's path, which cannot be taken for a name on the Hub.

@@ -30,7 +30,7 @@ SECRET = re.compile(
 MAX_SHOWN_FILES = 5
 
 
-class NotPushable(ValueError):
+class PushError(ValueError):
     """Raised before anything is sent: the export or the repository must not be used for a push."""
 
 
@@ -113,7 +113,7 @@ def push_to_hub(
         URL of the repository.
 
     Raises:
-        NotPushable: The export or the repository must not be used; nothing was sent.
+        PushError: The export or the repository must not be used; nothing was sent.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused, in its own words.
 
     >>> push_to_hub(export, "me/my-model")  # doctest: +SKIP
@@ -122,14 +122,14 @@ def push_to_hub(
 
     problems = push_problems(export)
     if problems:
-        raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
+        raise PushError("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
     api = HfApi()
     folder = folder_of(export)
     # With the owner, which a name in the user's own account may leave out.
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     info = api.model_info(repo_id)
     if private and not info.private:
-        raise NotPushable(
+        raise PushError(
             f"{repo_id} is public. Make it private on its page, choose another name, or pass "
             "private=False."
         )
@@ -137,7 +137,7 @@ def push_to_hub(
     files_there = set(api.list_repo_files(repo_id, revision=info.sha)) - {".gitattributes"}
     if files_there and not overwrite:
         shown = ", ".join(sorted(files_there)[:MAX_SHOWN_FILES])
-        raise NotPushable(
+        raise PushError(
             f"{repo_id} has files already ({shown}). Choose another name. If they are of this "
             "export, or may be replaced, pass overwrite=True: equal files are not sent again, and "
             "earlier commits stay in the history of the repository."

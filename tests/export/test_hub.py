@@ -99,7 +99,7 @@ def test_push_replaces_other_content_with_overwrite(hub: FakeHub, export: Path) 
     (export / "config.json").write_text('{"model_type": "qwen3"}')
     (export / SECOND).rename(export / "other.safetensors")
     verified(export)
-    with pytest.raises(gn.export.NotPushable, match=r"has files already \(README\.md, config"):
+    with pytest.raises(gn.export.PushError, match=r"has files already \(README\.md, config"):
         gn.export.push_to_hub(export, "me/model")
     assert len(hub.repos["me/model"].commits) == 2
     gn.export.push_to_hub(export, "me/model", overwrite=True)
@@ -109,10 +109,10 @@ def test_push_replaces_other_content_with_overwrite(hub: FakeHub, export: Path) 
 
 def test_push_refuses_other_content_and_public_repos(hub: FakeHub, export: Path) -> None:
     hub.repos["me/model"] = Repo(private=True, files={"README.md": b"mine", ".gitattributes": b""})
-    with pytest.raises(gn.export.NotPushable, match="has files already"):
+    with pytest.raises(gn.export.PushError, match="has files already"):
         gn.export.push_to_hub(export, "me/model")
     hub.repos["me/open"] = Repo(private=False)
-    with pytest.raises(gn.export.NotPushable, match=r"is public\. Make it private"):
+    with pytest.raises(gn.export.PushError, match=r"is public\. Make it private"):
         gn.export.push_to_hub(export, "me/open")
     assert remote(hub) == {"README.md": b"mine"}
     assert not hub.repos["me/open"].files
@@ -287,7 +287,7 @@ def test_push_refuses_unverified_files_and_secrets(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "short-own-token")
     change(export)
-    with pytest.raises(gn.export.NotPushable, match=f"nothing was sent:\n- .*{said}") as caught:
+    with pytest.raises(gn.export.PushError, match=f"nothing was sent:\n- .*{said}") as caught:
         gn.export.push_to_hub(export, "me/model")
     assert hub.log == []
     assert gn.export.push_problems(export)
