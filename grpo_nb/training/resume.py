@@ -41,8 +41,8 @@ class FoundRun(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what differs from the earlier part of the run."""
-    is_finished: bool = False
-    """True if the run is finished and has its adapter, so that it is returned without training."""
+    is_returned: bool = False
+    """True if the run is returned without training, because nothing is left to train."""
 
 
 def find_run(
@@ -94,7 +94,7 @@ def find_run(
     is_finished_and_auto = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
-    # 1. It is the same training.
+    # 1. Refuse the run if it was another training.
     reward_changes = _changes_in_rewards(before, now)
     blocking = _changes_in_training(before, now)
     # With resume="auto", a finished run is returned only if its rewards are unchanged: otherwise
@@ -111,7 +111,7 @@ def find_run(
 
     # 2. Return it, or resume it at its newest checkpoint.
     if is_finished_and_auto and max_steps == before["settings"]["max_steps"]:
-        return FoundRun(run, checkpoint, [], is_finished=True)
+        return FoundRun(run, checkpoint, [], is_returned=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
         raise ValueError(

@@ -122,7 +122,7 @@ def train(
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
         found_run = find_run(name, resume, info, locks)
-        if found_run is not None and found_run.is_finished:
+        if found_run is not None and found_run.is_returned:
             return _restore_finished_run(found_run, prepared)
         memory_plan = plan(
             prepared.actual_settings, prepared.task, model=model, tokenizer=tokenizer
