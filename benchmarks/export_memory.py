@@ -195,11 +195,12 @@ def merge_it(folder: Path) -> str:
 
 def verify(folder: Path) -> str:
     """Verify as an export does, with as many prompts and tokens."""
-    from grpo_nb.export.merged import LIMITS
+    from grpo_nb.export.merged import MERGED_LIMITS
     from grpo_nb.export.staged_export import VERIFIED_PROMPTS, VERIFIED_TOKENS
     from grpo_nb.export.verify_child import verify_merged
 
-    asked: dict = {name: str(folder / name) for name in ("base", "adapter", "merged")}
+    names = ("base", "adapter", "merged")
+    asked: dict = {f"{name}_folder": str(folder / name) for name in names}
     asked["prompts"] = [
         [{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(VERIFIED_PROMPTS)
     ]
@@ -210,7 +211,7 @@ def verify(folder: Path) -> str:
     }
     # Of this process, for its limit is not the machine's.
     free = int(float(os.environ["LIMIT"]) * 2**30) - psutil.Process().memory_info().rss
-    found = verify_merged(asked | {"limits": LIMITS, "free_memory": free})
+    found = verify_merged(asked | {"limits": MERGED_LIMITS, "free_memory": free})
     failed = {name: said for name, (passed, said) in found.items() if passed is False}
     assert not failed, failed
     return ", ".join(said for name, (_, said) in found.items() if name.startswith("tokens"))

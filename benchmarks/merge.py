@@ -81,15 +81,15 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     target.mkdir(exist_ok=way == "verify")
     start = time.perf_counter()
     if way == "verify":
-        from grpo_nb.export.merged import LIMITS
+        from grpo_nb.export.merged import MERGED_LIMITS
         from grpo_nb.export.verify_child import verify_merged
 
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
         request = {
-            "base": base,
-            "adapter": str(folder / "adapter"),
-            "merged": str(target),
+            "base_folder": base,
+            "adapter_folder": str(folder / "adapter"),
+            "merged_folder": str(target),
         }
         request |= {
             "prompts": chats,
@@ -97,7 +97,7 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
             "chat_template": None,
             "chat_template_kwargs": {},
         }
-        found = verify_merged({**request, "limits": LIMITS, "free_memory": 10**11})
+        found = verify_merged({**request, "limits": MERGED_LIMITS, "free_memory": 10**11})
         assert all(passed for passed, _ in found.values()), found
     elif way == "peft":
         model = PeftModel.from_pretrained(

@@ -6,7 +6,7 @@ run continues on other machines is written by `scaleout`.
 
 from grpo_nb.export.adapter import export_adapter
 from grpo_nb.export.gguf import export_gguf
-from grpo_nb.export.hub import NotPushable, push_problems, push_to_hub
+from grpo_nb.export.hub import PushError, push_problems, push_to_hub
 from grpo_nb.export.merged import export_merged
 from grpo_nb.export.saved_export import Export, ExportError
 from grpo_nb.export.saved_export import open_export as open

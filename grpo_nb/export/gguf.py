@@ -65,30 +65,31 @@ def export_gguf(
     require_choice("quantization", quantization, LIMITS_OF_QUANTIZATION)
     target = target_of(path)
     # Opened again, because its files may have changed since.
-    export = open_export(merged.path, run=merged.run)
-    if export.kind != "merged":
+    reopened = open_export(merged.path, run=merged.run)
+    if reopened.kind != "merged":
         raise ValueError(
-            f"a GGUF file is made from a merged model, but {str(export.path)!r} holds "
-            f"{export.kind} files. Merge the run {export.verification['run']!r} first: "
+            f"a GGUF file is made from a merged model, but {str(reopened.path)!r} holds "
+            f"{reopened.kind} files. Merge the run {reopened.verification['run']!r} first: "
             "gn.export_merged(run, path)."
         )
-    run = export.run
+    run = reopened.run
     if run is None:
-        run_path = f"runs/{export.verification['run']}"
+        run_path = f"runs/{reopened.verification['run']}"
         raise ValueError(
-            f"the export {str(export.path)!r} was opened without its run, whose held-out questions "
-            f"verify the GGUF file. Write merged = gn.export.open(path, run={run_path!r})."
+            f"the export {str(reopened.path)!r} was opened without its run, whose held-out "
+            "questions verify the GGUF file. Write "
+            f"merged = gn.export.open(path, run={run_path!r})."
         )
     # Before the conversion, which takes minutes. The GGUF file must not replace the merged model.
-    check_target(target, overwrite, [export.path])
+    check_target(target, overwrite, [reopened.path])
     require_llama_cpp()
 
     def fill(staged: Path) -> dict[str, Any]:
         # Named after the target, because the staged folder has a temporary name. Without the dot of
         # a hidden folder, because hidden files are not part of an export.
         file = staged / f"{target.name.lstrip('.')}-{quantization}.gguf"
-        convert(export.path, export.verification["dtype"], file, quantization)
-        verification = verify_with_llama_cpp(run, export.path, file, quantization)
+        convert(reopened.path, reopened.verification["dtype"], file, quantization)
+        verification = verify_with_llama_cpp(run, reopened.path, file, quantization)
         text = modelfile(
             file.name,
             [row["prompt"] for row in run.holdout],
@@ -100,7 +101,8 @@ def export_gguf(
             f"llama.cpp ran the {quantization} file ({megabytes:.0f} MB) on held-out prompts. "
             f"Compared with the merged model: {verification['tokens']}."
         )
-        # Only the check of tokens may be left out, and no other check sees the weights.
+        # None is a check that was not made. Only the check of tokens can be None, and no other
+        # check depends on the weights in the file.
         if None in verification["checks"].values():
             verification["sentence"] += " So nothing has checked the weights in the file."
         verification["file"] = file.name
@@ -109,7 +111,9 @@ def export_gguf(
     return make_export(run, "gguf", target, fill, overwrite=overwrite)
 
 
-def verify_with_llama_cpp(run: Run, merged: Path, file: Path, quantization: str) -> dict[str, Any]:
+def verify_with_llama_cpp(
+    run: Run, merged_folder: Path, file: Path, quantization: str
+) -> dict[str, Any]:
     """Compare a GGUF file with the merged model that it was made of.
 
     Raises:
@@ -131,8 +135,8 @@ def verify_with_llama_cpp(run: Run, merged: Path, file: Path, quantization: str)
     request |= {
         "check": "gguf",
         "file": str(file),
-        "merged": str(merged),
-        "base": str(weights_folder(run)),
+        "merged_folder": str(merged_folder),
+        "base_folder": str(weights_folder(run)),
         "answers": [dataclasses.asdict(answer) for answer in answers],
         "limits": LIMITS_OF_QUANTIZATION[quantization],
     }

@@ -4,6 +4,7 @@ Requests, retries, checksums of what is sent, the token and error messages of th
 huggingface_hub.
 """
 
+import glob
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from grpo_nb.export.saved_export import (
     files_of,
     open_export,
 )
-from grpo_nb.runs.card import published_name
+from grpo_nb.runs.card import is_hub_name
 
 TEXT_SUFFIXES = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
 #: Keys of the Hub and of other services, with enough characters to be no placeholder.
@@ -29,7 +30,7 @@ SECRET = re.compile(
 MAX_SHOWN_FILES = 5
 
 
-class NotPushable(ValueError):
+class PushError(ValueError):
     """Raised before anything is sent: the export or the repository must not be used for a push."""
 
 
@@ -49,10 +50,13 @@ def push_problems(export: Export | str | Path) -> list[str]:
     except (ExportError, ValueError) as error:
         return [str(error)]
     problems = []
-    base = opened.verification.get("base")
-    if base is not None and published_name(base) is None:
+    base_name = opened.verification.get("base")
+    # `export_adapter` writes a name with an owner only for a base on the Hub. A folder of that name
+    # in the working directory does not matter.
+    if base_name is not None and not is_hub_name(base_name):
         problems.append(
-            f"the weights of its base model {base!r} are in no repository. Push the merged model."
+            f"the weights of its base model {base_name!r} are in no repository. Push the merged "
+            "model."
         )
     problems += [
         f"{name} holds what looks like an access token or key. Remove it and revoke it."
@@ -109,7 +113,7 @@ def push_to_hub(
         URL of the repository.
 
     Raises:
-        NotPushable: The export or the repository must not be used; nothing was sent.
+        PushError: The export or the repository must not be used; nothing was sent.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused, in its own words.
 
     >>> push_to_hub(export, "me/my-model")  # doctest: +SKIP
@@ -118,14 +122,14 @@ def push_to_hub(
 
     problems = push_problems(export)
     if problems:
-        raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
+        raise PushError("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
     api = HfApi()
     folder = folder_of(export)
     # With the owner, which a name in the user's own account may leave out.
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     info = api.model_info(repo_id)
     if private and not info.private:
-        raise NotPushable(
+        raise PushError(
             f"{repo_id} is public. Make it private on its page, choose another name, or pass "
             "private=False."
         )
@@ -133,7 +137,7 @@ def push_to_hub(
     files_there = set(api.list_repo_files(repo_id, revision=info.sha)) - {".gitattributes"}
     if files_there and not overwrite:
         shown = ", ".join(sorted(files_there)[:MAX_SHOWN_FILES])
-        raise NotPushable(
+        raise PushError(
             f"{repo_id} has files already ({shown}). Choose another name. If they are of this "
             "export, or may be replaced, pass overwrite=True: equal files are not sent again, and "
             "earlier commits stay in the history of the repository."
@@ -141,7 +145,8 @@ def push_to_hub(
     api.upload_folder(
         repo_id=repo_id,
         folder_path=folder,
-        allow_patterns=sorted(sent_files(folder)),
+        # Escaped, because brackets in the name of a file would be read as a pattern.
+        allow_patterns=[glob.escape(name) for name in sent_files(folder)],
         delete_patterns="*" if overwrite else None,
         commit_message="Upload a verified export",
         # With a parent, the commit fails if somebody else has committed meanwhile.

@@ -45,7 +45,7 @@ LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Rows of a weight that are measured at once.
 ROWS_AT_ONCE = 64
 #: Limits of the check of tokens, which is made in float32.
-LIMITS = RoundingLimits(min_effect=0.85, max_effect=1.15, max_nats=0.05)
+MERGED_LIMITS = RoundingLimits(min_effect=0.85, max_effect=1.15, max_nats=0.05)
 
 
 def export_merged(
@@ -91,16 +91,16 @@ def export_merged(
                 f"the run {run.name!r} has no held-out questions to verify the merged model with. "
                 "Use gn.export.export_adapter."
             )
-        base = weights_folder(run)
-        verification = merge(base, run.adapter_path, staged)
-        tokenizer_for(run.path, base).save_pretrained(staged)
+        base_folder = weights_folder(run)
+        verification = merge(base_folder, run.adapter_path, staged)
+        tokenizer_for(run.path, base_folder).save_pretrained(staged)
         request = {
             "check": "merged",
-            "base": str(base),
+            "base_folder": str(base_folder),
             "chat_template": saved_chat_template(run.path),
-            "adapter": str(run.adapter_path),
-            "merged": str(staged),
-            "limits": LIMITS,
+            "adapter_folder": str(run.adapter_path),
+            "merged_folder": str(staged),
+            "limits": MERGED_LIMITS,
             **verification_request(run),
         }
         verification |= verify_in_new_process(request, "the merged model")
@@ -129,11 +129,11 @@ class Lora:
         return (pair["B"] @ pair["A"]).mul_(self.scaling)
 
 
-def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
+def read_lora(adapter_folder: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
     """Read an adapter.
 
     Args:
-        adapter: Folder of the adapter.
+        adapter_folder: Folder of the adapter.
         files_by_tensor: File of each tensor of the base.
 
     Raises:
@@ -142,10 +142,10 @@ def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
     from peft import PeftConfig
     from safetensors.torch import load_file
 
-    config = PeftConfig.from_pretrained(str(adapter))
+    config = PeftConfig.from_pretrained(str(adapter_folder))
     obstacles = options_beyond_plain_lora(config)
     matrices: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in load_file(adapter / ADAPTER_FILE).items():
+    for name, tensor in load_file(adapter_folder / ADAPTER_FILE).items():
         match = LORA_TENSOR.fullmatch(name)
         weight = f"{match[1]}.weight" if match else ""
         # Any tensor other than A or B of a weight would be lost without a trace.
@@ -176,13 +176,17 @@ def read_lora(adapter: Path, files_by_tensor: Mapping[str, Path]) -> Lora:
 
 
 def merge(
-    base: Path, adapter: Path, target: Path, *, dtypes: Sequence[str] = DTYPES
+    base_folder: Path,
+    adapter_folder: Path,
+    target: Path,
+    *,
+    dtypes: Sequence[str] = DTYPES,
 ) -> dict[str, Any]:
     """Save base plus adapter to a folder, rounded once.
 
     Args:
-        base: Folder of the 16-bit base model.
-        adapter: Folder of the adapter.
+        base_folder: Folder of the 16-bit base model.
+        adapter_folder: Folder of the adapter.
         target: An empty folder.
         dtypes: Names of dtypes. The first one that keeps the change is taken.
 
@@ -195,20 +199,20 @@ def merge(
         ExportError: Rounding would lose too much, the base is stored quantized, or the adapter is
             no plain LoRA.
     """
-    config = json.loads((base / "config.json").read_text())
+    config = json.loads((base_folder / "config.json").read_text())
     if "quantization_config" in config:
         raise ExportError(
-            f"the base {base.name!r} is stored quantized, so the 16-bit weights that the adapter "
-            "belongs to are not in it. Train with the name of the 16-bit model and "
+            f"the base {base_folder.name!r} is stored quantized, so the 16-bit weights that the "
+            "adapter belongs to are not in it. Train with the name of the 16-bit model and "
             "load_in_4bit=True (it is quantized while it loads), or use export_adapter."
         )
-    files_by_tensor = tensor_files(base)
-    lora = read_lora(adapter, files_by_tensor)
+    files_by_tensor = tensor_files(base_folder)
+    lora = read_lora(adapter_folder, files_by_tensor)
     for dtype in dtypes:
         retained = retained_share(files_by_tensor, lora, dtype)
         if retained >= MIN_RETAINED:
             break
-    if retained < MIN_RETAINED:
+    else:
         raise ExportError(
             "rounding the merged weights would lose a part of the training (share kept: "
             f"{dtype} {retained:.1%}; at least {MIN_RETAINED:.0%} is needed). Use "
@@ -217,8 +221,8 @@ def merge(
     # Each weight is rounded once, after the adapter was added to it in float32.
     write_merged(target, files_by_tensor, lora, dtype)
     # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
-    if (base / "generation_config.json").is_file():
-        shutil.copy(base / "generation_config.json", target)
+    if (base_folder / "generation_config.json").is_file():
+        shutil.copy(base_folder / "generation_config.json", target)
     config.pop("_name_or_path", None)  # a folder of this machine
     write_json(target / "config.json", config | {"dtype": dtype, "torch_dtype": dtype})
     return {"dtype": dtype, "retained_change": retained}

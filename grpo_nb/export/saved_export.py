@@ -91,8 +91,8 @@ class Export(ReprMixin):
         """Shell commands that serve the export, one per program. Python code is in its README.md.
 
         Raises:
-            ExportError: The adapter's configuration is missing or damaged, or its base model has a
-                name that a terminal would take for an option, or not show as it is.
+            ExportError: The adapter's configuration is missing or damaged, or the name of its base
+                model starts with "-" or has characters that cannot be printed.
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
@@ -120,7 +120,9 @@ class Export(ReprMixin):
         base = config["base_model_name_or_path"]
         if base.startswith("-") or not base.isprintable():
             raise ExportError(
-                f"{str(self.path)!r} names the base model {base!r}, which is no name."
+                f"{str(self.path)!r} names the base model {base!r}, which starts with '-' or has "
+                "characters that cannot be printed, so no command is made of it. Ask "
+                "whoever sent it for the name of the base model."
             )
         # vLLM does not know the kit's name for it, but can load its folder.
         if base == EMBEDDED_MODEL:
@@ -179,9 +181,9 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     if run is None:
         return Export(folder, verification)
     run = open_run(run)
-    adapter = run.adapter_path / ADAPTER_FILE
+    adapter_file = run.adapter_path / ADAPTER_FILE
     # The run may have been trained on since, or replaced by another one of its name.
-    if not adapter.is_file() or sha256_of(adapter) != verification["adapter"]:
+    if not adapter_file.is_file() or sha256_of(adapter_file) != verification["adapter"]:
         raise ValueError(
             f"the run {run.name!r} has another adapter than the one in the export "
             f"{str(path)!r}, which was made from the run {verification['run']!r}. Pass that run, "

@@ -48,9 +48,9 @@ class RoundingLimits(NamedTuple):
     """
 
     min_effect: float
-    """Lowest share of the training's effect."""
+    """Lowest ratio of the export's change to the training's change."""
     max_effect: float
-    """Highest share of the training's effect."""
+    """Highest ratio of the export's change to the training's change."""
     max_nats: float
     """Largest mean distance of log-probabilities from the model that was exported."""
 
@@ -79,11 +79,11 @@ def make_export(
     """
     target = target_of(path)
     # With overwrite=True, replacing a folder that contains one of these would delete it.
-    base = Path(run.settings.model).expanduser()
-    needed_folders = [run.path, run.adapter_path, base]
+    base_folder = Path(run.settings.model).expanduser()
+    needed_folders = [run.path, run.adapter_path, base_folder]
     check_target(target, overwrite, needed_folders)
-    adapter = run.adapter_path / ADAPTER_FILE
-    if not adapter.is_file():
+    adapter_file = run.adapter_path / ADAPTER_FILE
+    if not adapter_file.is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first."
         )
@@ -92,7 +92,7 @@ def make_export(
         verification = {
             "kind": kind,
             "run": run.name,
-            "adapter": sha256_of(adapter),
+            "adapter": sha256_of(adapter_file),
             **fill(staged),
             # `fill` raises if a check fails, so an export that exists has passed.
             "passed": True,
@@ -126,12 +126,12 @@ def weights_folder(run: Run) -> Path:
     source = resolve_model(run.settings.model)
     if not Path(source).is_dir():
         source = snapshot_download(source, allow_patterns=BASE_FILES)
-    base = Path(source)
-    require_same_base(run, base)
-    return base
+    base_folder = Path(source)
+    require_same_base(run, base_folder)
+    return base_folder
 
 
-def require_same_base(run: Run, base: Path) -> None:
+def require_same_base(run: Run, base_folder: Path) -> None:
     """Raise unless the base on disk is the one that the run was trained on, if that was recorded.
 
     No other check would notice: with another base, every weight is still base plus adapter.
@@ -140,7 +140,7 @@ def require_same_base(run: Run, base: Path) -> None:
         ExportError: The weights in the folder are not those that were trained on.
     """
     trained_on = run.info.get("base")
-    if trained_on is not None and trained_on != weights_identity(base):
+    if trained_on is not None and trained_on != weights_identity(base_folder):
         raise ExportError(
             f"the weights of the base model {run.settings.model!r} are not those that the run "
             f"{run.name!r} was trained on. Put the old ones back, or train again."

@@ -7,10 +7,10 @@ The weights of a merged export and the tokenizer are always compared. Answers ar
 model fits into memory in float32: greedy answers are scored token by token by base, adapter and
 export, or for GGUF by base, merged model and file.
 
-`request["check"]` is "merged" or "gguf". Both have `base`, `merged`, `prompts` (chat messages),
-`chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also has `adapter`,
-`chat_template` (None for the tokenizer's); "gguf" has `file` and `answers`, which llama.cpp gave
-before, in another process.
+`request["check"]` is "merged" or "gguf". Both have `base_folder`, `merged_folder`, `prompts`
+(chat messages), `chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also
+has `adapter_folder` and `chat_template` (None for the tokenizer's). "gguf" also has `file`, and
+`answers`, which llama.cpp gave before in another process.
 """
 
 import gc
@@ -30,9 +30,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
-#: Largest relative error of a weight that was rounded once. bfloat16 has 7 bits after the leading
-#: one, so rounding to the nearest value errs by at most 2^-8. In float16 the limit is twice the
-#: largest error, and in float32 16 times, for the order of sums in B @ A.
+#: Largest relative error that a weight may have. bfloat16 has 7 bits after the leading one, so
+#: rounding to the nearest value errs by at most 2^-8. The limit is twice that largest error in
+#: float16, and 16 times in float32, because B @ A can be summed in another order.
 ROUNDING = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-10,
@@ -48,7 +48,7 @@ MEMORY_FACTOR = 1.1
 ACTIVATION_BYTES = 2**30
 #: The check of tokens if no model fits into memory.
 NOT_COMPARED: Checks = {
-    "tokens": (None, "not measured, because no memory is free for the model here")
+    "tokens": (None, "not measured, because the model in float32 does not fit into memory")
 }
 
 
@@ -57,6 +57,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
     checks = verify(request)
     measured = {name: text for name, (_, text) in checks.items()}
+    # The names of the checks in `token_checks` and `NOT_COMPARED` start with "tokens".
     tokens = [text for name, text in measured.items() if name.startswith("tokens")]
     return {
         "checks": {name: passed for name, (passed, _) in checks.items()},
@@ -67,16 +68,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def verify_merged(request: dict[str, Any]) -> Checks:
     """Check a merged model against base and adapter."""
-    folder = Path(request["merged"])
-    base = Path(request["base"])
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    merged_folder = Path(request["merged_folder"])
+    base_folder = Path(request["base_folder"])
+    tokenizer = AutoTokenizer.from_pretrained(base_folder)
     # The base has the tokenizer of the training, except for a template that was set there.
     tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
-    fits = fits_in_memory(folder, request["free_memory"])
-    reference = PeftModel.from_pretrained(load_model(base, in_float32=fits), request["adapter"])
+    fits = fits_in_memory(merged_folder, request["free_memory"])
+    # Without a variable for the base, which would keep it in memory after `del reference`.
+    reference = PeftModel.from_pretrained(
+        load_model(base_folder, in_float32=fits), request["adapter_folder"]
+    )
     reference.eval()
-    wrong_weights = weight_problems(folder, base, reference)
-    wrong_texts = tokenizer_problems(folder, base, tokenizer, request)
+    wrong_weights = weight_problems(merged_folder, base_folder, reference)
+    wrong_texts = tokenizer_problems(merged_folder, base_folder, tokenizer, request)
     checks = {
         "every weight is base plus adapter, rounded once": verdict_on(wrong_weights),
         "tokenizer, chat template and end tokens are the training's": verdict_on(wrong_texts),
@@ -88,7 +92,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
         return checks
     prompts = prompt_tokens(tokenizer, request)
     answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
-    trained_logprobs = token_logprobs(reference, prompts, answers)
+    reference_logprobs = token_logprobs(reference, prompts, answers)
     # Base and trained model share their weights, which halves the memory.
     with reference.disable_adapter():
         base_logprobs = token_logprobs(reference, prompts, answers)
@@ -97,16 +101,16 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     return checks | token_checks(
         request["limits"],
         base_logprobs=base_logprobs,
-        trained_logprobs=trained_logprobs,
-        export_logprobs=token_logprobs(load_model(folder), prompts, answers),
+        reference_logprobs=reference_logprobs,
+        export_logprobs=token_logprobs(load_model(merged_folder), prompts, answers),
     )
 
 
 def verify_gguf(request: dict[str, Any]) -> Checks:
     """Check the answers of llama.cpp in the request against the merged model and the base."""
-    merged = Path(request["merged"])
-    base = Path(request["base"])
-    tokenizer = AutoTokenizer.from_pretrained(merged)
+    merged_folder = Path(request["merged_folder"])
+    base_folder = Path(request["base_folder"])
+    tokenizer = AutoTokenizer.from_pretrained(merged_folder)
     prompts = [row["prompt_ids"] for row in request["answers"]]
     answers = [row["ids"] for row in request["answers"]]
     expected = prompt_tokens(tokenizer, request)
@@ -120,20 +124,20 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
             metadata_problems(request["file"], tokenizer)
         ),
     }
-    if not fits_in_memory(merged, request["free_memory"]):
+    if not fits_in_memory(merged_folder, request["free_memory"]):
         return checks | NOT_COMPARED
     # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read. It reports
     # None, here NaN, inside a character that is made of several tokens.
     values = numpy.concatenate([row["log_probs"] for row in request["answers"]])
     gguf_logprobs = torch.from_numpy(values.astype("float32"))
     is_known = gguf_logprobs.isfinite()
-    merged_logprobs = token_logprobs(load_model(merged), prompts, answers)
+    merged_logprobs = token_logprobs(load_model(merged_folder), prompts, answers)
     gc.collect()
-    base_logprobs = token_logprobs(load_model(base), prompts, answers)
+    base_logprobs = token_logprobs(load_model(base_folder), prompts, answers)
     return checks | token_checks(
         request["limits"],
         base_logprobs=base_logprobs[is_known],
-        trained_logprobs=merged_logprobs[is_known],
+        reference_logprobs=merged_logprobs[is_known],
         export_logprobs=gguf_logprobs[is_known],
     )
 
@@ -147,7 +151,7 @@ def token_checks(
     limits: Sequence[float],
     *,
     base_logprobs: torch.Tensor,
-    trained_logprobs: torch.Tensor,
+    reference_logprobs: torch.Tensor,
     export_logprobs: torch.Tensor,
 ) -> Checks:
     """Return the checks of an export's log-probabilities for the tokens of the same answers.
@@ -159,16 +163,16 @@ def token_checks(
     Args:
         limits: The values of `staged_export.RoundingLimits`.
         base_logprobs: Log-probabilities in nats under the base.
-        trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
+        reference_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
         export_logprobs: Those under the export.
     """
     min_effect, max_effect, max_nats = limits
-    distance = (export_logprobs - trained_logprobs).abs().mean().item()
+    distance = (export_logprobs - reference_logprobs).abs().mean().item()
     # A projection, because single tokens change in both directions.
-    trained_change = trained_logprobs - base_logprobs
+    reference_change = reference_logprobs - base_logprobs
     export_change = export_logprobs - base_logprobs
-    squared_change = trained_change.dot(trained_change).clamp(min=1e-12)
-    effect = (trained_change.dot(export_change) / squared_change).item()
+    squared_change = reference_change.dot(reference_change).clamp(min=1e-12)
+    effect = (reference_change.dot(export_change) / squared_change).item()
     return {
         f"tokens: {min_effect} to {max_effect} times the training's effect": (
             min_effect <= effect <= max_effect,
@@ -181,7 +185,7 @@ def token_checks(
     }
 
 
-def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]:
+def weight_problems(merged_folder: Path, base_folder: Path, reference: PeftModel) -> list[str]:
     """Name tensors that are missing, unexpected, or not base plus adapter rounded once.
 
     The change is PEFT's `get_delta_weight`, so that the formula of the merge is not compared with
@@ -192,8 +196,8 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel) -> list[str]
         for name, module in reference.get_base_model().named_modules()
         if isinstance(module, LoraLayer)
     }
-    base_files = tensor_files(base)
-    files = tensor_files(merged)
+    base_files = tensor_files(base_folder)
+    files = tensor_files(merged_folder)
     problems = []
     for name in sorted(base_files.keys() | layers.keys() | files.keys()):
         report_step()
@@ -249,10 +253,10 @@ def read_tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def tokenizer_problems(
-    folder: Path, base: Path, original: Any, request: Mapping[str, Any]
+    merged_folder: Path, base_folder: Path, original: Any, request: Mapping[str, Any]
 ) -> list[str]:
     """Return a sentence for each difference in how prompts are read and answers end."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(merged_folder)
     problems = []
     for part in ("eos_token", "pad_token", "bos_token", "chat_template"):
         if getattr(tokenizer, part) != getattr(original, part):
@@ -263,8 +267,8 @@ def tokenizer_problems(
         if prompts != prompt_tokens(original, request):
             problems.append("prompts become other tokens")
     # A model can have more end tokens than its tokenizer names. They are in this file.
-    config = base / "generation_config.json"
-    merged_config = folder / config.name
+    config = base_folder / "generation_config.json"
+    merged_config = merged_folder / config.name
     if config.is_file() and config.read_bytes() != merged_config.read_bytes():
         problems.append("generation_config.json, which ends answers, is not the base's")
     return problems

@@ -66,9 +66,10 @@ def dry_run(
     ):
         without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
         prepared = prepare(model, tokenizer, task, rewards, without_tracker)
-        can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
-        run_settings = settings.replace(shared_prompts=can_use_cpu_engine)
-        with deleting_reference_adapter(model), explaining_machine_faults(run_settings, model):
+        with (
+            deleting_reference_adapter(model),
+            explaining_machine_faults(prepared.actual_settings, model),
+        ):
             trainer = build_trainer(prepared, _DryRunTrainer)
             trainer.beta = 0.0  # only a loss would need the reference model
             trainer.args.output_dir = folder

@@ -21,7 +21,8 @@ from grpo_nb.scoring.scores import RewardError, find_failure, to_floats
 
 #: Keywords of TRL for a reward that have no value for each completion.
 TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
-#: Errors of a reward that are searched for an out-of-memory text. Others may quote a completion.
+#: Only these errors of a reward are searched for an out-of-memory text, because the message of
+#: another error may quote a completion that contains one.
 OUT_OF_MEMORY_ERRORS = (RuntimeError, MemoryError)
 
 
@@ -62,8 +63,9 @@ def explaining_machine_faults(
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: The run's settings.
-        model: The loaded model, which has a vLLM engine or has none, whatever the settings ask.
+        settings: The run's settings (`Prepared.actual_settings`).
+        model: The loaded model. The advice depends on whether it has a vLLM engine, not on
+            `fast_inference`.
         run: The run's folder; None for a dry run.
 
     Raises:

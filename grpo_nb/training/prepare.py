@@ -20,7 +20,7 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     requested_arguments,
 )
-from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine
+from grpo_nb.config.hardware import compute_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
@@ -69,6 +69,11 @@ class Prepared:
     settings: Settings
     weights: dict[str, float]
     engine_choice: EngineChoice
+
+    @property
+    def actual_settings(self) -> Settings:
+        """The settings as the run really samples: prompts are shared only by the CPU engine."""
+        return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
 
 
 def prepare(
@@ -119,17 +124,17 @@ def prepare(
 
 
 def _require_generation_kwargs(settings: Settings, why_not_vllm: str | None) -> None:
-    """Check that each name in `generation_kwargs` has an effect, and has no place of its own.
+    """Refuse names in `generation_kwargs` without an effect, or with a setting of their own.
 
     `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
     `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
     `_generate_single_turn`).
 
     Raises:
-        ValueError: A name has no effect, or is to be set where evaluations read it too.
+        ValueError: A name has no effect, or belongs where evaluations read it too.
     """
-    asked = (settings.extra.get("generation_kwargs") or {}).keys()
-    misplaced = asked & {*vars(settings), *SAMPLING_IN_EXTRA, "max_new_tokens", "max_length"}
+    names = (settings.extra.get("generation_kwargs") or {}).keys()
+    misplaced = names & {*vars(settings), *SAMPLING_IN_EXTRA, "max_new_tokens", "max_length"}
     if misplaced:
         raise ValueError(
             f"generation_kwargs has {sorted(misplaced)}, which evaluations do not read there. "
@@ -138,12 +143,12 @@ def _require_generation_kwargs(settings: Settings, why_not_vllm: str | None) -> 
         )
     if why_not_vllm is None:
         return
-    names = asked - (vars(GenerationConfig()).keys() - {"stop_strings"})
-    if names:
+    ineffective = names - (vars(GenerationConfig()).keys() - {"stop_strings"})
+    if ineffective:
         raise ValueError(
-            f"generation_kwargs has {sorted(names)}, which would have no effect without vLLM. "
-            "Leave it out; only with vLLM, {'stop': [...]} ends a completion at a text. Why vLLM "
-            f"does not generate here: {why_not_vllm}"
+            f"generation_kwargs has {sorted(ineffective)}, which would have no effect without "
+            "vLLM. Leave it out; only with vLLM, {'stop': [...]} ends a completion at a text. Why "
+            f"vLLM does not generate here: {why_not_vllm}"
         )
 
 
@@ -188,6 +193,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
         kept_precision(model),
         tempfile.TemporaryDirectory() as folder,
     ):
+        set_training_dtype(prepared.settings, model)
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(folder), model)
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
@@ -219,7 +225,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
 def grpo_arguments(
     settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
 ) -> dict[str, Any]:
-    """Return the arguments of TRL's `GRPOConfig` for a run, and set the dtype of Unsloth on a CPU.
+    """Return the arguments of TRL's `GRPOConfig` for a run.
 
     Args:
         settings: The run's settings.
@@ -227,9 +233,6 @@ def grpo_arguments(
         folder: The run's folder.
         model: The loaded model; None gives the arguments for a model as it would be loaded.
     """
-    requested, dtype = _requested_and_dtype(settings, model)
-    if find_gpu() is None:
-        set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
     return {
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
@@ -237,21 +240,31 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested,
+        **_requested_arguments(settings, model),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
 
 
-def _requested_and_dtype(settings: Settings, model: Any) -> tuple[dict[str, Any], ComputeDtype]:
-    """Return the arguments that follow from the settings, and the dtype of the training."""
+def _requested_arguments(settings: Settings, model: Any) -> dict[str, Any]:
+    """Return the arguments that follow from the settings."""
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
-    requested = requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
-    return requested, dtype
+    return requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
+
+
+def set_training_dtype(settings: Settings, model: Any) -> None:
+    """Make Unsloth use the dtype of a training on a CPU, in the whole process.
+
+    Call this before a `GRPOConfig` is built, because a model of another dtype may have been loaded
+    meanwhile.
+    """
+    if find_gpu() is None:
+        dtype = compute_dtype(settings, None, model)
+        set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
@@ -270,7 +283,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
-    requested, dtype = _requested_and_dtype(settings, model)
+    dtype = compute_dtype(settings, find_gpu(), model)
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
@@ -278,9 +291,11 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     known = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
     # The returned table replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
+        set_training_dtype(settings, model)
         arguments = grpo_arguments(settings, {}, Path(folder), model)
         trl_alone = trl_class(**{name: arguments[name] for name in known & arguments.keys()})
         built = GRPOConfig(**arguments)
+    requested = _requested_arguments(settings, model)
     result = compare_configurations(settings, requested, built, trl_alone)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
     if settings.fast_inference and engine_choice.why_not_vllm is not None:

@@ -64,8 +64,8 @@ class Recorder(TrainerCallback):
             read what the others add.
 
     Attributes:
-        stop_pressed: True after the stop button was pressed. The training then ends after the
-            current step.
+        is_stop_requested: True after the first Ctrl-C. The training then ends after the current
+            step.
         stopped_by: The observers and the critical alerts that asked to stop.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
@@ -85,7 +85,7 @@ class Recorder(TrainerCallback):
             group_size=settings.num_generations,
             rows=run.rows,
         )
-        self.stop_pressed = False
+        self.is_stop_requested = False
         self.stopped_by: list[str] = []
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
@@ -94,7 +94,7 @@ class Recorder(TrainerCallback):
         self._can_show = True
 
     @contextlib.contextmanager
-    def stop_button(self) -> Iterator[None]:
+    def stopping_at_interrupt(self) -> Iterator[None]:
         """Within the block, end the training after the current step at the first Ctrl-C.
 
         A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
@@ -104,7 +104,7 @@ class Recorder(TrainerCallback):
         def on_interrupt(number: int, frame: Any) -> None:
             # The second press raises `KeyboardInterrupt`, as in any program.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.stop_pressed = True
+            self.is_stop_requested = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
@@ -125,8 +125,8 @@ class Recorder(TrainerCallback):
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # The last step must be logged, because a checkpoint is only written after a row (`on_log`).
-        control.should_log |= self.stop_pressed or control.should_training_stop
+        # The last step must be logged, because a checkpoint only follows a logged step (`on_log`).
+        control.should_log |= self.is_stop_requested or control.should_training_stop
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -152,7 +152,7 @@ class Recorder(TrainerCallback):
         self.run.write_step(row, table)
         self._show(row, new_alerts)
         # 3. Whatever ends the training, its last step is saved.
-        if self.stop_pressed or self.stopped_by or self.error:
+        if self.is_stop_requested or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due

@@ -41,8 +41,8 @@ class FoundRun(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what differs from the earlier part of the run."""
-    is_finished: bool = False
-    """True if the run is finished and has its adapter, so that it is returned without training."""
+    is_returned: bool = False
+    """True if the run is returned without training, because nothing is left to train."""
 
 
 def find_run(
@@ -94,11 +94,11 @@ def find_run(
     is_finished_and_auto = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
-    # 1. It is the same training.
+    # 1. Refuse the run if it was another training.
     reward_changes = _changes_in_rewards(before, now)
     blocking = _changes_in_training(before, now)
-    # For a finished run, a changed reward is another training, because a rerun cell asks for one.
-    # An unfinished run is continued, and the change is reported.
+    # With resume="auto", a finished run is returned only if its rewards are unchanged: otherwise
+    # the cell asks for a training that was never done. In any other case the change is reported.
     if is_finished_and_auto:
         blocking += reward_changes
     if blocking:
@@ -111,13 +111,14 @@ def find_run(
 
     # 2. Return it, or resume it at its newest checkpoint.
     if is_finished_and_auto and max_steps == before["settings"]["max_steps"]:
-        return FoundRun(run, checkpoint, [], is_finished=True)
+        return FoundRun(run, checkpoint, [], is_returned=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
             "a new run, pass resume=None and another name."
         )
+    # A finished run needs at least one more step. An unfinished one may only need its adapter.
     needed_steps = checkpoint.step + 1 if is_finished else checkpoint.step
     if max_steps < needed_steps:
         raise ValueError(
@@ -183,7 +184,7 @@ def _newest_run(root: Path) -> Run | None:
     Only `run.json` is read, so damage to the rest of an older run does not matter.
 
     Raises:
-        ValueError: The `run.json` of a run is damaged, so that this run may be the newest.
+        ValueError: The `run.json` of a run is damaged, so it is unknown if that run is the newest.
     """
     runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
     # Of runs that started in the same second, the last name counts.

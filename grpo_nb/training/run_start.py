@@ -113,9 +113,12 @@ def set_kl_reference(model: Any, info: RunInfo) -> None:
     """
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
     starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
-    # A new run whose B is 0 starts as the base model, and the copy would cost three matrix products
-    # per layer. A resumed run keeps its reference, whatever adapter is in memory.
-    wants_base = not starts_trained if info.reference is None else info.reference == BASE_REFERENCE
+    # A resumed run keeps its reference, whatever adapter is in memory.
+    wants_base = info.reference == BASE_REFERENCE
+    # A new run whose B is 0 starts as the base model, so the copy would only cost three matrix
+    # products per layer.
+    if info.reference is None:
+        wants_base = not starts_trained
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE

@@ -120,14 +120,14 @@ def train(
     settings = prepared.settings
     info = new_run_info(prepared)
     with ExitStack() as locks:
-        # 1. Find the run to resume.
+        # 1. Find the run to resume, and check that the training fits into memory.
         found_run = find_run(name, resume, info, locks)
-        if found_run is not None and found_run.is_finished:
+        if found_run is not None and found_run.is_returned:
             return _restore_finished_run(found_run, prepared)
-        # The plan is made with or without shared prompts, as the run will sample.
-        can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
-        planned_settings = settings.replace(shared_prompts=can_use_cpu_engine)
-        plan(planned_settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+        memory_plan = plan(
+            prepared.actual_settings, prepared.task, model=model, tokenizer=tokenizer
+        )
+        memory_plan.require_fit()
         if found_run is not None:
             info = resumed_info(found_run, info)
         with deleting_reference_adapter(model):
@@ -152,7 +152,7 @@ def train(
             # 4. Train, and complete the folder however the training ends.
             run.write_info(info)
             recorder = Recorder(run, trainer, settings, observers)
-            _train_and_close(recorder, info, found_run)
+            _train_and_close(recorder, prepared, info, found_run)
     return run
 
 
@@ -194,26 +194,29 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
     return run.path
 
 
-def _train_and_close(recorder: Recorder, info: RunInfo, found_run: FoundRun | None) -> None:
+def _train_and_close(
+    recorder: Recorder, prepared: Prepared, info: RunInfo, found_run: FoundRun | None
+) -> None:
     """Train, and leave adapter, figure, card and run.json of the newest checkpoint at any end."""
     run = recorder.run
     trainer = recorder.trainer
-    settings = recorder.settings
+    settings = prepared.settings
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     failure = None
     process = os.getpid()
-    # Only the CPU engine shares prompts, whatever the settings ask.
-    run_settings = settings.replace(shared_prompts=trainer.engine is not None)
     try:
-        with explaining_machine_faults(run_settings, run.model, run.path), recorder.stop_button():
+        with (
+            explaining_machine_faults(prepared.actual_settings, run.model, run.path),
+            recorder.stopping_at_interrupt(),
+        ):
             _run_trainer(trainer, settings, found_run)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < settings.max_steps
-        if recorder.stop_pressed and is_cut_short:
+        if recorder.is_stop_requested and is_cut_short:
             info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
             info.status = "stopped"

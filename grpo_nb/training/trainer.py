@@ -87,9 +87,9 @@ class KitTrainer(GRPOTrainer):
     # - TRL's count of micro-batches;
     # - the order of the data in later passes;
     # - the state of rewards and observers.
-    # Checkpoints are written after a row, between two generations. If a training stops within a
-    # generation, its last checkpoint also stores the unused rest. Two things are not covered: the
-    # random state inside vLLM, which cannot be read, and several processes.
+    # A checkpoint follows a logged step, and normally lies between two generations. If a training
+    # stops within a generation, its last checkpoint also stores the unused rest. Two things are not
+    # covered: the random state inside vLLM, which cannot be read, and several processes.
 
     @property
     def is_between_generations(self) -> bool:
@@ -115,7 +115,7 @@ class KitTrainer(GRPOTrainer):
         self._saved_at = time.monotonic()
 
     def is_save_due(self, save_steps: int) -> bool:
-        """Return True if a checkpoint should follow the row that was just logged.
+        """Return True if a checkpoint should follow the step that was just logged.
 
         Args:
             save_steps: Steps between two checkpoints; 0 saves by the clock.
@@ -236,6 +236,7 @@ class KitTrainer(GRPOTrainer):
 def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
     """Make a sampler of TRL draw the order of a pass, counted from 0, at its next iteration."""
     sampler.generator.manual_seed(sampler.seed)
+    # Each pass draws one permutation. Draw those of the earlier passes, and discard them.
     for _ in range(pass_index):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 

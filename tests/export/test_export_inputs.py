@@ -124,8 +124,8 @@ def test_gguf_without_any_answer_is_refused(
     monkeypatch.setattr(verify_child, "metadata_problems", lambda *_: [])
     prompt = [{"role": "user", "content": "2 + 2?"}]
     request = {
-        "merged": str(merged.path),
-        "base": tiny_run.settings.model,
+        "merged_folder": str(merged.path),
+        "base_folder": tiny_run.settings.model,
         "prompts": [prompt],
         "chat_template_kwargs": {},
         "answers": [{"prompt_ids": [1, 2, 3], "ids": [], "log_probs": []}],

@@ -99,7 +99,7 @@ def test_push_replaces_other_content_with_overwrite(hub: FakeHub, export: Path) 
     (export / "config.json").write_text('{"model_type": "qwen3"}')
     (export / SECOND).rename(export / "other.safetensors")
     verified(export)
-    with pytest.raises(gn.export.NotPushable, match=r"has files already \(README\.md, config"):
+    with pytest.raises(gn.export.PushError, match=r"has files already \(README\.md, config"):
         gn.export.push_to_hub(export, "me/model")
     assert len(hub.repos["me/model"].commits) == 2
     gn.export.push_to_hub(export, "me/model", overwrite=True)
@@ -109,10 +109,10 @@ def test_push_replaces_other_content_with_overwrite(hub: FakeHub, export: Path) 
 
 def test_push_refuses_other_content_and_public_repos(hub: FakeHub, export: Path) -> None:
     hub.repos["me/model"] = Repo(private=True, files={"README.md": b"mine", ".gitattributes": b""})
-    with pytest.raises(gn.export.NotPushable, match="has files already"):
+    with pytest.raises(gn.export.PushError, match="has files already"):
         gn.export.push_to_hub(export, "me/model")
     hub.repos["me/open"] = Repo(private=False)
-    with pytest.raises(gn.export.NotPushable, match=r"is public\. Make it private"):
+    with pytest.raises(gn.export.PushError, match=r"is public\. Make it private"):
         gn.export.push_to_hub(export, "me/open")
     assert remote(hub) == {"README.md": b"mine"}
     assert not hub.repos["me/open"].files
@@ -127,6 +127,22 @@ def test_push_to_a_name_without_owner_is_to_the_own_account(hub: FakeHub, export
         url = gn.export.push_to_hub(export, "model", overwrite=overwrite)
         assert url == f"{hub.url}/me/model"
     assert remote(hub) == local(export)
+
+
+def test_push_sends_a_file_with_brackets_in_its_name(hub: FakeHub, export: Path) -> None:
+    (export / "first[v2]-q8_0.gguf").write_bytes(b"weights")
+    verified(export)
+    gn.export.push_to_hub(export, "me/model")
+    assert remote(hub) == local(export)
+
+
+def test_push_accepts_a_published_base_that_is_also_a_folder(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified(export, base="Qwen/Qwen3-0.6B")
+    (tmp_path / "Qwen" / "Qwen3-0.6B").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert gn.export.push_problems(export) == []
 
 
 def test_push_fails_after_a_commit_of_somebody_else(
@@ -271,7 +287,7 @@ def test_push_refuses_unverified_files_and_secrets(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "short-own-token")
     change(export)
-    with pytest.raises(gn.export.NotPushable, match=f"nothing was sent:\n- .*{said}") as caught:
+    with pytest.raises(gn.export.PushError, match=f"nothing was sent:\n- .*{said}") as caught:
         gn.export.push_to_hub(export, "me/model")
     assert hub.log == []
     assert gn.export.push_problems(export)

@@ -186,8 +186,12 @@ def test_verification_imports_neither_the_kit_nor_unsloth() -> None:
 
 def checked(run: gn.runs.Run, folder: Path) -> dict:
     """Return the result of checking a merged folder."""
-    named = {"base": run.settings.model, "adapter": str(run.adapter_path), "merged": str(folder)}
-    asked = {"chat_template": saved_chat_template(run.path), "limits": export.LIMITS}
+    named = {
+        "base_folder": run.settings.model,
+        "adapter_folder": str(run.adapter_path),
+        "merged_folder": str(folder),
+    }
+    asked = {"chat_template": saved_chat_template(run.path), "limits": export.MERGED_LIMITS}
     return verify.answer({"check": "merged", **named, **asked, **verification_request(run)})
 
 
@@ -218,7 +222,8 @@ def test_verification_without_memory_compares_weights(
     shown = repr(export.Export(merged.path, {**merged.verification, **found}))
     assert "exported" not in shown.splitlines()[-1], "no variable has to have this name"
     assert re.search(
-        r"not made +tokens +not measured, because no memory is free for the model here", shown
+        r"not made +tokens +not measured, because the model in float32 does not fit into memory",
+        shown,
     )
     FAILURES["embedding broken"][1](copy := shutil.copytree(merged.path, tmp_path / "copy"), copy)
     assert False in checked(tiny_run, copy)["checks"].values()

@@ -152,11 +152,11 @@ def test_card_claims_no_shared_question_unless_one_was_found(
     assert ("held-out prompts, no question in both;" in model_card(run)) == is_apart
 
 
-@pytest.mark.parametrize("base", ["ab" * 16, None])
-def test_adapter_card_promises_only_a_recorded_hash(run: gn.runs.Run, base: str | None) -> None:
-    (run.path / "run.json").write_text(json.dumps(run.info | {"base": base}))
-    card = model_card(run, "adapter", {"checks": {}, "measured": {}, "sentence": ""})
-    assert ("has their hash" in card) == (base is not None)
+@pytest.mark.parametrize("identity", [{"base_identity": "ab" * 16}, {}])
+def test_adapter_card_promises_only_a_stored_hash(run: gn.runs.Run, identity: dict) -> None:
+    (run.path / "run.json").write_text(json.dumps(run.info | {"base": "ab" * 16}))
+    card = model_card(run, "adapter", {"checks": {}, "measured": {}, "sentence": "", **identity})
+    assert ("has their hash" in card) == bool(identity)
 
 
 def test_card_shows_foreign_texts_as_text(run: gn.runs.Run) -> None:

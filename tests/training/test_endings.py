@@ -260,10 +260,10 @@ def test_train_refuses_arguments_before_it_resumes(
 
 
 def test_first_interrupt_only_sets_the_flag_to_end() -> None:
-    recorder = SimpleNamespace(stop_pressed=False, bar=None)
-    with Recorder.stop_button(recorder):
+    recorder = SimpleNamespace(is_stop_requested=False, bar=None)
+    with Recorder.stopping_at_interrupt(recorder):
         signal.raise_signal(signal.SIGINT)
-        assert recorder.stop_pressed
+        assert recorder.is_stop_requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -126,7 +126,7 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.is_finished, "the cell asks for more steps now"
+        assert not more.is_returned, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -138,7 +138,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_finished
+    assert found.is_returned
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -160,7 +160,7 @@ def test_finished_run_without_adapter_is_restored(
     make_run(root / "a", steps=9, saved=(9,), status="finished")
     found = find_run(settings, None, resume)
     assert found.checkpoint.step == 9
-    assert not found.is_finished, "train writes the adapter of the checkpoint"
+    assert not found.is_returned, "train writes the adapter of the checkpoint"
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "a")])
