@@ -174,7 +174,10 @@ def test_endless_attacks_end_at_a_limit(way: str) -> None:
 
 # The rule against each attack in child.py, and the same place without the rule.
 RULES = {
-    "clone_without_thread": ('("clone", (0, _THREAD_FLAGS | _NAMESPACES, _THREAD_FLAGS))', '("clone",)'),
+    "clone_without_thread": (
+        '("clone", (0, _THREAD_FLAGS | _NAMESPACES, _THREAD_FLAGS))',
+        '("clone",)',
+    ),
     "datagram_pair": ('("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1))', '("socketpair",)'),
     "limits_of_others": ('("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0))', '("prlimit64",)'),
     "interfaces": ('*[("ioctl", (1, _ALL_BITS, number)) for', '*[("ioctl",) for'),
