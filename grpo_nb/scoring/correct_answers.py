@@ -228,7 +228,7 @@ def _with_fields(reward: SlotReward, **values: Any) -> SlotReward:
 
 
 def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
-    """Return for each of the grader's scores whether it is a pass. NaN is none.
+    """Return for each of the grader's scores whether it is at least the pass score.
 
     Args:
         grader: From `choose_grader`.

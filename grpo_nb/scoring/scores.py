@@ -62,19 +62,6 @@ class RewardError(Exception):
     `__cause__` is the exception that the function raised.
     """
 
-    def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
-        # With all arguments, the error can be copied, and sent from another process.
-        super().__init__(reward, row, excerpt, cause)
-        self.__cause__ = cause
-
-    def __str__(self) -> str:
-        reward, row, excerpt, cause = self.args
-        where = f"on row {row}: {excerpt}"
-        if row is None:
-            where = "on the whole batch, though on none of its rows alone"
-        error = f"{type(cause).__name__}: {str(cause)[:300]}"
-        return f"the reward {reward!r} raised {error} ({where})"
-
 
 class ReturnTypeError(TypeError):
     """A reward returned something that is not an iterable of scores."""
@@ -370,14 +357,15 @@ def find_failure(
     texts: Sequence[str],
     batch_error: Exception,
 ) -> RewardError:
-    """Score each row of a failed batch alone, and return the first error.
+    """Score each row of a failed batch alone, and return the first failure.
 
-    If no row fails alone, return the error of the batch.
+    If no row fails alone, return the failure of the batch.
 
     Raises:
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
-    name = reward_name(reward)
+    error = batch_error
+    where = "on the whole batch, though on none of its rows alone"
     # The reward may have shortened a list before it failed.
     shortest = min(len(values) for values in batch.values() if values is not None)
     for index, text in enumerate(texts[:shortest]):
@@ -388,9 +376,14 @@ def find_failure(
             to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:
             raise
-        except Exception as error:
-            return RewardError(name, index, in_line(text, 160), error)
-    return RewardError(name, None, "", batch_error)
+        except Exception as row_error:
+            error = row_error
+            where = f"on row {index}: {in_line(text, 160)}"
+            break
+    message = f"{type(error).__name__}: {str(error)[:300]} ({where})"
+    failure = RewardError(f"the reward {reward_name(reward)!r} raised {message}")
+    failure.__cause__ = error
+    return failure
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
