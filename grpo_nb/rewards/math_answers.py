@@ -152,7 +152,7 @@ def _is_same_normalized(given: str, gold: str) -> bool:
 
 
 def _is_same_formula(given: str, gold: str) -> bool:
-    """Return True if two formulas are one expression, one equation, or have the same parts."""
+    """Return True if two formulas are equal: as expressions, as equations or part by part."""
     shape = Shape.of(given)
     gold_shape = Shape.of(gold)
     names = {without_spaces(name) for name in (shape.name, gold_shape.name) if name}
@@ -194,8 +194,8 @@ def _has_same_parts(shape: Shape, gold_shape: Shape) -> bool:
     is_inequality = any(map(_INEQUALITY.search, gold_parts))
     needs_same_word = is_inequality or (kinds == {NAMED} and not has_one_variable)
     # With only one of the words on both sides, their number does not matter: a comma is either.
-    has_mixed_words = len({*shape.words, *gold_shape.words}) > 1
-    if needs_same_word and has_mixed_words and shape.words != gold_shape.words:
+    has_both_words = len({*shape.conjunctions, *gold_shape.conjunctions}) > 1
+    if needs_same_word and has_both_words and shape.conjunctions != gold_shape.conjunctions:
         return False
     # `x_1 = 3, x_2 = 2` is also the list 2, 3.
     is_list_of_roots = gold_shape.kind == LIST and has_one_variable
@@ -231,7 +231,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
         return False
     given = with_kept_symbols(given)
     gold = with_kept_symbols(gold)
-    # The primes of a bracket, such as (fg)', are left.
+    # A prime that is left belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 

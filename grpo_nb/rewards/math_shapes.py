@@ -82,7 +82,9 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w|\\[A-Za-z]+))", r"\\sqrt{\1\2}"),
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
+    # \leq is \le.
     (r"(?<!\\)\\([A-Za-z]+)\s*", _canonical_command),
+    # \text{and} is a word between two parts, and no unit.
     (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
     (r"<=", r"\\le "),
     (r">=", r"\\ge "),
@@ -290,25 +292,28 @@ class Shape:
     part has a name of its own. If all names are single letters, the parts are sorted by name.
     """
     parts: list[str]
-    words: Sequence[str] = ()
+    conjunctions: Sequence[str] = ()
     """The words `and` and `or` of a list, in order."""
 
     @classmethod
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
         text = _with_intervals(text)
+        # A tuple or an interval: (1, 2).
         pair, content = split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
             parts = split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
                 return cls("", pair, parts)
+        # A list or named parts: 1, 2 or x = 1, y = 2.
         parts = split_list(text)
         if len(parts) > 1:
-            words = _AND_OR.findall(text)
+            conjunctions = _AND_OR.findall(text)
             names = own_names(parts)
             if names and max(map(len, names)) == 1:
                 parts.sort()
-            return cls("", NAMED if names else LIST, parts, words)
+            return cls("", NAMED if names else LIST, parts, conjunctions)
+        # A name before any of these: x = (1, 2).
         name, rest = split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
@@ -318,9 +323,9 @@ class Shape:
 
 
 def _with_intervals(text: str) -> str:
-    r"""Return `x > 3` as `x \in (3, \infty)`, and `x < 1 or x > 3` with the union of two intervals.
+    r"""Return `x > 3` as `x \in (3, \infty)`, and other texts as they are.
 
-    Any other text is returned as it is.
+    `x < 1 or x > 3` is the union of two intervals.
     """
     intervals = [_interval(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
     names = {name for name, _ in intervals}
@@ -337,8 +342,10 @@ def _interval(text: str) -> tuple[str, str]:
     if len(pieces) not in (3, 5):
         return "", text
     if set(pieces[1::2]) <= {">", r"\ge"}:
+        # `x > 1` is `1 < x`.
         pieces = [_REVERSED_SIGN.get(piece, piece) for piece in reversed(pieces)]
     if len(pieces) == 3:
+        # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`.
         pieces = [r"-\infty", "<", *pieces] if is_name(pieces[0]) else [*pieces, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = pieces
     opening = _OPENING_BRACKET.get(sign_after_low)
