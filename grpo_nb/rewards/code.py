@@ -41,10 +41,10 @@ class CodeTest:
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
     """Return the hidden tests in one cell of a data set.
 
-    A cell is one test or a list of tests. A test is an assert:
-    `assert f(1) == 2`, `assert f(1)` or `assert not f(1)`. Arguments and
-    expected value must be literals. The result is compared with the expected value by `==`. It must
-    be plain data: a `Decimal` or `Fraction` does not count as a float, nor `d.keys()` as a set.
+    A cell is one test or a list of tests. A test is an assert: `assert f(1) == 2`, `assert f(1)` or
+    `assert not f(1)`. Arguments and expected value must be literals. The result is compared with
+    the expected value by `==`. It must be plain data: a `Decimal` or `Fraction` does not count as a
+    float, nor `d.keys()` as a set.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.
