@@ -27,7 +27,7 @@ from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
-from grpo_nb.scoring.scores import kept_memories
+from grpo_nb.scoring.scores import restoring_states
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -109,7 +109,7 @@ def check_rewards(
     needs_rows = not all(map(judges_in, rewards))
     rows = choose_rows(task, answer, tokenizer) if needs_rows else None
     # A reward that remembers completions must not remember the probes.
-    with kept_memories(rewards):
+    with restoring_states(rewards):
         results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
     findings = []
     for result in results:

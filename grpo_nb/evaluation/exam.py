@@ -284,7 +284,7 @@ def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[Reward
         reward = rebuild_reward(record)
         if reward is None:
             reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
-            if record.get("kind") == "judge":
+            if record.get("is_relative") or record.get("kind") == "judge":
                 # Like a relative reward, a judge never decides.
                 reward = relative(reward)
         # A record does not show that a user's class compares the answer slot.

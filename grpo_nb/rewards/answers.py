@@ -98,7 +98,7 @@ def golds_in_cell(cell: Any) -> list[str]:
     texts = []
     for answer in map(_without_numpy, answers):
         if isinstance(answer, (dict, list, tuple)):
-            texts.append(json.dumps(answer, default=_for_json))
+            texts.append(json.dumps(answer, default=_json_or_text))
         elif not pandas.isna(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
@@ -109,7 +109,7 @@ def _without_numpy(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _for_json(value: Any) -> Any:
+def _json_or_text(value: Any) -> Any:
     """Return a value inside a JSON answer as `json` can write it: a date, for example, as text."""
     plain = _without_numpy(value)
     return str(value) if plain is value else plain

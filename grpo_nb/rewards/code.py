@@ -41,10 +41,10 @@ class CodeTest:
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
     """Return the hidden tests in one cell of a data set.
 
-    A cell is one test or a list of tests. A test is an assert:
-    `assert f(1) == 2`, `assert f(1)` or `assert not f(1)`. Arguments and value are written out, and
-    are compared as Python does. The result of a call must be plain data: a `Decimal` or `Fraction`
-    does not count as a float.
+    A cell is one test or a list of tests. A test is an assert: `assert f(1) == 2`, `assert f(1)` or
+    `assert not f(1)`. Arguments and expected value must be literals. The result is compared with
+    the expected value by `==`. It must be plain data: a `Decimal` or `Fraction` does not count as a
+    float, nor `d.keys()` as a set.
 
     Raises:
         ValueError: Anything else. The message shows what to write instead.
@@ -69,7 +69,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(
                 f"the test {cell!r:.160} cannot be read ({error}). Write call and value out: "
-                '"assert f(1) == 3". A list in the form of a JSON text is read with '
+                '"assert f(1) == 3". If the column holds JSON text, convert it first: '
                 "json.loads(text)."
             ) from error
     if not tests:
@@ -101,7 +101,7 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
     kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     # `**values` has no name.
     if None in kwargs:
-        raise ValueError("** is not a value")
+        raise ValueError("** is not supported: write the keywords out")
     call = Call(ast.unparse(call.func), args, kwargs)
     return CodeTest(call=call, expected=expected, compares_truth=compares_truth)
 
@@ -163,24 +163,24 @@ class code_tests(Reward):
         tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
         # A completion without code stays at 0.0.
         scores: list[float | None] = [0.0] * len(completions)
-        places = []
+        indices = []
         candidates = []
-        for place, completion in enumerate(completions):
+        for index, completion in enumerate(completions):
             code = extract_code(completion_text(completion), self.format)
             if code is not None:
-                calls = [test.call for test in tests_of_rows[place]]
+                calls = [test.call for test in tests_of_rows[index]]
                 candidates.append(Candidate(code=code, calls=calls))
-                places.append(place)
+                indices.append(index)
         # One batch for all completions, so that several endless loops run out of time together.
         outcomes = run_untrusted_batch(candidates, limits=self.limits)
-        for place, outcome in zip(places, outcomes, strict=True):
+        for index, outcome in zip(indices, outcomes, strict=True):
             if outcome.status == "lost":
                 # The machine failed, which says nothing about the code: TRL leaves a None out.
-                scores[place] = None
+                scores[index] = None
                 continue
-            answers = zip(tests_of_rows[place], outcome.answers, strict=True)
-            share = fmean(test.accepts(result) for test, result in answers)
-            scores[place] = float(share == 1.0) if self.all_or_nothing else share
+            results = zip(tests_of_rows[index], outcome.results, strict=True)
+            share = fmean(test.accepts(result) for test, result in results)
+            scores[index] = float(share == 1.0) if self.all_or_nothing else share
         return scores
 
 

@@ -254,14 +254,14 @@ class judge(Reward):
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
-        judged = self.judged(texts, rows_of(columns, len(texts)))
+        replies = self.judged(texts, rows_of(columns, len(texts)))
         low, high = self.scale
         scores = [
-            None if reply.score is None else (reply.score - low) / (high - low) for reply in judged
+            None if reply.score is None else (reply.score - low) / (high - low) for reply in replies
         ]
         if columns.get("log_extra") is not None:
             share_unscored = scores.count(None) / max(len(scores), 1)
-            columns["log_extra"](f"{self.__name__} says", [reply.words for reply in judged])
+            columns["log_extra"](f"{self.__name__} says", [reply.words for reply in replies])
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
 

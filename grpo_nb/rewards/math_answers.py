@@ -2,18 +2,19 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Normalise: `math_shapes` writes both answers in one LaTeX. `_is_same_normalized` then compares
-   numbers and words, and `_has_same_parts` splits everything else and compares it part by part.
+1. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into parts. Numbers and
+   words are compared on this page, and lists and tuples part by part.
 2. Gate: `is_single_answer` lets only an expression with one answer through. math-verify was made to
    find an answer in a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and
    `x + 1 = 42` for 42, and `1 2 3 4` for 10.
-3. Compare: math-verify compares the expressions, in another process (`math_worker`).
+3. Compare: `math_symbols` spells the symbols so that math-verify keeps them apart, and math-verify
+   compares the expressions in another process (`math_worker`).
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward
@@ -28,42 +29,22 @@ from grpo_nb.rewards.math_shapes import (
     split_name,
     without_spaces,
 )
+from grpo_nb.rewards.math_symbols import (
+    PRODUCT,
+    has_distinct_capitals,
+    split_unit,
+    with_kept_symbols,
+    with_named_capitals,
+)
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import is_copied_from_question, is_option_of_question
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import BALANCED_TEXT
-from grpo_nb.tasks.number_reading import is_same_number, read_number, unit_name
+from grpo_nb.tasks.number_reading import is_same_number, read_number
 
 _LONGEST_EXPRESSION = 400
 """Characters of an answer that is compared as mathematics."""
 
-_RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
-_INEQUALITY = re.compile(r"[<>]|\\[lg]e")
-# A power of a power, or one with an exponent of five digits: neither can be computed.
-_TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
-# A number in another base, such as 101_{2}, which math-verify reads as a product.
-_BASE = re.compile(r"[0-9]_\{")
-# A symbol with primes, such as f', y'', x_{1}' or x'_{1}. math-verify drops the primes.
-_PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# A variable at the end, such as the h of `\pi r^2 h` or the b of `2ab`. math-verify drops it as a
-# unit. After a mere number it is a unit, so it is not matched there. The imaginary unit and the x
-# of `dx` are not matched either.
-_LAST_VARIABLE = re.compile(
-    r"(.*(?<![\\A-Za-z])(?:(?!d[A-Za-z]$)[A-Za-hj-z]+|[A-Za-z].*[\d}\s]))([A-Za-hj-z])"
-)
-# Letters that are a product, such as mgh, ab or ix. Two letters are, except for these words. Three
-# letters are if none of them is e, i, o or u, so words such as "cat" count as products too.
-_PRODUCT = re.compile(
-    r"(?i)(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
-    r"|[a-df-hj-np-tv-z]{3}"
-)
-_AND_OR = re.compile(r"\b(?:and|or)\b")
-# A Greek capital. \Gamma is a function, and \Pi a product.
-_GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
-# \text{cm}, \mathbb{R}, \bar{X}
-_TEXT_OR_SET = r"\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}"
-# A text, a command, or letters with their index.
-_LETTERS = re.compile(rf"{_TEXT_OR_SET}|(\\?[A-Za-z]+)(?:_\{{(\w+)\}})?")
 # A digit, an operator, a bracket or a comma; or a single small letter.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 _NOT_AN_EXPRESSION = re.compile(
@@ -73,19 +54,17 @@ _NOT_AN_EXPRESSION = re.compile(
     r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
     re.DOTALL,
 )
-_WITH_UNIT = re.compile(
-    r"(.*[0-9})\]A-Za-z]) *"
-    r"(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
-    r"|\^\{\\circ\}"  # 90^{\circ}
-    r"| [A-Za-z/]{2,})"  # 5 km/h
-)
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
+_INEQUALITY = re.compile(r"[<>]|\\[lg]e")
+# x, x_{1}, \alpha
+_VARIABLE = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class maths(SlotReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0.
 
-    None if the row has no gold answer.
+    None without a gold answer, or if the comparison took too long.
 
     `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. It
     gives the scores of TRL's `accuracy_reward` on TRL's documented examples. It differs where TRL
@@ -148,52 +127,14 @@ def is_same_maths(given: str, gold: str) -> bool:
     given = normalize_latex(given)
     gold = normalize_latex(gold)
     is_formula = _HAS_MATHS.search(gold) is not None and read_number(gold) is None
-    if is_formula and any(map(_tells_capitals_apart, (given, gold))):
-        # `is_same_answer` and math-verify ignore capitals.
-        return _is_same_normalized(_with_named_capitals(given), _with_named_capitals(gold))
+    if is_formula and any(map(has_distinct_capitals, (given, gold))):
+        # `is_same` is left out on purpose: `is_same_answer` ignores capitals.
+        return _is_same_normalized(with_named_capitals(given), with_named_capitals(gold))
     return is_same or _is_same_normalized(given, gold)
 
 
-def _tells_capitals_apart(expression: str) -> bool:
-    """Return True if an expression has a Greek capital, or a letter as a capital and a small one.
-
-    Otherwise capitals are only a spelling: `x^2 + c` is `x^2 + C`.
-    """
-    runs = re.findall(rf"{_TEXT_OR_SET}|\\?[A-Za-z]+", expression)
-    symbols = set("".join(filter(_are_symbols, runs)))
-    is_mixed = any(symbol.isupper() and symbol.lower() in symbols for symbol in symbols)
-    return is_mixed or _GREEK_CAPITAL.search(expression) is not None
-
-
-def _are_symbols(letters: str) -> bool:
-    return len(letters) == 1 or _PRODUCT.fullmatch(letters) is not None
-
-
-def _with_named_capitals(expression: str) -> str:
-    r"""Return an expression with a small letter of its own for each capital.
-
-    >>> _with_named_capitals(r"\frac{R_{1}}{r} + \Delta x")
-    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x'
-    """
-    return _LETTERS.sub(_named_capitals, expression)
-
-
-def _named_capitals(match: re.Match[str]) -> str:
-    letters, index = match.groups("")
-    if _GREEK_CAPITAL.fullmatch(letters):
-        named = f"{letters.lower()}_{{capital}}"
-    elif _are_symbols(letters):
-        named = re.sub("[A-Z]", lambda letter: f"x_{{capital{letter[0].lower()}}}", letters)
-    else:
-        return match[0]
-    if index:
-        index = re.sub("[A-Z]", lambda letter: f"{letter[0].lower()}capital", index)
-        named = f"{named}_{{{index}}}".replace("}_{", "")
-    return named
-
-
 def _is_same_normalized(given: str, gold: str) -> bool:
-    """Return True if two normalised answers are the same number, words, expression or parts."""
+    """Return True if two normalised answers, or parts of them, are equal."""
     if without_spaces(given) == without_spaces(gold):
         return True
     gold_number = read_number(gold)
@@ -202,57 +143,65 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return number is not None and is_same_number(number, gold_number)
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
-        if _PRODUCT.fullmatch(without_spaces(gold)):
-            given, gold = (without_spaces(text).replace("*", "") for text in (given, gold))
+        if PRODUCT.fullmatch(without_spaces(gold)):
+            # `a*b` is `ab`.
+            given = without_spaces(given).replace("*", "")
+            gold = without_spaces(gold).replace("*", "")
         return folded(given) == folded(gold)
-    return _has_same_parts(given, gold)
+    return _is_same_formula(given, gold)
 
 
-def _has_same_parts(given: str, gold: str) -> bool:
-    """Compare two answers as one expression, as a list in any order, or part by part."""
+def _is_same_formula(given: str, gold: str) -> bool:
+    """Return True if two formulas are equal: as expressions, as equations or part by part."""
     shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    if shape.kind == LIST and len(shape.parts) > len(gold_shape.parts):
-        # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
-        different = {without_spaces(part): part for part in shape.parts}
-        shape = replace(shape, parts=list(different.values()))
-    kinds = {shape.kind, gold_shape.kind}
-    are_both_named = bool(shape.name and gold_shape.name)
-    if are_both_named and without_spaces(shape.name) != without_spaces(gold_shape.name):
+    names = {without_spaces(name) for name in (shape.name, gold_shape.name) if name}
+    if len(names) > 1:
+        # `y = 2x` is not `z = 2x`, but `2x` is both.
         return False
-    if EXPRESSION in kinds:
-        if not are_both_named and _RELATION.search(given) and _RELATION.search(gold):
-            # Two equations or inequalities are compared as a whole.
-            return _is_same_expression(given, gold)
-        # `x = x + 1` does not define x.
-        gold_variables = re.findall(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?", gold)
-        is_circular = shape.name in gold_variables and not gold_shape.name
-        if len(kinds) > 1 or is_circular:
-            return False
-        return _is_same_expression(shape.parts[0], gold_shape.parts[0])
+    if EXPRESSION not in (shape.kind, gold_shape.kind):
+        return _has_same_parts(shape, gold_shape)
+    are_both_named = bool(shape.name and gold_shape.name)
+    are_relations = _RELATION.search(given) and _RELATION.search(gold)
+    if are_relations and not are_both_named:
+        # Two equations or inequalities are compared as a whole.
+        return _is_same_expression(given, gold)
+    # `x = x + 1` does not define x.
+    is_circular = shape.name in _VARIABLE.findall(gold) and not gold_shape.name
+    if shape.kind != gold_shape.kind or is_circular:
+        return False
+    return _is_same_expression(shape.parts[0], gold_shape.parts[0])
+
+
+def _has_same_parts(shape: Shape, gold_shape: Shape) -> bool:
+    """Compare two answers of several parts: lists in any order, tuples in their order."""
+    kinds = {shape.kind, gold_shape.kind}
     # `x = 1, y = 2` is also the tuple (1, 2) and the list 1, 2.
     if len(kinds) > 1 and kinds not in ({NAMED, TUPLE}, {NAMED, LIST}):
         return False
-    if len(shape.parts) != len(gold_shape.parts):
+    parts = shape.parts
+    gold_parts = gold_shape.parts
+    if shape.kind == LIST and len(parts) > len(gold_parts):
+        # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
+        parts = list({without_spaces(part): part for part in parts}.values())
+    if len(parts) != len(gold_parts):
         return False
-    is_of_one_variable = _is_of_one_variable(shape.parts)
+    # `x_{1} = 2` and `x_{2} = 3` are values of one variable.
+    variables = {split_name(part)[0].partition("_")[0] for part in parts}
+    has_one_variable = len(variables) == 1
     # The roots of an equation, `x = 1 and x = 2`, are also `x = 1 or x = 2`. But `x = 1 and y = 2`
     # is not `x = 1 or y = 2`, and `x > 1 and x < 3` is not `x > 1 or x < 3`.
-    needs_same_word = _INEQUALITY.search(gold) or (kinds == {NAMED} and not is_of_one_variable)
-    words = _AND_OR.findall(given)
-    gold_words = _AND_OR.findall(gold)
-    if needs_same_word and words != gold_words and len({*words, *gold_words}) > 1:
+    is_inequality = any(map(_INEQUALITY.search, gold_parts))
+    needs_same_word = is_inequality or (kinds == {NAMED} and not has_one_variable)
+    # With only one of the words on both sides, their number does not matter: a comma is either.
+    has_both_words = len({*shape.conjunctions, *gold_shape.conjunctions}) > 1
+    if needs_same_word and has_both_words and shape.conjunctions != gold_shape.conjunctions:
         return False
-    # `x_1 = 3, x_2 = 2` is the list 2, 3 too.
-    is_list_of_roots = gold_shape.kind == LIST and is_of_one_variable
+    # `x_1 = 3, x_2 = 2` is also the list 2, 3.
+    is_list_of_roots = gold_shape.kind == LIST and has_one_variable
     if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
-        return _is_same_in_any_order(shape.parts, gold_shape.parts)
-    return all(map(_is_same_normalized, shape.parts, gold_shape.parts))
-
-
-def _is_of_one_variable(parts: Sequence[str]) -> bool:
-    """Return True if all parts have the same name, whatever its index: `x_{1} = 2, x_{2} = 3`."""
-    return len({split_name(part)[0].partition("_")[0] for part in parts}) == 1
+        return _is_same_in_any_order(parts, gold_parts)
+    return all(map(_is_same_normalized, parts, gold_parts))
 
 
 def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
@@ -260,7 +209,7 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
     unmatched = list(gold_parts)
     for part in parts:
         for gold_part in unmatched:
-            # Greedy; wrong only for lists where one part lacks a unit.
+            # The first match is taken. This is wrong only for lists where one part lacks a unit.
             if _is_same_normalized(part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -269,40 +218,25 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
     return True
 
 
+# A number in another base, such as 101_{2}, which math-verify reads as a product.
+_BASE = re.compile(r"[0-9]_\{")
+
+
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal, the given one with or without a unit."""
-    with_unit = _WITH_UNIT.fullmatch(given)
-    if with_unit and unit_name(with_unit[2]) and not _WITH_UNIT.fullmatch(gold):
-        # The gold answer has no unit.
-        given = with_unit[1].strip()
+    _, gold_unit = split_unit(gold)
+    if not gold_unit:
+        given, _ = split_unit(given)
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    given = _as_read_by_math_verify(given)
-    gold = _as_read_by_math_verify(gold)
-    # The primes of a bracket, such as (fg)', are left.
+    given = with_kept_symbols(given)
+    gold = with_kept_symbols(gold)
+    # A prime that is left belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-def _as_read_by_math_verify(expression: str) -> str:
-    r"""Return an expression in a spelling of which math-verify drops nothing.
-
-    >>> _as_read_by_math_verify("y' + 1"), _as_read_by_math_verify(r"\pi r^2 h")
-    ('y_{prime1} + 1', '\\pi r^2 {h}')
-    """
-    with_unit = _WITH_UNIT.fullmatch(expression)
-    if with_unit and unit_name(with_unit[2]):
-        return expression
-    expression = _PRIMED.sub(_unprimed_symbol, expression)
-    last = _LAST_VARIABLE.fullmatch(expression)
-    return f"{last[1]}{{{last[2]}}}" if last else expression
-
-
-def _unprimed_symbol(match: re.Match[str]) -> str:
-    """Return a symbol of its own for a symbol with primes: `y_{prime2}` for `y''`."""
-    letter, index_before, primes, index_after = match.groups("")
-    return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
-
-
+# A power of a power, or one with an exponent of five digits: neither can be computed.
+_TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # "1 2" and a line break are never harmless: they show a second answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions

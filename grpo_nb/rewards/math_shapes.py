@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -47,7 +47,8 @@ _SIGNS |= {
 }
 _SIGNS_TABLE = str.maketrans(_SIGNS)
 
-# One command, and the commands that mean the same. A space ends the name of a command.
+# Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
+# of a command.
 _COMMANDS = {
     "": "big Big bigl bigr Bigl Bigr bigg Bigg",
     "\n": "quad qquad",
@@ -68,8 +69,8 @@ _COMMAND_OF = {synonym: name for name, words in _COMMANDS.items() for synonym in
 _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
-def _one_command(match: re.Match[str]) -> str:
-    """Return the one command that stands for a command and its synonyms."""
+def _canonical_command(match: re.Match[str]) -> str:
+    """Return the canonical spelling of a command."""
     return _COMMAND_OF.get(match[1], match[0])
 
 
@@ -81,7 +82,9 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w|\\[A-Za-z]+))", r"\\sqrt{\1\2}"),
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
-    (r"(?<!\\)\\([A-Za-z]+)\s*", _one_command),
+    # \leq is \le.
+    (r"(?<!\\)\\([A-Za-z]+)\s*", _canonical_command),
+    # \text{and} is a word between two parts, and no unit.
     (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
     (r"<=", r"\\le "),
     (r">=", r"\\ge "),
@@ -122,9 +125,9 @@ _CLOSING_BRACKET = {"<": ")", r"\le": "]"}
 # Not the modulus of 7 \pmod{12}.
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
-_AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
+_AND_OR = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 # The comma of 1,234 separates nothing.
-_SEPARATOR = rf"[,;]?\s*(?:{_OR}|{_AND})|;|,(?!\d{{3}}(?!\d))"
+_SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 
 LIST = "list"
 NAMED = "named"
@@ -204,6 +207,12 @@ def split_name(text: str) -> tuple[str, str]:
     return match[1], text[match.end() :].strip()
 
 
+def own_names(parts: Sequence[str]) -> list[str]:
+    """Return the names of parts such as `x = 1` and `y = 2`; empty unless each has its own."""
+    names = [split_name(part)[0] for part in parts]
+    return names if all(names) and len(set(names)) == len(names) else []
+
+
 def is_name(text: str) -> bool:
     """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
     return re.fullmatch(_NAME, text.strip()) is not None
@@ -257,8 +266,7 @@ def split_list(text: str) -> list[str]:
     if pair != TUPLE:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
-    names = [split_name(part)[0] for part in parts]
-    if len(parts) > 1 and all(names) and len(set(names)) == len(names):
+    if len(parts) > 1 and own_names(parts):
         # In `x = \pm 1, y = \pm 2`, the signs belong together.
         return parts
     signed_parts = []
@@ -284,23 +292,28 @@ class Shape:
     part has a name of its own. If all names are single letters, the parts are sorted by name.
     """
     parts: list[str]
+    conjunctions: Sequence[str] = ()
+    """The words `and` and `or` of a list, in order."""
 
     @classmethod
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
         text = _with_intervals(text)
+        # A tuple or an interval: (1, 2).
         pair, content = split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
             parts = split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
                 return cls("", pair, parts)
+        # A list or named parts: 1, 2 or x = 1, y = 2.
         parts = split_list(text)
         if len(parts) > 1:
-            names = [split_name(part)[0] for part in parts]
-            if all(names) and len(set(names)) == len(names):
-                has_letters = all(len(name) == 1 for name in names)
-                return cls("", NAMED, sorted(parts) if has_letters else parts)
-            return cls("", LIST, parts)
+            conjunctions = _AND_OR.findall(text)
+            names = own_names(parts)
+            if names and max(map(len, names)) == 1:
+                parts.sort()
+            return cls("", NAMED if names else LIST, parts, conjunctions)
+        # A name before any of these: x = (1, 2).
         name, rest = split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
@@ -310,9 +323,9 @@ class Shape:
 
 
 def _with_intervals(text: str) -> str:
-    r"""Return `x > 3` as `x \in (3, \infty)`, and `x < 1 or x > 3` with the union of two intervals.
+    r"""Return `x > 3` as `x \in (3, \infty)`, and other texts as they are.
 
-    Any other text is returned as it is.
+    `x < 1 or x > 3` is the union of two intervals.
     """
     intervals = [_interval(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
     names = {name for name, _ in intervals}
@@ -329,8 +342,10 @@ def _interval(text: str) -> tuple[str, str]:
     if len(pieces) not in (3, 5):
         return "", text
     if set(pieces[1::2]) <= {">", r"\ge"}:
+        # `x > 1` is `1 < x`.
         pieces = [_REVERSED_SIGN.get(piece, piece) for piece in reversed(pieces)]
     if len(pieces) == 3:
+        # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`.
         pieces = [r"-\infty", "<", *pieces] if is_name(pieces[0]) else [*pieces, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = pieces
     opening = _OPENING_BRACKET.get(sign_after_low)

@@ -119,7 +119,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _verify(given: str, gold: str) -> bool:
-    """Return True if two expressions are equal by math-verify and, as numbers, also close."""
+    """Return True if math-verify finds two expressions equal.
+
+    Numbers with decimals must also be close to each other.
+    """
     from math_verify import LatexExtractionConfig, parse, verify
     from sympy import Basic, Float
 

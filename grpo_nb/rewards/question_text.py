@@ -56,14 +56,17 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
 
 
 def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
-    """Return whether the text after the gold letter is that of this option in the question.
+    """Return True for the gold letter with its option's text, False with another text.
 
-    Otherwise the letter of one option with the text of another would be right for both. The text of
-    the option may have words that are no clear choice elsewhere, such as "B) x = 2 or x = 3".
+    An answer with the letter of one option and the text of another would be right for both. The
+    text of the option may have words that are no clear choice elsewhere: "B) x = 2 or x = 3".
 
-    None if the answer has another letter, no text or that of several options, if the question is
-    not known, and if the text follows the letter in a question without marks such as `B)`. False
-    for any other text.
+    None (undecided, so the caller compares as usual) in these cases:
+
+    * The letter is not the gold letter, or no text follows it.
+    * The text goes on to another option: "B) Rome C) Berlin".
+    * The question is not known.
+    * The text follows the letter in the question, but without a mark such as `B)`.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
     >>> is_option_of_question("B) x = 2 or x = 3", "B", row)

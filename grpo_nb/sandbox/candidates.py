@@ -66,7 +66,7 @@ def run_untrusted(
     """Run generated Python code and return the outcome.
 
     The code has no files, network, environment, new processes or other programs, and can import the
-    standard library. An error of the code is in the outcome, and is not raised. Compare the answers
+    standard library. An error of the code is in the outcome, and is not raised. Compare the results
     in the caller: the code cannot copy an expected value that it never sees. What the code prints
     is lost.
 
@@ -79,7 +79,7 @@ def run_untrusted(
         EnvironmentProblem: This machine cannot isolate the code.
         ValueError: An argument of a call is not plain data.
 
-    >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
+    >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).results[0].value
     5
     """
     (outcome,) = run_untrusted_batch([Candidate(code=code, calls=calls)], limits=limits)
@@ -117,7 +117,7 @@ def run_untrusted_batch(
 def self_test() -> tuple[str, ...]:
     """Return the forbidden actions that succeed on this machine, or why it cannot isolate code.
 
-    Every action is tried once, in half a second in all.
+    All actions are tried in one process, which takes half a second.
     """
     if not sys.platform.startswith("linux"):
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
@@ -131,17 +131,17 @@ def self_test() -> tuple[str, ...]:
         return (attacked.error,)
     # dup2 fails with EBADF for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
-    honest_answer, *answers = attacked.answers
+    honest_result, *results = attacked.results
     not_refused = []
-    for action, answer in zip(_ATTACKS, answers, strict=True):
-        is_refused = str(answer.error).startswith(refusals)
+    for action, result in zip(_ATTACKS, results, strict=True):
+        is_refused = str(result.error).startswith(refusals)
         # An empty environment gains nothing.
-        if not is_refused and answer.value != {}:
+        if not is_refused and result.value != {}:
             not_refused.append(action)
     if ended.status != "limit":
         not_refused.append(f"a run without end has the status {ended.status!r}")
-    if honest_answer.value != [7]:
-        not_refused.append(f"honest code fails: {honest_answer}")
+    if honest_result.value != [7]:
+        not_refused.append(f"honest code fails: {honest_result}")
     return tuple(not_refused)
 
 
@@ -246,7 +246,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, s
     """Read a pipe until it is closed or a limit is reached; return its content and the limit."""
     # A bytearray grows in place, so that output of one byte at a time does not cost quadratic time.
     content = bytearray()
-    deadline = time.monotonic() + limits.wall_seconds
+    deadline = time.monotonic() + limits.clock_seconds
     next_poll = time.monotonic() + _POLL_SECONDS
     reached_limit = ""
     with selectors.DefaultSelector() as selector:

@@ -29,7 +29,7 @@ import values
 sys.path.pop(0)
 
 _REPORT = 3
-_THREADS = 16
+_MAX_THREADS = 16
 _STACK_BYTES = 64 << 20
 # The kernel's buffers of a descriptor are not part of the address space: a pair of sockets holds
 # about half a megabyte.
@@ -50,7 +50,7 @@ _MASKED_EQUAL = 7
 _ALL_BITS = 0xFFFFFFFF
 # Flags of clone: CLONE_VM, CLONE_FILES and CLONE_THREAD, and every CLONE_NEW*. Each thread without
 # CLONE_FILES would have descriptors of its own, with a limit of its own.
-_THREAD = 0x00010500
+_THREAD_FLAGS = 0x00010500
 _NAMESPACES = 0x7E020080
 # Flags of mmap.
 _MAP_TYPE = 0xF
@@ -72,7 +72,7 @@ time getrandom
 # Allowed with some arguments only. Each condition has the number of an argument, a mask, and the
 # value that the masked argument must have.
 _RESTRICTED_SYSTEM_CALLS = [
-    ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
+    ("clone", (0, _THREAD_FLAGS | _NAMESPACES, _THREAD_FLAGS)),
     # AF_UNIX, SOCK_STREAM: asyncio wakes itself with such a pair.
     ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),
     # Shared memory is a file in the kernel: unmapping all but one page of it frees none of it.
@@ -135,7 +135,7 @@ def main() -> None:
                 _send("value", eval(function, module.__dict__)(*args, **kwargs))
             except BaseException as error:
                 _send("error", _error_text(error))
-    # Without the threads and exit functions of the code.
+    # End at once: do not wait for the code's threads, and do not run its exit functions.
     os._exit(0)
 
 
@@ -149,7 +149,7 @@ def _isolate(job: dict) -> None:
     os.environ.clear()
     counted_threads = _become_nobody()
     limits = {
-        resource.RLIMIT_NPROC: counted_threads + _THREADS,
+        resource.RLIMIT_NPROC: counted_threads + _MAX_THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds. The timer below is exact, but code can ignore its signal.
         resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2,
@@ -183,7 +183,7 @@ def _become_nobody() -> int:
     """If this process is root's, change to a user that owns nothing.
 
     Returns:
-        Number of threads that the kernel may count for this user already.
+        Most threads that this user may have already. RLIMIT_NPROC counts them too.
     """
     user = _FIRST_USER + os.getpid() % 4096
     try:
@@ -217,8 +217,8 @@ def _allow_only_listed_system_calls() -> None:
             # This kind of processor does not have the call.
             continue
         conditions = (_Argument * len(arguments))()
-        for place, (argument, mask, value) in enumerate(arguments):
-            conditions[place] = _Argument(argument, _MASKED_EQUAL, mask, value)
+        for index, (argument, mask, value) in enumerate(arguments):
+            conditions[index] = _Argument(argument, _MASKED_EQUAL, mask, value)
         if lib.seccomp_rule_add_array(context, action, number, len(arguments), conditions):
             raise OSError(f"libseccomp makes no rule for {name}")
     if lib.seccomp_load(context):

@@ -23,7 +23,7 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 class Limits:
     """Limits of one candidate. A candidate that reaches one is ended; the others are not affected.
 
-    >>> Limits(cpu_seconds=1).wall_seconds
+    >>> Limits(cpu_seconds=1).clock_seconds
     10.0
     """
 
@@ -37,7 +37,7 @@ class Limits:
     memory_mib: int = 512
     """Address space. The interpreter itself takes about 50 MiB."""
     output_kib: int = 256
-    """Size of the answers."""
+    """Size of all results together."""
 
     def __post_init__(self) -> None:
         largest = 1 << 20
@@ -45,9 +45,11 @@ class Limits:
         require_number("wall_seconds", self.wall_seconds, 0, largest, is_whole=False)
         require_number("memory_mib", self.memory_mib, 64, largest)
         require_number("output_kib", self.output_kib, 1, largest)
-        if self.wall_seconds == 0:
-            # A busy machine gets more time.
-            object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
+
+    @property
+    def clock_seconds(self) -> float:
+        """Limit of time on the clock: `wall_seconds`, or enough for a busy machine."""
+        return self.wall_seconds or 5.0 + 5.0 * self.cpu_seconds
 
 
 @dataclass(frozen=True)
@@ -103,21 +105,21 @@ class Outcome:
     status: Status
     """The end of the run:
 
-    - `ok`: the code answered all calls, with values or errors.
+    - `ok`: all calls ended, with values or errors.
     - `error`: the code itself failed.
     - `limit`: the code reached a limit.
-    - `exit`: the process ended early, or its answers break the protocol.
+    - `exit`: the process ended early, or its report breaks the protocol.
     - `lost`: the machine failed, which says nothing about the code.
     """
-    answers: tuple[CallResult, ...] = ()
-    """One answer for each call, always."""
+    results: tuple[CallResult, ...] = ()
+    """One result for each call, always."""
     error: str = ""
     """Reason for another status than `ok`; it may contain text of the candidate."""
 
 
 def lost_outcome(candidate: Candidate, error: str) -> Outcome:
     """Return the outcome of a candidate that could not be run, because the machine failed."""
-    return Outcome(status="lost", answers=(CallResult(),) * len(candidate.calls), error=error)
+    return Outcome(status="lost", results=(CallResult(),) * len(candidate.calls), error=error)
 
 
 def outcome_of(
@@ -128,7 +130,7 @@ def outcome_of(
 ) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
 
-    It has one answer for each call, in order: those that arrived, and placeholders for the others.
+    It has one result for each call, in order: those that arrived, and placeholders for the others.
 
     Args:
         candidate: The candidate that was run.
@@ -137,7 +139,7 @@ def outcome_of(
         reached_limit: Name of the limit that it reached; empty if none.
         exit_code: Exit code of its process.
     """
-    # "isolated", "loaded", one line per call, and an extra one, to detect too many lines.
+    # `isolated`, `loaded` and one line per call. If one more line arrives, the code wrote too many.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
     kind, content = lines[0] if lines else ("", None)
@@ -148,34 +150,34 @@ def outcome_of(
         return lost_outcome(candidate, error)
     # The report may end after any line, because the code can end its process.
     load_lines = lines[1:2]
-    answer_lines = lines[2:]
+    result_lines = lines[2:]
     load_error = load_lines[0][1] if load_lines else None
-    answers = []
-    for kind, content in answer_lines:
+    results = []
+    for kind, content in result_lines:
         is_value = kind == "value"
-        answers.append(CallResult(content, None) if is_value else CallResult(error=content))
+        results.append(CallResult(content, None) if is_value else CallResult(error=content))
     load_kinds = {kind for kind, _ in load_lines}
-    answer_kinds = {kind for kind, _ in answer_lines}
-    is_allowed = load_kinds <= {"loaded"} and answer_kinds <= {"value", "error"}
+    result_kinds = {kind for kind, _ in result_lines}
+    is_allowed = load_kinds <= {"loaded"} and result_kinds <= {"value", "error"}
     status: Status = "ok"
     error = ""
     if not is_allowed or len(lines) == most_lines:
         status = "exit"
         error = "its report is not what the protocol allows"
-        answers = []
+        results = []
     elif load_error is not None:
         status = "error"
         error = load_error
     elif reached_limit:
         status = "limit"
         error = f"ended by its limit of {reached_limit}"
-    elif exit_code != 0 or not load_lines or len(answers) < len(candidate.calls):
+    elif exit_code != 0 or not load_lines or len(results) < len(candidate.calls):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"
-    missing = [CallResult()] * (len(candidate.calls) - len(answers))
+    missing = [CallResult()] * (len(candidate.calls) - len(results))
     return Outcome(
         status=status,
-        answers=(*answers, *missing),
+        results=(*results, *missing),
         error=error,
     )
 

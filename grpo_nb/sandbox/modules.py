@@ -23,7 +23,7 @@ _IMPORTED_LATE = {
     "singledispatch": "typing",
     "UserDict": "copy",
 }
-# They open a window or a browser, print a poem, or run when they are imported.
+# These modules open a window or a browser, print a poem, or run when they are imported.
 _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "__main__"}
 # The imports are not part of the limit of processor time, so code must not be able to prolong them.
 # The 150 exercises of the tests name at most 6 modules, and the files of the standard library at

@@ -53,7 +53,7 @@ def encode(value: object, depth: int = 0) -> str:
     '["tuple",[["int","1"],"a"]]'
     """
     if depth > _MAX_DEPTH:
-        # `decode` would refuse it, and with it the answers to the other calls.
+        # `decode` would refuse it, and with it the whole report.
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
     if value is None or isinstance(value, bool):
         return _CONSTANTS[value]
@@ -98,9 +98,9 @@ def _encode_items(value: object, depth: int) -> str:
 
 
 def _require_hashable(keys: list[object]) -> None:
-    """Refuse keys that `decode` cannot put into a dict or set, such as a range: it makes a deque.
+    """Refuse keys that `decode` could not hash. A range, for example, arrives as a deque.
 
-    It would refuse the whole line, and with it the answers to the other calls.
+    `decode` would refuse the line, and with it the whole report: the results of all calls.
     """
     for key in keys:
         if isinstance(key, tuple):

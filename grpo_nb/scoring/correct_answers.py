@@ -36,20 +36,20 @@ from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
-"""Rows whose gold answers are scored to find a function's full score. Each call may cost money."""
+"""Rows whose gold answers are scored to find a function's pass score. Each call may cost money."""
 _ROUNDING = 1e-6
 """Difference that is ignored, because rewards add up parts in floating point."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionGrader:
-    """A reward function as a grader: an answer with the full score or more is correct."""
+    """A reward function as a grader: an answer with the pass score or more is correct."""
 
     function: RewardFunction
-    full_score: float
+    pass_score: float
     """Lowest score of a correct answer. Answers to some questions may score more."""
     reason: str
-    """Source of the full score, in words."""
+    """Source of the pass score, in words."""
     is_proven: bool = False
     """True if a gold answer scored above all wrong answers (one or more) and empty completions."""
 
@@ -106,16 +106,16 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader for a deciding reward: a function with its full score.
+    """Return the grader for a deciding reward: a function with its pass score.
 
     The gold answers of the first rows are scored, and for each of them a wrong answer, which is the
-    gold answer of another row, and an empty completion. The full score is, in this order:
+    gold answer of another row, and an empty completion. The pass score is, in this order:
 
     1. The upper end of the function's attribute `range`.
     2. The lowest score of a gold answer that is above all wrong and empty ones. Questions may be
        worth different scores:
 
-       | gold answers score | wrong answers score | full score |
+       | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
        | 1 or 3 | 0 | 1 |
        | 1 or 3 | 0 or 2 | 3 |
@@ -137,7 +137,7 @@ def choose_grader(
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> choose_grader(twice, rows, xml()).full_score
+    >>> choose_grader(twice, rows, xml()).pass_score
     2.0
     """
     if reward is None or isinstance(reward, SlotReward):
@@ -156,26 +156,26 @@ def choose_grader(
     # A text without a score is below every text with one.
     scores = [-math.inf if math.isnan(value) else value for value in scores]
     highest_other = max(scores[len(golds) :], default=-math.inf)
-    full_scores = [value for value in scores[: len(golds)] if value > highest_other + _ROUNDING]
+    pass_scores = [value for value in scores[: len(golds)] if value > highest_other + _ROUNDING]
     declared_range = range_of(reward)
     if declared_range is not None:
         # It takes precedence: the gold answers of eight rows may not reach it.
-        _, full_score = declared_range
+        _, pass_score = declared_range
         reason = "its declared maximum"
-    elif full_scores:
-        full_score = min(full_scores)
+    elif pass_scores:
+        pass_score = min(pass_scores)
         reason = "its score for a gold answer in the format"
     else:
-        full_score = 1.0
+        pass_score = 1.0
         reason = "the default"
-    if not full_scores:
+    if not pass_scores:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=reward,
-        full_score=full_score,
+        pass_score=pass_score,
         reason=reason,
         # If all gold answers are the same, no wrong one was tried.
-        is_proven=bool(full_scores) and any(wrong_answers),
+        is_proven=bool(pass_scores) and any(wrong_answers),
     )
 
 
@@ -201,7 +201,7 @@ def grader_in_words(grader: Grader) -> str:
     """
     if isinstance(grader, FunctionGrader):
         return (
-            f"answers to which {grader.name}() gives {grader.full_score:g} or more "
+            f"answers to which {grader.name}() gives {grader.pass_score:g} or more "
             f"({grader.reason})"
         )
     # Weight, format and name do not affect which answers are correct. A default is not shown.
@@ -228,14 +228,14 @@ def _with_fields(reward: SlotReward, **values: Any) -> SlotReward:
 
 
 def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
-    """Return for each of the grader's scores whether it is the full score. NaN is not.
+    """Return for each of the grader's scores whether it is at least the pass score.
 
     Args:
         grader: From `choose_grader`.
         scores: From `grader_scores`.
     """
-    full_score = grader.full_score if isinstance(grader, FunctionGrader) else 1.0
-    return [value >= full_score - _ROUNDING for value in scores]
+    pass_score = grader.pass_score if isinstance(grader, FunctionGrader) else 1.0
+    return [value >= pass_score - _ROUNDING for value in scores]
 
 
 def grader_scores(
@@ -289,8 +289,8 @@ def are_correct_anywhere(
     golds_of_rows = [grader.golds(dict(row)) for row in distinct_rows]
     labels = recurring_labels([golds[0] for golds in golds_of_rows if golds])
     is_correct_anywhere = list(is_correct)
-    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if is_correct[place]:
+    for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if is_correct[index]:
             continue
         question = str(row.get("question", ""))
         candidates = []
@@ -300,7 +300,7 @@ def are_correct_anywhere(
             )
         # A candidate has no tags any more, so it is graded in the format without tags.
         scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
-        is_correct_anywhere[place] = any(are_correct(grader, scores))
+        is_correct_anywhere[index] = any(are_correct(grader, scores))
     return is_correct_anywhere
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb import rewards
-from grpo_nb.rewards.base import Reward, RewardFunction, unwrap_partial
+from grpo_nb.rewards.base import Reward, RewardFunction, is_relative, relative, unwrap_partial
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -64,11 +64,10 @@ def source_of(reward: RewardFunction) -> str:
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
-    """Return the record of a reward: `kind`, `call`, `parameters`, `source`, `hash` and `state`.
+    """Return the record of a reward, whose values can all be written as JSON.
 
-    All values can be written as JSON. A reward has changed if its hash or its state differs. The
-    hash is of the source, or of the parameters of a kit reward. The state is of the values that a
-    user's reward holds.
+    A reward has changed if its `hash` or its `state` differs. `hash` covers the source, or the
+    parameters of a kit reward. `state` covers the values that a user's reward holds.
 
     >>> from grpo_nb.rewards import correctness
     >>> record = record_of(correctness(tolerance=0.1))
@@ -80,7 +79,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     if is_from_kit(reward):
         # The parameters are all that a kit reward holds. Its source is not hashed: a new version of
         # the package must not look like a changed reward.
-        parameters = json.dumps(_compared_fields(reward), default=_for_json)
+        parameters = json.dumps(_compared_fields(reward), default=_number_or_fields)
         return {
             "kind": class_name,
             "call": repr(reward),
@@ -88,6 +87,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
             "source": source,
             "hash": _short_hash(class_name + parameters),
             "state": "",
+            "is_relative": is_relative(reward),
         }
     return {
         "kind": "",
@@ -98,6 +98,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         # Earlier versions had "null" in place of the parameters, and their records are compared.
         "hash": _short_hash(f"{class_name}null{source}"),
         "state": _hash_of_state(reward),
+        "is_relative": is_relative(reward),
     }
 
 
@@ -130,10 +131,11 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
             if name in _OBJECT_PARAMETERS and value is not None:
                 value = _OBJECT_PARAMETERS[name](**value)
             parameters[name] = value
-        return _KIT_REWARDS[record["kind"]](**parameters)
+        reward = _KIT_REWARDS[record["kind"]](**parameters)
     except Exception:
         # A damaged or made-up record can fail in any way.
         return None
+    return relative(reward) if record.get("is_relative") else reward
 
 
 def _compared_fields(value: Any) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _compared_fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in compared}
 
 
-def _for_json(value: Any) -> Any:
+def _number_or_fields(value: Any) -> Any:
     """Return a number of numpy as one of Python, and another object as its fields."""
     if isinstance(value, numbers.Integral):
         return int(value)

@@ -62,14 +62,6 @@ class RewardError(Exception):
     `__cause__` is the exception that the function raised.
     """
 
-    def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
-        place = f"on row {row}: {excerpt}"
-        if row is None:
-            place = "on the whole batch, though on none of its rows alone"
-        error = f"{type(cause).__name__}: {str(cause)[:300]}"
-        super().__init__(f"the reward {reward!r} raised {error} ({place})")
-        self.__cause__ = cause
-
 
 class ReturnTypeError(TypeError):
     """A reward returned something that is not an iterable of scores."""
@@ -224,8 +216,8 @@ class Scores(ReprMixin):
         The total is NaN if no reward gave one; TRL leaves such a completion out of its group.
         """
         totals = []
-        for place in range(len(self)):
-            parts = [self.weights[name] * scores[place] for name, scores in self.values.items()]
+        for index in range(len(self)):
+            parts = [self.weights[name] * scores[index] for name, scores in self.values.items()]
             known_parts = [part for part in parts if not math.isnan(part)]
             totals.append(sum(known_parts) if known_parts else math.nan)
         return tuple(totals)
@@ -324,13 +316,13 @@ def score_as_trial(
     """Score completions outside a training, as `score` does, so that rewards learn nothing.
 
     The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
-    training. What a reward remembers in its `state_dict` is restored.
+    training. The `state_dict` of each reward is restored.
     """
     listed = reward_list(rewards)
     # A copy, because the caller's own state is not that of a trial.
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
-    with kept_memories(listed):
+    with restoring_states(listed):
         return score(
             listed,
             completions,
@@ -342,20 +334,20 @@ def score_as_trial(
 
 
 @contextlib.contextmanager
-def kept_memories(rewards: Sequence[RewardFunction]) -> Iterator[None]:
-    """Restore what rewards remember in their `state_dict` after the block."""
-    with_memory = []
+def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
+    """Restore the `state_dict` of each reward at the end of the block."""
+    with_state = []
     for reward in rewards:
         if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
-            with_memory.append(reward)
+            with_state.append(reward)
     # Copied, because a state_dict may return the very lists that the reward adds to. The reward
     # itself may hold a lock or a model, which cannot be copied.
-    memories = [copy.deepcopy(reward.state_dict()) for reward in with_memory]
+    states = [copy.deepcopy(reward.state_dict()) for reward in with_state]
     try:
         yield
     finally:
-        for reward, memory in zip(with_memory, memories, strict=True):
-            reward.load_state_dict(memory)
+        for reward, state in zip(with_state, states, strict=True):
+            reward.load_state_dict(state)
 
 
 def find_failure(
@@ -365,27 +357,33 @@ def find_failure(
     texts: Sequence[str],
     batch_error: Exception,
 ) -> RewardError:
-    """Score each row of a failed batch on its own, and return the failure of the first that fails.
+    """Score each row of a failed batch alone, and return the first failure.
 
-    If no row fails alone, return that of the batch.
+    If no row fails alone, return the failure of the batch.
 
     Raises:
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
-    name = reward_name(reward)
+    error = batch_error
+    where = "on the whole batch, though on none of its rows alone"
     # The reward may have shortened a list before it failed.
     shortest = min(len(values) for values in batch.values() if values is not None)
-    for place, text in enumerate(texts[:shortest]):
+    for index, text in enumerate(texts[:shortest]):
         row_alone = {}
         for column, values in batch.items():
-            row_alone[column] = None if values is None else values[place : place + 1]
+            row_alone[column] = None if values is None else values[index : index + 1]
         try:
             to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:
             raise
-        except Exception as error:
-            return RewardError(name, place, in_line(text, 160), error)
-    return RewardError(name, None, "", batch_error)
+        except Exception as row_error:
+            error = row_error
+            where = f"on row {index}: {in_line(text, 160)}"
+            break
+    message = f"{type(error).__name__}: {str(error)[:300]} ({where})"
+    failure = RewardError(f"the reward {reward_name(reward)!r} raised {message}")
+    failure.__cause__ = error
+    return failure
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
@@ -422,7 +420,7 @@ def group_advantages(
     # Imported here, because importing the package must not load it.
     import numpy as np
 
-    # A None becomes NaN. What is masked stays out of mean and standard deviation.
+    # A None becomes NaN. Mean and standard deviation leave masked totals out.
     groups = np.ma.masked_invalid(np.array(totals, dtype=float).reshape(-1, num_generations))
     advantages = groups - groups.mean(axis=1, keepdims=True)
     if scale_rewards == "group":

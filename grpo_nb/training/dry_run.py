@@ -16,7 +16,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.modes import restoring_modes, restoring_random_state
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups, completions_table
-from grpo_nb.scoring.scores import kept_memories
+from grpo_nb.scoring.scores import restoring_states
 from grpo_nb.tasks.task import Task
 from grpo_nb.upstream.trl import last_generation
 
@@ -59,7 +59,7 @@ def dry_run(
     True
     """
     with (
-        kept_memories(reward_list(rewards)),
+        restoring_states(reward_list(rewards)),
         restoring_random_state(),
         restoring_modes(model),
         tempfile.TemporaryDirectory() as folder,

@@ -254,7 +254,7 @@ def near(completions, **columns):
     return [0.5 * ("3" in str(text)) for text in completions]
 
 
-BY_NEAR = FunctionGrader(function=near, full_score=1.0, reason="")
+BY_NEAR = FunctionGrader(function=near, pass_score=1.0, reason="")
 IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
 
 

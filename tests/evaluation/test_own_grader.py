@@ -194,8 +194,13 @@ def test_own_slot_reward_of_a_reopened_run_decides_at_any_weight() -> None:
 JUDGE = gn.rewards.judge(by_length, "Long is good.", cache=None)
 
 
-def test_judge_of_a_reopened_run_does_not_decide() -> None:
-    exam = exam_of_reopened_run(trained_with=(JUDGE,))
+@gn.rewards.relative
+def ranks(completions: list, **columns: object) -> list[float]: ...
+
+
+@pytest.mark.parametrize("reward", [JUDGE, ranks], ids=["judge", "relative"])
+def test_reward_of_a_reopened_run_that_never_decides(reward: Callable) -> None:
+    exam = exam_of_reopened_run(trained_with=(reward,))
     assert exam.deciding_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
 

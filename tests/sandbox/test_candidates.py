@@ -6,6 +6,7 @@ expected value, the secret and the sockets are here, in the parent process.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -148,7 +149,7 @@ def attacked(way: str) -> tuple[dict[str, Outcome], str, list[str]]:
 def test_attack_gains_no_point(name: str, way: str) -> None:
     outcomes, secret, _ = attacked(way)
     outcome = outcomes[name]
-    (answer,) = outcome.answers
+    (answer,) = outcome.results
     if answer.is_value:
         assert answer.value != EXPECTED
     assert "GAINED" not in repr(outcome)
@@ -173,7 +174,10 @@ def test_endless_attacks_end_at_a_limit(way: str) -> None:
 
 # The rule against each attack in child.py, and the same place without the rule.
 RULES = {
-    "clone_without_thread": ('("clone", (0, _THREAD | _NAMESPACES, _THREAD))', '("clone",)'),
+    "clone_without_thread": (
+        '("clone", (0, _THREAD_FLAGS | _NAMESPACES, _THREAD_FLAGS))',
+        '("clone",)',
+    ),
     "datagram_pair": ('("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1))', '("socketpair",)'),
     "limits_of_others": ('("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0))', '("prlimit64",)'),
     "interfaces": ('*[("ioctl", (1, _ALL_BITS, number)) for', '*[("ioctl",) for'),
@@ -181,7 +185,7 @@ RULES = {
     "be_root": ("        os.setresuid(user, user, user)\n", ""),
     "own_environment": ("    os.environ.clear()\n", ""),
     "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
-    "own_descriptors": ("_THREAD = 0x00010500", "_THREAD = 0x00010100"),
+    "own_descriptors": ("_THREAD_FLAGS = 0x00010500", "_THREAD_FLAGS = 0x00010100"),
     "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
     "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
     "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
@@ -260,7 +264,7 @@ def test_text_in_place_of_arguments_is_refused() -> None:
         ("getrandom\n", "getrandom stat newfstatat\n", "looking at a file"),
         ("getrandom\n", "getrandom socket\n", "a socket"),
         ("getrandom\n", "getrandom execve\n", "another program"),
-        ("_NAMESPACES, _THREAD))", "_NAMESPACES, 0))", "another process"),
+        ("_NAMESPACES, _THREAD_FLAGS))", "_NAMESPACES, 0))", "another process"),
         ("os.environ.clear()", "os.environ['TOKEN'] = 'x'", "the environment"),
         ('resource.RLIMIT_AS: job["memory_mib"] << 20,', "", "more memory than its limit"),
         (
@@ -353,7 +357,7 @@ def test_failed_isolation_is_no_verdict_on_the_code(
     edited_child(tmp_path / "copy", monkeypatch, failing)
     outcome = run_untrusted("def f(): return 1", [Call("f")])
     assert outcome.status == "lost"
-    assert not outcome.answers[0].is_value
+    assert not outcome.results[0].is_value
     assert "no" in outcome.error
     assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
 
@@ -387,14 +391,14 @@ PLAIN = [None, True, *NUMBERS, *TEXTS, *CONTAINERS]
 def test_values_come_back_with_their_types() -> None:
     outcome = run_untrusted("def f(x): return x", [Call("f", (v,)) for v in PLAIN])
     assert outcome.status == "ok"
-    for answer, value in zip(outcome.answers, PLAIN, strict=True):
+    for answer, value in zip(outcome.results, PLAIN, strict=True):
         # Shown with sorted sets, and with NaN equal to itself.
         assert pprint.pformat(answer.value) == pprint.pformat(value)
 
 
 def test_dict_of_ranges_is_compared() -> None:
     outcome = run_untrusted('def f(): return {"a": range(2), 1: {}.keys()}', [Call("f")])
-    (answer,) = outcome.answers
+    (answer,) = outcome.results
     assert answer.is_value
     assert answer.value != {"a": [0, 1], 1: []}
 
@@ -419,14 +423,14 @@ def g(): return {{(1, frozenset({{b"a", None}})): {{"a", 1}}}}
 """
     outcome = run_untrusted(code, [Call("f"), Call("g")])
     assert outcome.status == "ok"
-    assert str(outcome.answers[0].error).startswith("NotPlainData: a")
-    assert outcome.answers[1].value == {(1, frozenset({b"a", None})): {"a", 1}}
+    assert str(outcome.results[0].error).startswith("NotPlainData: a")
+    assert outcome.results[1].value == {(1, frozenset({b"a", None})): {"a", 1}}
 
 
 def test_printed_text_is_lost_and_input_is_empty() -> None:
     code = "import sys\ndef f():\n    print('x')\n    return sys.stdin.read()\nprint('y')"
     outcome = run_untrusted(code, [Call("f")])
-    assert (outcome.status, outcome.answers[0].value) == ("ok", "")
+    assert (outcome.status, outcome.results[0].value) == ("ok", "")
 
 
 def test_code_that_prints_without_end_is_ended() -> None:
@@ -442,7 +446,7 @@ def test_what_honest_code_needs_works() -> None:
     names = ("run", "deep", "late", "dynamic", "missing", "run.x()")
     outcome = run_untrusted(HONEST, [*map(Call, names), Call("Solution().add", (1,), {"b": 2})])
     late = [[("a", 2)], "03.02.", "int", [0, 1, 4], "•", 1]
-    assert [a.value for a in outcome.answers] == [7, [50_000], late, 2, None, None, 3], outcome
+    assert [a.value for a in outcome.results] == [7, [50_000], late, 2, None, None, 3], outcome
 
 
 LINES = (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()
@@ -481,7 +485,7 @@ def test_code_that_fills_its_memory_honestly_may_go_on() -> None:
         "time.sleep(0.3)\n"
         "def f(): return len(data) >> 20"
     )
-    assert run_untrusted(code, [Call("f")]).answers[0].value == 300
+    assert run_untrusted(code, [Call("f")]).results[0].value == 300
 
 
 @contextmanager
@@ -530,6 +534,10 @@ def test_sleepers_end_by_the_clock_without_processor_time() -> None:
     )
     outcome = run_untrusted(code, limits=Limits(cpu_seconds=9.0, wall_seconds=1.0))
     assert outcome.error == "ended by its limit of time on the clock"
+
+
+def test_time_on_the_clock_follows_a_changed_processor_time() -> None:
+    assert dataclasses.replace(Limits(), cpu_seconds=20.0).clock_seconds == 105.0
 
 
 def _seconds_of_cpu(work: Any) -> float:
@@ -600,8 +608,8 @@ def test_a_late_failure_keeps_earlier_answers() -> None:
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
     assert outcome.status == "limit"
     assert "processor time" in outcome.error
-    assert [a.value for a in outcome.answers] == [0, 1, None, None]
-    assert [a.is_value for a in outcome.answers] == [True, True, False, False]
+    assert [a.value for a in outcome.results] == [0, 1, None, None]
+    assert [a.is_value for a in outcome.results] == [True, True, False, False]
 
 
 def test_candidates_sleep_side_by_side() -> None:
@@ -631,8 +639,8 @@ def f(): return [hasattr(m, "mark") for m in (builtins, json, sys)] + ["MARK" in
 def g(): return [random.random(), list({"a", "b", "c", "d"}), hash("x")]"""
     asked = [Candidate(code=code, calls=[Call("f"), Call("g")]) for code in (clean, dirty, clean)]
     first, _, last = alone(asked)
-    assert first.answers[0].value == [False] * 4
-    assert first.answers == last.answers  # a reward must give the same score again
+    assert first.results[0].value == [False] * 4
+    assert first.results == last.results  # a reward must give the same score again
 
 
 def wait_until(is_done: Any, seconds: float) -> bool:
@@ -658,7 +666,7 @@ def test_an_interrupted_batch_leaves_no_candidate() -> None:
     with pytest.raises(KeyboardInterrupt):
         alone([Candidate(code="while True: pass")] * 50, Limits(cpu_seconds=0.75))
     assert wait_until(lambda: not children(os.getpid()) - before, 30)
-    assert run_untrusted("def f(): return 42", [Call("f")]).answers[0].value == 42
+    assert run_untrusted("def f(): return 42", [Call("f")]).results[0].value == 42
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(1)"])
@@ -714,7 +722,7 @@ def test_report_with_a_forged_value_is_refused(line: str) -> None:
     # The first line is the only honest one.
     is_value = line == '"x"'
     assert outcome.status == ("ok" if is_value else "exit")
-    assert outcome.answers[0].is_value == is_value
+    assert outcome.results[0].is_value == is_value
 
 
 def forged_report(line: str) -> str:
@@ -739,5 +747,5 @@ LONG = "x" * 120_000
 )
 def test_failed_outcome_is_short_and_has_all_answers(code: str) -> None:
     outcome = run_untrusted(code, [Call("f"), Call("g")])
-    assert [answer.is_value for answer in outcome.answers] == [False, False]
+    assert [answer.is_value for answer in outcome.results] == [False, False]
     assert len(repr(outcome)) < 1000

@@ -84,8 +84,8 @@ def test_reward_for_programs_scores_no_program_that_fails() -> None:
 def test_reward_for_programs_gives_no_score_if_the_machine_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lost = [Outcome(status="ok", answers=(CallResult("7", None),))]
-    lost.append(Outcome(status="lost", answers=(CallResult(),)))
+    lost = [Outcome(status="ok", results=(CallResult("7", None),))]
+    lost.append(Outcome(status="lost", results=(CallResult(),)))
     monkeypatch.setattr(gn.sandbox, "run_untrusted_batch", lambda batch: lost)
     assert prints_right()([ADDS], [PROGRAMS]) == [None]
 

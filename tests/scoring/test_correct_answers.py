@@ -93,11 +93,11 @@ def test_code_tests_decide_where_they_are_the_main_reward() -> None:
     assert deciding_reward([tests, xml_tags()]) is tests
 
 
-def test_full_score_is_that_of_gold_answers() -> None:
-    assert choose_grader(solved, ROWS, xml()).full_score == 2.0
+def test_pass_score_is_that_of_gold_answers() -> None:
+    assert choose_grader(solved, ROWS, xml()).pass_score == 2.0
 
 
-def test_full_score_fits_a_format_that_the_template_opens() -> None:
+def test_pass_score_fits_a_format_that_the_template_opens() -> None:
     format = dataclasses.replace(xml(), is_opened_by_template=True)
 
     def in_format(completions: list, answer: list, **columns: object) -> list[float]:
@@ -105,11 +105,11 @@ def test_full_score_fits_a_format_that_the_template_opens() -> None:
         pairs = zip(completions, right, strict=True)
         return [score * format.is_exact(text) for text, score in pairs]
 
-    assert choose_grader(in_format, ROWS, format).full_score == 2.0
+    assert choose_grader(in_format, ROWS, format).pass_score == 2.0
 
 
-def test_full_score_is_the_declared_maximum() -> None:
-    assert choose_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
+def test_pass_score_is_the_declared_maximum() -> None:
+    assert choose_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).pass_score == 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,14 +120,14 @@ class Points(Reward):
         return 5.0 if row["answer"] in text else float(len(text) > 0)
 
 
-def test_full_score_of_a_users_class_is_that_of_gold_answers() -> None:
+def test_pass_score_of_a_users_class_is_that_of_gold_answers() -> None:
     grader = choose_grader(Points(), ROWS, xml())
-    assert grader.full_score == 5.0
+    assert grader.pass_score == 5.0
     assert range_of(Points()) is None
 
 
-def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:
-    assert choose_grader(style, ROWS, xml()).full_score == 1.0
+def test_pass_score_is_one_where_no_gold_answer_is_scored() -> None:
+    assert choose_grader(style, ROWS, xml()).pass_score == 1.0
 
 
 def test_completion_with_the_full_score_is_correct() -> None:
@@ -286,11 +286,11 @@ def by_points(completions: list, answer: list, points: list, **columns: object) 
 def test_questions_of_different_worth_share_the_lowest_score() -> None:
     rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
     grader = choose_grader(by_points, rows, xml())
-    assert grader.full_score == 1.0
+    assert grader.pass_score == 1.0
     assert verdicts(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
 
-def test_full_score_is_above_partial_credit_of_other_questions() -> None:
+def test_pass_score_is_above_partial_credit_of_other_questions() -> None:
     """A wrong answer to the hard question scores 1.2, more than a right one to the easy question."""
 
     def partly(completions: list, answer: list, points: list, **columns: object) -> list[float]:
@@ -299,7 +299,7 @@ def test_full_score_is_above_partial_credit_of_other_questions() -> None:
         return [worth if score else 0.4 * worth * bool(text) for worth, score, text in pairs]
 
     rows = [{**ROWS[0], "points": 1.0}, {**ROWS[1], "points": 3.0}]
-    assert choose_grader(partly, rows, xml()).full_score == 3.0
+    assert choose_grader(partly, rows, xml()).pass_score == 3.0
 
 
 def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
@@ -311,16 +311,16 @@ def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
             for text, score, known in zip(completions, right, is_known, strict=True)
         ]
 
-    assert choose_grader(for_even_answers, ROWS, xml()).full_score == 3.0
+    assert choose_grader(for_even_answers, ROWS, xml()).pass_score == 3.0
 
 
-def test_gold_answer_inside_a_wrong_one_leaves_the_full_score() -> None:
+def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
     def contains(completions: list, answer: list, **columns: object) -> list[float]:
         return [2.0 * (gold in text) for text, gold in zip(completions, answer, strict=True)]
 
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
     grader = choose_grader(contains, rows, xml())
-    assert grader.full_score == 2.0
+    assert grader.pass_score == 2.0
     assert grader.is_proven
 
 
@@ -352,7 +352,7 @@ def test_right_answer_of_another_row_is_not_tried_as_wrong(rows: list) -> None:
     def fair(completions: list, **columns: object) -> list[float]:
         return [2.0 * any(gold in text for gold in RIGHT) for text in completions]
 
-    assert choose_grader(fair, rows, xml()).full_score == 2.0
+    assert choose_grader(fair, rows, xml()).pass_score == 2.0
 
 
 RIGHT = ("1/2", "0.5", "Rome", "Roma")
@@ -360,7 +360,7 @@ RIGHT = ("1/2", "0.5", "Rome", "Roma")
 
 def test_function_without_a_wrong_answer_is_not_proven() -> None:
     grader = choose_grader(solved, ROWS[:1] * 2, xml())
-    assert grader.full_score == 2.0
+    assert grader.pass_score == 2.0
     assert not grader.is_proven
 
 
@@ -371,9 +371,9 @@ def test_copied_question_is_no_correct_answer(rewards: list) -> None:
     assert verdicts(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
-def test_reversed_or_broken_range_is_no_full_score() -> None:
+def test_reversed_or_broken_range_is_no_pass_score() -> None:
     for ends in ((3.0, 0.0), (3.0,), ("low", "high")):
-        assert choose_grader(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
+        assert choose_grader(Weighed(1.0, ends), ROWS, xml()).pass_score == 1.0
 
 
 def test_function_that_counts_tokens_can_grade() -> None:
@@ -383,4 +383,4 @@ def test_function_that_counts_tokens_can_grade() -> None:
     def tokenizer(text: str, **how: object) -> dict[str, list[int]]:
         return {"input_ids": list(range(len(text)))}
 
-    assert choose_grader(brief, ROWS, xml(), tokenizer=tokenizer).full_score == 1.0
+    assert choose_grader(brief, ROWS, xml(), tokenizer=tokenizer).pass_score == 1.0

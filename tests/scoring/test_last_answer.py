@@ -190,7 +190,7 @@ def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) 
     ("grader", "reason"),
     [
         (
-            FunctionGrader(function=len, full_score=1.0, reason=""),
+            FunctionGrader(function=len, pass_score=1.0, reason=""),
             "len() does not say where it reads the answer",
         ),
     ],

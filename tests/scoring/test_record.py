@@ -28,6 +28,7 @@ import torch
 from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
+from grpo_nb.rewards.base import is_relative
 from grpo_nb.scoring.record import differences, rebuild_reward, record_of
 from tests.rewards.cases import KINDS
 
@@ -343,4 +344,6 @@ def test_number_of_numpy_is_recorded_as_one_of_python(of_numpy, of_python) -> No
 
 def test_reward_marked_as_relative_is_rebuilt() -> None:
     reward = gn.rewards.relative(KIT(tolerance=0.1))
-    assert rebuild_reward(record_of(reward)) == KIT(tolerance=0.1)
+    rebuilt = rebuild_reward(json.loads(json.dumps(record_of(reward))))
+    assert rebuilt == KIT(tolerance=0.1)
+    assert is_relative(rebuilt)

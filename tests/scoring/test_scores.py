@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import importlib.util
 import math
+import pickle
 import threading
 import types
 from pathlib import Path
@@ -246,6 +247,7 @@ def test_failing_reward_is_named_with_row_and_completion() -> None:
     with pytest.raises(RewardError, match=message) as error:
         score(picky, ["7", "seven \ud800", "8"], {"answer": "7"})
     assert isinstance(error.value.__cause__, ValueError)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 def test_failure_of_a_reward_that_shortens_a_list_is_reported() -> None:

@@ -1,0 +1,117 @@
+r"""Spell the symbols of an expression so that math-verify keeps each of them.
+
+math-verify ignores capitals, drops primes, and takes a variable at the end for a unit: `R/r` would
+be `r/R`, `y'` would be `y`, and `\pi r^2 h` would be `\pi r^2`. It does keep an index, so a capital
+and a prime are written as one. All functions here read LaTeX of `math_shapes.normalize_latex`.
+"""
+
+import re
+
+from grpo_nb.tasks.number_reading import unit_name
+
+# Two letters are a product, such as ab or ix, except for these words. Three letters are a product
+# without e, i, o and u, such as mgh. "cat" counts as a product too.
+_PRODUCT = (
+    r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
+    r"|[a-df-hj-np-tv-z]{3}"
+)
+PRODUCT = re.compile(_PRODUCT, re.IGNORECASE)
+"""Letters that are read as a product of symbols, and not as a word."""
+_SYMBOLS = re.compile(rf"[a-z]|{_PRODUCT}", re.IGNORECASE)
+# Letters, a command, or a command with the text that it keeps together: \text{cm}, \mathbb{R},
+# \bar{X}.
+_LETTERS = re.compile(
+    r"(\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+)"
+)
+# \Gamma is a function, and \Pi a product.
+_GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
+# The 1A of x_{1A}.
+_INDEX = re.compile(r"(?<=_\{)\w+(?=\})")
+# A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
+_PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
+# A variable at the end, after another one. After a mere number, it is a unit.
+_LAST_VARIABLE = re.compile(
+    r"""
+    (.*(?<![\\A-Za-z])
+        (?:(?!d[A-Za-z]$)[A-Za-hj-z]+  # 2a before the b of 2ab; but not dx, and not bi
+        |[A-Za-z].*[\d}\s])  # \pi r^2 before h
+    )
+    ([A-Za-hj-z])
+    """,
+    re.VERBOSE,
+)
+_WITH_UNIT = re.compile(
+    r"(.*[0-9})\]A-Za-z]) *"
+    r"(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
+    r"|\^\{\\circ\}"  # 90^{\circ}
+    r"| [A-Za-z/]{2,})"  # 5 km/h
+)
+
+
+def has_distinct_capitals(expression: str) -> bool:
+    r"""Return True if an expression has a letter as a capital and a small one, or a Greek capital.
+
+    In any other expression, capitals are only a spelling.
+
+    >>> has_distinct_capitals(r"\frac{R}{r}"), has_distinct_capitals("x^{2} + C")
+    (True, False)
+    """
+    symbols = set("".join(filter(_SYMBOLS.fullmatch, _LETTERS.findall(expression))))
+    has_both = any(symbol.isupper() and symbol.lower() in symbols for symbol in symbols)
+    return has_both or _GREEK_CAPITAL.search(expression) is not None
+
+
+def with_named_capitals(expression: str) -> str:
+    r"""Return an expression with a small symbol for each capital. Words and texts stay.
+
+    >>> with_named_capitals(r"\frac{R_{1}}{r} + \Delta x_{A}")
+    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x_{acapital}'
+    """
+    # x_{A} becomes x_{acapital}.
+    expression = _INDEX.sub(
+        lambda index: re.sub("([A-Z])", r"\1capital", index[0]).lower(), expression
+    )
+    # Letters, and the characters between them, in turn.
+    pieces = _LETTERS.split(expression)
+    for number, piece in enumerate(pieces):
+        if _GREEK_CAPITAL.fullmatch(piece):
+            pieces[number] = f"{piece.lower()}_{{capital}}"
+        elif _SYMBOLS.fullmatch(piece):
+            # Mg becomes x_{capitalm}g.
+            pieces[number] = re.sub("([A-Z])", r"x_{capital\1}", piece).lower()
+    # A symbol has one index: x_{capitalr}_{1} becomes x_{capitalr1}.
+    return re.sub(r"(_\{capital\w*)\}_\{", r"\1", "".join(pieces))
+
+
+def with_kept_symbols(expression: str) -> str:
+    r"""Return an expression in a spelling of which math-verify drops no symbol.
+
+    Primes are written as an index, and a variable at the end is put in braces.
+
+    >>> with_kept_symbols("y'' + 1"), with_kept_symbols(r"\pi r^2 h")
+    ('y_{prime2} + 1', '\\pi r^2 {h}')
+    """
+    _, unit = split_unit(expression)
+    if unit:
+        return expression
+    expression = _PRIMED.sub(_with_prime_as_index, expression)
+    last = _LAST_VARIABLE.fullmatch(expression)
+    return f"{last[1]}{{{last[2]}}}" if last else expression
+
+
+def _with_prime_as_index(match: re.Match[str]) -> str:
+    """Return a symbol with its number of primes in the index: `y_{prime2}` for `y''`."""
+    letter, index_before, primes, index_after = match.groups("")
+    return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
+
+
+def split_unit(expression: str) -> tuple[str, str]:
+    r"""Split an expression from its unit. The unit is empty if there is none.
+
+    >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
+    (('5\\sqrt{2}', 'cm'), ('2ab', ''))
+    """
+    match = _WITH_UNIT.fullmatch(expression)
+    if match is None or not unit_name(match[2]):
+        return expression, ""
+    return match[1].strip(), match[2].strip()
