@@ -5,7 +5,7 @@ The dtype comes from the first of these sources that gives one.
 - On a CPU: 1. the loaded model; 2. `Settings.dtype` (float16 becomes float32); 3. UNSLOTH_CPU_BF16;
   4. float32, with or without bfloat16 instructions, so that a run gives the same numbers on every
   machine.
-- On a GPU: 1. `Settings.dtype`; 2. bfloat16, or float16 where the card has no bfloat16, as Unsloth
+- On a GPU: 1. `Settings.dtype`; 2. bfloat16, or float16 where the GPU has no bfloat16, as Unsloth
   chooses.
 
 Before a model is loaded, `vllm_obstacle` decides about vLLM. A loaded model has a vLLM engine or

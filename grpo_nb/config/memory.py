@@ -154,7 +154,7 @@ def estimate_parts(
     if gpu is not None and settings.fast_inference:
         share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         explanation = (
-            "its share of the card, minus the weights, which it shares with training; freed while "
+            "its share of the GPU, minus the weights, which it shares with training; freed while "
             "gradients are computed"
         )
         # `Plan` finds out if the share is too small for the weights.

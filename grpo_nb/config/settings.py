@@ -60,7 +60,7 @@ class Settings:
     """4 bit saves memory, which a GPU is short of. On a CPU it only costs time."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Compute dtype of the weights that are not quantized. `auto` is float32 on a CPU, and on a GPU
-    bfloat16, or float16 where the card has no bfloat16."""
+    bfloat16, or float16 where the GPU has no bfloat16."""
     fast_inference: bool = False
     """Sample with vLLM, which needs a GPU."""
     gpu_memory_utilization: _AtMostOne = 0.6

@@ -28,8 +28,8 @@ from grpo_nb.upstream.peft import single_plain_adapter
 #: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 serves tests, which
 #: prove that the sum is the same function.
 EXACT_DTYPES = (torch.float32, torch.float64)
-#: For up to this many tokens in a pass, oneDNN with packed weights is faster than MKL. For more
-#: tokens both are equally fast (studies/results/cpu_kernels.md).
+#: For up to this many tokens in a pass, oneDNN with packed weights is faster than MKL. At 256
+#: tokens both are equally fast, and at 480 MKL is faster (studies/results/cpu_kernels.md).
 MAX_TOKENS_ONEDNN = 128
 
 Forward = Callable[..., Tensor]

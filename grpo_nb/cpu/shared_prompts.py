@@ -178,8 +178,8 @@ def shared_prompt_log_probs(
     # 1. Run the prompts without their last tokens.
     cache, prompt_mask = prefill(run, prompts)
 
-    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, lane
-    # width) say where in the batch the token of each slot is. Both are -1 for padding.
+    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, lane_width) say
+    # where in the batch the token of each slot is. Both are -1 for padding.
     is_computed = is_completion.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
@@ -210,7 +210,7 @@ def shared_prompt_log_probs(
     lane_width = row_of_slot.shape[1]
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
-    # The mask (lanes, 1, lane width, cached tokens + lane width) is added to the scores, which
+    # The mask (lanes, 1, lane_width, cached tokens + lane_width) is added to the scores, which
     # every attention implementation understands. It hides by the lowest finite number: with minus
     # infinity, a token that sees nothing would be NaN.
     hidden = torch.finfo(dtype).min

@@ -285,7 +285,7 @@ def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[Reward
         if reward is None:
             reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
             if record.get("is_relative") or record.get("kind") == "judge":
-                # Like a relative reward, a judge never decides.
+                # A relative reward never decides, nor does a judge.
                 reward = relative(reward)
         # A record does not show that a user's class compares the answer slot.
         if isinstance(given, SlotReward) and _is_record_of(given, record):

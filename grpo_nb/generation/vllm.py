@@ -57,7 +57,7 @@ def vllm_sampling_obstacle(
 
 
 def is_adapter_on(model: Any) -> bool:
-    """Return True if the LoRA is active. It is not within PEFT's `disable_adapter()`."""
+    """Return True if the LoRA is active; within PEFT's `disable_adapter()` it is not."""
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
     return bool(layers) and not any(getattr(layer, "disable_adapters", False) for layer in layers)
 

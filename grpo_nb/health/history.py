@@ -44,9 +44,9 @@ MIN_ROWS = 5
 """Fewest rows of a mean. Five is also the fewest for which `rise_z` can reach `LIKELY_Z`."""
 
 MIN_ROWS_OF_WINDOW = 8
-"""Fewest rows of a window that is compared with another. A rank test of eight rows against eight
-reaches a z-score of 3.4 at most. Seven against seven reach 3.1, and two pairs out of order put that
-below `CLEAR_Z`."""
+"""Fewest rows of a window that is compared with another. Without ties, a rank test of eight rows
+against eight reaches a z-score of 3.4 at most. Seven against seven reach 3.1, and two pairs out of
+order put that below `CLEAR_Z`."""
 
 MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_OF_WINDOW
 """Fewest rows for a critical alert. With fewer rows, a rank test of one half against the other

@@ -29,7 +29,7 @@ class HandScores:
     """Rows with `question`, `completion`, `score` and the other columns of the file."""
 
     def __post_init__(self) -> None:
-        # Scores are saved as CSV, and `read_rows` would read a file of another ending as such.
+        # Scores are written as CSV, and `read_rows` chooses how to read a file by its ending.
         require_choice("the ending of labels", self.file.suffix.lower(), [".csv"])
         # pandas refuses a file without a line of columns.
         if self.file.is_file() and self.file.read_bytes().strip():

@@ -52,8 +52,9 @@ class EnvironmentReport(ReprMixin):
     @property
     def next_step(self) -> str:
         """The first problem with its fix, else the first warning or hint; empty without any."""
-        problems_first = sorted(self.checks, key=lambda check: check.status != "problem")
-        for check in problems_first:
+        order = ("problem", "warning", "ok")
+        most_urgent = sorted(self.checks, key=lambda check: order.index(check.status))
+        for check in most_urgent:
             if check.fix:
                 return f"{check.name}: {check.found}. {check.fix}"
         return ""
@@ -113,13 +114,18 @@ def _check_packages() -> Check:
     if missing:
         return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL)
     main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
-    # Another version can work, so the check is still ok.
-    notes = [
-        f"grpo_nb was written for {name} {pin}. If something fails, run the Setup cell."
+    others = [
+        f"{name} {pin}"
         for name, pin in WRITTEN_FOR.items()
         if not packages.is_same_release(pin, versions.get(name, pin))
     ]
-    return Check("packages", "ok", ", ".join(main), " ".join(notes))
+    note = ""
+    if others:
+        # Other versions can work, so the check is still ok.
+        note = (
+            f"grpo_nb was written for {', '.join(others)}. If something fails, run the Setup cell."
+        )
+    return Check("packages", "ok", ", ".join(main), note)
 
 
 def _check_kernel() -> Check:

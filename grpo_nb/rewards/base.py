@@ -165,7 +165,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
 
 def is_relative(reward: RewardFunction) -> bool:
     """Return True if a reward was marked with `relative`."""
-    return _attribute(reward, "is_relative", default=False)
+    return _attribute(reward, "is_relative", default=False) is True
 
 
 def weight_as_float(weight: Any, name: str) -> float:

@@ -3,7 +3,7 @@ r"""The reward for mathematical answers.
 An answer is compared in three steps:
 
 1. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into parts. Numbers and
-   words are compared on this page, and lists and tuples part by part.
+   words are compared in this file, and lists and tuples part by part.
 2. Gate: `is_single_answer` lets only an expression with one answer through. math-verify was made to
    find an answer in a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and
    `x + 1 = 42` for 42, and `1 2 3 4` for 10.
@@ -31,6 +31,7 @@ from grpo_nb.rewards.math_shapes import (
 )
 from grpo_nb.rewards.math_symbols import (
     PRODUCT,
+    WITH_UNIT,
     has_distinct_capitals,
     split_unit,
     with_kept_symbols,
@@ -64,7 +65,7 @@ _VARIABLE = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?")
 class maths(SlotReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0.
 
-    None without a gold answer, or if the comparison took too long.
+    None without a gold answer, or if the comparison took too long or its process failed.
 
     `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. It
     gives the scores of TRL's `accuracy_reward` on TRL's documented examples. It differs where TRL
@@ -224,8 +225,7 @@ _BASE = re.compile(r"[0-9]_\{")
 
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal, the given one with or without a unit."""
-    _, gold_unit = split_unit(gold)
-    if not gold_unit:
+    if not WITH_UNIT.fullmatch(gold):
         given, _ = split_unit(given)
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False

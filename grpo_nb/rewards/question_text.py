@@ -66,7 +66,7 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     * The letter is not the gold letter, or no text follows it.
     * The text goes on to another option: "B) Rome C) Berlin".
     * The question is not known.
-    * The text follows the letter in the question, but without a mark such as `B)`.
+    * The text follows the letter in the question, which has no marks such as `B)`.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
     >>> is_option_of_question("B) x = 2 or x = 3", "B", row)

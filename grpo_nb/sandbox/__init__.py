@@ -1,6 +1,6 @@
 """Run generated code where it can do no harm.
 
-`grpo_nb.rewards` compares the answers of the code; expected values never enter the sandbox.
+`grpo_nb.rewards` compares the results of the code; expected values never enter the sandbox.
 """
 
 from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_test

@@ -246,7 +246,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, s
     """Read a pipe until it is closed or a limit is reached; return its content and the limit."""
     # A bytearray grows in place, so that output of one byte at a time does not cost quadratic time.
     content = bytearray()
-    deadline = time.monotonic() + limits.clock_seconds
+    deadline = time.monotonic() + limits.wall_seconds
     next_poll = time.monotonic() + _POLL_SECONDS
     reached_limit = ""
     with selectors.DefaultSelector() as selector:

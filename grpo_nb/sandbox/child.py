@@ -100,7 +100,7 @@ class _Argument(ctypes.Structure):
 
 
 def main() -> None:
-    """Read the job, isolate this process, run the code and answer the calls.
+    """Read the job, isolate this process, run the code and make the calls.
 
     No expected value is in this process.
     """
@@ -125,7 +125,7 @@ def main() -> None:
     module = types.ModuleType("candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
-        # The same code gives the same answers, and a reward the same score.
+        # The same code gives the same results, and a reward the same score.
         sys.modules["random"].seed(0)
     load_error = _load(job["code"], module)
     _send("loaded", load_error)

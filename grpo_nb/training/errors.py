@@ -77,8 +77,8 @@ def explaining_machine_faults(
         raise
     except Exception as error:
         # Memory first, because new settings cure it.
-        actual_settings = settings.replace(fast_inference=has_vllm_engine(model))
-        advice = memory_advice(error, actual_settings, model=model)
+        settings_of_model = settings.replace(fast_inference=has_vllm_engine(model))
+        advice = memory_advice(error, settings_of_model, model=model)
         if advice is not None:
             if run is not None:
                 adapter = str(run / "adapter")

@@ -72,7 +72,7 @@ class Prepared:
 
     @property
     def actual_settings(self) -> Settings:
-        """The settings as the run really samples: prompts are shared only by the CPU engine."""
+        """The settings, with `shared_prompts` only if the CPU engine samples."""
         return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
 
 

@@ -106,6 +106,14 @@ def test_environment_check_imports_nothing_heavy() -> None:
             id="GPU without vLLM",
         ),
         pytest.param(
+            (T4, CUDA13),
+            {"vllm": None, "trl": "1.10.0"},
+            "Training runs on the GPU, Tesla T4 (15 GiB), and samples with Unsloth's own",
+            "Ready.",
+            "vLLM: not installed. Run the Setup cell",
+            id="warning before a note",
+        ),
+        pytest.param(
             (L4, CPU),
             {},
             "Training cannot use the GPU yet: NVIDIA L4 (22 GiB).",
