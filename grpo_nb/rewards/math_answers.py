@@ -31,6 +31,7 @@ from grpo_nb.rewards.math_shapes import (
 )
 from grpo_nb.rewards.math_symbols import (
     PRODUCT,
+    WITH_UNIT,
     has_distinct_capitals,
     split_unit,
     with_kept_symbols,
@@ -224,8 +225,8 @@ _BASE = re.compile(r"[0-9]_\{")
 
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal, the given one with or without a unit."""
-    _, gold_unit = split_unit(gold)
-    if not gold_unit:
+    # A unit of the gold answer may be unknown to `split_unit`, and it still counts.
+    if not WITH_UNIT.fullmatch(gold):
         given, _ = split_unit(given)
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False

@@ -40,12 +40,13 @@ _LAST_VARIABLE = re.compile(
     """,
     re.VERBOSE,
 )
-_WITH_UNIT = re.compile(
+WITH_UNIT = re.compile(
     r"(.*[0-9})\]A-Za-z]) *"
     r"(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
     r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
+"""An expression and a text after it, which is a unit if `unit_name` knows it."""
 
 
 def has_distinct_capitals(expression: str) -> bool:
@@ -111,7 +112,7 @@ def split_unit(expression: str) -> tuple[str, str]:
     >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
     (('5\\sqrt{2}', 'cm'), ('2ab', ''))
     """
-    match = _WITH_UNIT.fullmatch(expression)
+    match = WITH_UNIT.fullmatch(expression)
     if match is None or not unit_name(match[2]):
         return expression, ""
     return match[1].strip(), match[2].strip()
