@@ -225,6 +225,7 @@ _BASE = re.compile(r"[0-9]_\{")
 
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal, the given one with or without a unit."""
+    # A unit of the gold answer may be unknown to `split_unit`, and it still counts.
     if not WITH_UNIT.fullmatch(gold):
         given, _ = split_unit(given)
     if _BASE.search(gold) or not is_single_answer(given, gold):

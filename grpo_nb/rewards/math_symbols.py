@@ -46,7 +46,7 @@ WITH_UNIT = re.compile(
     r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
-"""An expression and its unit, or a word in the place of a unit."""
+"""An expression and a text after it, which is a unit if `unit_name` knows it."""
 
 
 def has_distinct_capitals(expression: str) -> bool:
