@@ -286,10 +286,10 @@ for branch, parent in parents.items():
     passes = torch.tensor([text.startswith(branch) for text in texts])
     begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, branch))
     probability = log_probs[passes.nonzero()[0, 0], begin:end].sum().exp().item()
-    push, share = advantages[passes].sum(), probability * advantages[above].sum()
+    push, share = advantages[passes].sum().item(), probability * advantages[above].sum().item()
     tree.append([branch, passes.sum().item(), push, probability, share, push - share])
 columns = ["the text begins with", "of 8", "sum", "probability", "share", "more than its share"]
-pandas.DataFrame(tree, columns=columns).style.format(precision=2).set_table_styles(left)
+pandas.DataFrame(tree, columns=columns).style.format(precision=2).hide().set_table_styles(left)
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
