@@ -44,7 +44,7 @@ class ChangedSetting:
 
     asked: Any
     runs: Any
-    reason: str
+    why: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class EffectiveSettings(ReprMixin):
             "run as written."
         )
         rows = [
-            (code(name), row.asked, bold(row.runs), row.reason)
+            (code(name), row.asked, bold(row.runs), row.why)
             for name, row in self.changed.items()
         ]
         yield Table(rows, head=("setting", "you asked", "will run", "why"))
