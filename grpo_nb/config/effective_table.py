@@ -63,8 +63,7 @@ class EffectiveSettings(ReprMixin):
             "run as written."
         )
         rows = [
-            (code(name), row.asked, bold(row.runs), row.why)
-            for name, row in self.changed.items()
+            (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
         ]
         yield Table(rows, head=("setting", "you asked", "will run", "why"))
 

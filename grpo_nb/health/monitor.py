@@ -58,7 +58,7 @@ class HealthMonitor:
         """True if the last row has a critical finding. A critical alert stays open longer, because
         it becomes milder only after 20 steps and two rows without one."""
         self._alerts: dict[AlertKey, Alert] = {}
-        # Last step with a finding at least as severe as the alert.
+        # Last step at which the alert was confirmed, raised or lowered.
         self._last_step_at_severity: dict[AlertKey, int] = {}
         # Last step with a finding of any severity.
         self._last_step_seen: dict[AlertKey, int] = {}
@@ -110,7 +110,7 @@ class HealthMonitor:
         step = self.history.step
         if finding is not None:
             self._last_step_seen[key] = step
-        # A missing alert counts as withdrawn, and a missing finding withdraws an alert.
+        # No alert counts as `withdrawn`. So does no finding, but its alert ends only after a delay.
         alert = self._alerts.get(key)
         kind = "withdrawn" if alert is None else alert.kind
         new_kind = "withdrawn" if finding is None else finding.severity

@@ -5,15 +5,16 @@ what follows from it, and names its rule: the topic that it belongs to. A check 
 metric was not measured. In the order of this file, the rules ask:
 
 - Are all numbers finite (`not_finite`), and do rewards differ within groups (`no_spread`)?
-- Are completions truncated or repeated, do tool calls fail, is the learning rate 0 (`ShareLimit`)?
+- Are completions truncated or repeated, do tool calls fail, is the learning rate 0 (`truncation`,
+  `collapse`, `tools`, `gradient`)?
 - Have the gradient, the entropy, the length or the KL changed too much?
 - Has the reward fallen (`reward_falling`), or not risen (`reward_flat`, `constant_reward`)?
 - Did the format alone improve (`format_only`), or the training reward alone (`holdout`)?
 
 Most alerts are milder while the reward rises (`soften`), because a run that learns should be left
-alone. Five rules are never softened. A number that is not finite, and a reward that nobody earns,
-are faults in any run. `reward_falling` and `reward_flat` are about the reward itself. The held-out
-score of `holdout` counts more than the reward. `check_shifts` is silent while the reward rises.
+alone. Five rules are never softened: `not_finite` and `constant_reward`, which are faults in any
+run; `reward_falling` and `reward_flat`, which are about the reward itself; and `holdout`, because
+the held-out score counts more than the reward. `check_shifts` is silent while the reward rises.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ the last 50 steps, because then half of the computation is wasted. DAPO (arXiv:2
 such groups."""
 
 CHANCE_WEIGHT = 0.5
-"""This part of the share of groups that agree by chance is added to `WASTED_SHARE`, because small
-groups often agree by chance."""
+"""The threshold is `WASTED_SHARE` plus this part of the share of groups that would agree by chance,
+because small groups often do."""
 
 NO_SIGNAL_SHARE = 0.9
 """The alert is critical if at least this share of the groups in the last 20 steps has zero reward
@@ -189,7 +190,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
 def _is_signal_lost(history: RunHistory) -> bool:
     """Return True if nearly all recent groups have zero reward variance.
 
-    Most runs that learn begin with low rewards and few groups that differ. They are excepted.
+    Low rewards with a few groups that differ are not a lost signal, because most runs that learn
+    start like this.
     """
     has_no_signal = history.mean(NO_SPREAD_SHARE, WINDOW) >= NO_SIGNAL_SHARE
     some_differ = history.mean(NO_SPREAD_SHARE, LONG_WINDOW) < 1
@@ -312,11 +314,11 @@ SLIGHT_Z = 1.4
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
-    A gradient of 0 is harmless in a step whose groups all have zero reward variance. A row has the
-    gradient norm of its last step, but the share of such groups as a mean over its steps. This mean
-    is an upper bound for the probability that the last step had no signal. The bounds of successive
-    rows are multiplied. Without the share, as in logs of older versions of TRL, nothing is
-    reported.
+    A gradient of 0 is harmless in a step whose groups all have zero reward variance. TRL logs the
+    gradient norm of the last step of a row, but `frac_reward_zero_std`, the share of such groups,
+    as a mean over all its steps. This mean is an upper bound for the probability that no group of
+    the last step had a signal. The check multiplies these bounds over successive rows. Without the
+    share, as in logs of older versions of TRL, nothing is reported.
     """
     zero_rows = 0
     probability = 1.0
@@ -426,9 +428,10 @@ KEPT_NEARLY_NOTHING = 0.1
 critical, because the run is back where it started."""
 
 CERTAIN_Z = 4.3
-"""A critical alert needs a loss with this z-score (p = 0.00001). It is higher than `CLEAR_Z`,
-because the best block is the highest of many. If a row stands for three steps or more, a window has
-eight rows. Eight rows against eight reach 3.9 at most, so the alert stays a warning."""
+"""A critical alert needs a rise and a loss with this z-score each, or a fall below the start with
+it (p = 0.00001). It is higher than `CLEAR_Z`, because the best block is the highest of many. If a
+row stands for three steps or more, a window has eight rows. Even with ties, eight rows against
+eight reach 3.9 at most, so the alert stays a warning."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -496,7 +499,9 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
     for name in history.rewards:
         metric = f"rewards/{name}"
         score = history.highest[metric]
-        is_constant = score - history.lowest[metric] < NEARLY_ZERO
+        # A reward that ranks the completions of a group has the same mean in each row.
+        is_varied = history.highest.get(f"{metric}/std", 0.0) >= NEARLY_ZERO
+        is_constant = score - history.lowest[metric] < NEARLY_ZERO and not is_varied
         # A reward that is NaN in most rows was measured too rarely to be called constant.
         values = history.last_values(metric, LONG_WINDOW)
         if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):

@@ -18,7 +18,7 @@ from grpo_nb.health.history import (
 )
 
 KEPT_HALF = 0.5
-"""If at most this share of the gain is left, half of it is lost."""
+"""If at most this share of the gain is left, at least half of it is lost."""
 
 MAX_STD_IN_0_1 = 0.6
 """Highest standard deviation that still fits scores between 0 and 1. These have at most 0.5 in a

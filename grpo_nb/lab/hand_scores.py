@@ -31,7 +31,7 @@ class HandScores:
     def __post_init__(self) -> None:
         # Scores are written as CSV, and `read_rows` chooses how to read a file by its ending.
         require_choice("the ending of labels", self.file.suffix.lower(), [".csv"])
-        # pandas refuses a file without a line of columns.
+        # pandas raises an error for a file without a header line.
         if self.file.is_file() and self.file.read_bytes().strip():
             self.rows = read_rows(self.file).rows
         for score in hand_scores(self.rows):
@@ -60,8 +60,10 @@ class HandScores:
         import pandas
 
         require_number("score", score, CHOICES[0], CHOICES[-1], is_whole=False)
-        self.rows.append({"question": question, "completion": completion, "score": float(score)})
-        table = pandas.DataFrame(self.rows)
+        new = {"question": question, "completion": completion, "score": float(score)}
+        rows = [*self.rows, new]
+        table = pandas.DataFrame(rows)
         # Saved at once, because a kernel may die while somebody scores a hundred texts. With
         # quotes, because spaces at the start of a text are part of it.
         write_text(self.file, table.to_csv(index=False, quoting=csv.QUOTE_ALL))
+        self.rows = rows

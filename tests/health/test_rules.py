@@ -405,6 +405,11 @@ def test_constant_reward_that_is_often_nan_is_silent() -> None:
     assert not of(check_health(rows), "constant_reward")
 
 
+def test_reward_that_ranks_within_a_group_is_silent() -> None:
+    rows = changed(rewards__code__mean=lambda i, row: 0.0, rewards__code__std=lambda i, row: 0.5)
+    assert not of(check_health(rows), "constant_reward")
+
+
 ANYTHING = [
     None,
     "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,6 +50,14 @@ def test_empty_file_has_no_scores(tmp_path: Path, text: str) -> None:
     file = tmp_path / "labels.csv"
     file.write_text(text)
     assert HandScores(file).rows == []
+
+
+def test_score_that_could_not_be_saved_is_not_kept(tmp_path: Path, monkeypatch) -> None:
+    scores = HandScores(tmp_path / "labels.csv")
+    monkeypatch.setattr("grpo_nb.lab.hand_scores.write_text", Mock(side_effect=OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        scores.add("Why?", "one", 4)
+    assert scores.rows == []
 
 
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
