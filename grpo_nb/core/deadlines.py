@@ -55,8 +55,11 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
         if was_interrupted:
             raise _Interrupted
         return result
-    except _Interrupted:
-        raise TimeoutError(f"stopped after {seconds:g} s") from None
+    except (Exception, _Interrupted):
+        # The call may have turned the interruption into an error of its own.
+        if was_interrupted:
+            raise TimeoutError(f"stopped after {seconds:g} s") from None
+        raise
     finally:
         # The previous handler is None if it was not set by Python.
         signal.signal(signal.SIGALRM, previous_handler or signal.SIG_DFL)

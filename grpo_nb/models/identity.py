@@ -47,17 +47,20 @@ def _describe_tensor(file: Any, name: str) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files that transformers loads: those of the index, or the only one.
+    """Return the safetensors files that transformers loads: the single one, or those of the index.
 
-    Other files are left out, because some repositories hold the weights a second time.
+    Other files are left out, because some repositories hold the weights a second time. Saving
+    shards again as a single file leaves the old index there.
 
     Raises:
         ValueError: The index names a file outside of the folder.
     """
     single = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
     if not index.is_file():
-        return [single] if single.is_file() else []
+        return []
     file_of_tensor = json.loads(index.read_text())["weight_map"]
     names = sorted(set(file_of_tensor.values()))
     # Names are compared, not paths: in the Hub's cache the files themselves are links.

@@ -79,8 +79,8 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
             f"model has {loaded.longest_sequence}"
         )
     if differences:
+        arguments = "settings, adapter=..." if record.adapter_settings else "settings"
         raise ValueError(
-            f"the settings are not those of the loaded model: {'; '.join(differences)}. Load it "
-            "again, model, tokenizer = gn.load_model(settings), or put the old value back into the "
-            "settings."
+            f"the settings are not those of the loaded model: {'; '.join(differences)}. Put the old "
+            f"value back, or load it again: model, tokenizer = gn.load_model({arguments})"
         )

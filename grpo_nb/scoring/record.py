@@ -57,9 +57,12 @@ def source_of(reward: RewardFunction) -> str:
     except (OSError, TypeError):
         # A class that was defined in a notebook has no file, but its methods have one.
         sources = []
-        for value in getattr(target, "__dict__", {}).values():
-            if isinstance(value, types.FunctionType):
-                sources.append(source_of(value))
+        for name, value in getattr(target, "__dict__", {}).items():
+            function = getattr(value, "__func__", value)  # of a static method
+            if isinstance(function, types.FunctionType):
+                sources.append(source_of(function))
+            elif not name.startswith("__"):
+                sources.append(_ADDRESS.sub("", f"{name} = {value!r}"))
         return "\n".join(sources) or "source not available (defined interactively without a file)"
 
 

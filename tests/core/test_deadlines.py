@@ -37,6 +37,17 @@ def test_call_that_swallows_the_interruption_is_a_timeout() -> None:
         run_with_deadline(swallow, 0.2)
 
 
+def test_call_that_makes_the_interruption_an_error_is_a_timeout() -> None:
+    def convert() -> None:
+        try:
+            time.sleep(9)
+        except BaseException:
+            raise ValueError("bad") from None
+
+    with pytest.raises(TimeoutError, match=r"stopped after 0\.2 s"):
+        run_with_deadline(convert, 0.2)
+
+
 def test_what_ends_in_time_or_raises_is_left_alone() -> None:
     assert run_with_deadline(lambda: 7, 5) == 7
     with pytest.raises(ZeroDivisionError):

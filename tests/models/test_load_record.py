@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ def test_settings_of_another_model_are_refused(loaded: tuple[Any, ...], message:
     model, tokenizer, _, settings = loaded
     with pytest.raises(ValueError, match=message):
         require_same_settings(model, tokenizer, settings.replace(**OTHERS[message]))
+
+
+def test_message_for_a_model_with_an_adapter_names_it(loaded: tuple[Any, ...], monkeypatch) -> None:
+    model, tokenizer, _, settings = loaded
+    record = LOAD_RECORDS[model]
+    with_adapter = dataclasses.replace(record, adapter_settings={"lora_rank": settings.lora_rank})
+    monkeypatch.setitem(LOAD_RECORDS, model, with_adapter)
+    with pytest.raises(ValueError, match=r"gn\.load_model\(settings, adapter=\.\.\.\)"):
+        require_same_settings(model, tokenizer, settings.replace(load_in_4bit=True))
 
 
 def test_model_without_a_lora_is_refused(loaded: tuple[Any, ...]) -> None:

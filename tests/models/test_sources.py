@@ -7,7 +7,16 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+from grpo_nb.models.identity import weight_files
 from grpo_nb.models.sources import cache_root, resolve_model
+
+
+def test_single_file_comes_before_an_old_index(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "old.safetensors"}}'
+    )
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
 
 
 @pytest.mark.parametrize(

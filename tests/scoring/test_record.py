@@ -50,10 +50,11 @@ def make(tolerance: object) -> Callable:
     return closed
 
 
-def notebook_class(text: str) -> Callable:
+def notebook_class(text: str, attribute: str = "target = 1") -> Callable:
     """Return an object of a class as in a notebook, which has no file, but its methods have one."""
     source = (
         "class Written:\n"
+        f"    {attribute}\n"
         "    def __call__(self, completions, **columns):\n"
         f"        return [{text}]\n"
     )
@@ -182,6 +183,12 @@ DIFFERENT = [
     pytest.param(KIT(), graded, "it was correctness() and is a function", id="function"),
     pytest.param(graded, helper, OTHER_SOURCE, id="source"),
     pytest.param(notebook_class("1.0"), notebook_class("2.0"), OTHER_SOURCE, id="notebook class"),
+    pytest.param(
+        notebook_class("1.0"),
+        notebook_class("1.0", "target = 2"),
+        OTHER_SOURCE,
+        id="attribute of a notebook class",
+    ),
     pytest.param(
         functools.partial(graded, low=0.5),
         functools.partial(graded, low=1.0),
