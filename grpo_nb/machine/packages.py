@@ -66,8 +66,10 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         # The entry is None if somebody blocked the import.
         if module is None:
             continue
-        # `getattr` on a lazy module would import half of the package, and `vars` does not.
-        loaded = vars(module).get("__version__")
+        # transformers and trl keep their version in `_objects`, and import half of the package for
+        # a name that is not there.
+        values = vars(module)
+        loaded = values.get("__version__") or values.get("_objects", {}).get("__version__")
         installed = installed_version(name) or "removed"
         # `torch.__version__` can be 2.13.0+cpu where the metadata has 2.13.0, so the part after `+`
         # is ignored.

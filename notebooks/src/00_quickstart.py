@@ -155,7 +155,7 @@ print(choice.sentence)
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
 # The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the curve shows mostly luck: easier or harder questions.
-# Then you should see tags and format rise, and correct answers with them.
+# Then you should see tags and format rise first, and correct answers after them.
 #
 # The left and the middle part show answers *sampled* in training: an unlikely token is picked now and then. The held-out questions (right)
 # are answered *greedily*: each token is the most likely one. At the end, greedy answers are correct more often than sampled ones.
@@ -194,9 +194,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
-# 2. **All tokens of a completion share its advantage.** But where completions share a beginning, their pushes add up. In the last group
-#    all eight write *18 + 6 = 24*. Six texts push these tokens up by 0.540 each, and two push them down by 1.620 each: together 0. From the
-#    first token that differs, the pushes no longer cancel: `24` goes up, `14` and `0.5` go down.
+# 2. **All tokens of a completion share its advantage.** In the last group all eight begin with *18 + 6 = 24*. There the pushes cancel
+#    (6 × 0.540 = 2 × 1.620). They differ only where the texts differ.
 # </details>
 
 # %%
@@ -210,7 +209,7 @@ print(f"Largest difference between the formula and the trainer: {difference:.6f}
 display(early_group, last_group)
 
 # %% [markdown]
-# **The same answer, the opposite push.** Compare a wrong answer in the right format in the two groups above:
+# **The same score, the opposite push.** Compare a wrong answer in the right format in the two groups above:
 #
 # | | early group | last group |
 # | --- | --- | --- |
@@ -218,9 +217,8 @@ display(early_group, last_group)
 # | mean of its group | 0.98 | 3.0 |
 # | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. That is why the format is learned first: while *most* completions lack it, having it is enough to
-# be above the mean. When most have it, only a right answer is. Nobody planned this order: the mean of the group moves, and with it what is
-# taught (exercise 3).
+# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. A right one is pushed up in both
+# groups. Nobody planned this: the mean moves. Why the sums come later at all is a question for [Rewards](02_rewards.ipynb).
 #
 # ## Before and after
 #
@@ -255,9 +253,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # * *Were these 96 questions lucky?* The p-value says no.
 # * *Was this training lucky?* Perhaps. With two other seeds the sums gained 3 and 7 points, which chance may explain. Three times as many
 #   steps help: in 42 steps one of these seeds went from 54 % to 72 % (p < 0.001).
-# * *Does it add better, or only start better?* The original model begins with `<reasoning>` in only 29 of 96 answers. So we put this tag at the
-#   start of every answer of the original model: it got 58 sums right instead of 53. The trained model gets 67. So 5 of the 14 gained sums come
-#   from the better start.
+# * *Does it add better, or only start better?* Some of the gain comes from the first tag alone. Started with `<reasoning>`, the original model
+#   gets 58 sums right instead of 53. The trained one gets 67. So at most 9 of the 14 gained sums are better adding.
 #
 # So 14 steps teach the format and perhaps sums, and 42 steps taught sums on the one seed that we tried. `CHANGES = {"max_steps": 42}` trains
 # three times as long.
@@ -287,9 +284,9 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree: the reward rose by more than chance (if the 14 rewards were shuffled, how often would they rise
-# as clearly?), and the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It judges
-# this run, not the recipe. If the model could already do the task, you get a message saying so. That is not a failure.
+# *It worked* needs two measurements that agree. The reward rose by more than chance: to test this, the kit compares the rise with what shuffled
+# rewards would show. And the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It
+# judges this run, not the recipe. If the model could already do the task, you get a message saying so. That is not a failure.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -320,24 +317,21 @@ print(outcome)
 # Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
 # </details>
 #
-# **2. Other weights** (five minutes, with pencil and paper). Suppose `correctness` had the weight 0.1. Which completions of the early group
-# would get the highest advantage? Would the model still learn to add?
+# **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the early group with other weights of
+# `correctness`. Predict the first line for the weight 0.1. Then look for a weight with which a *wrong* answer gets the highest advantage.
+#
+# ```python
+# values = early_group.table[["correctness", "xml_format", "xml_tags"]]
+# for weight in (2, 0.1):
+#     totals = (values * [weight, 1, 0.5]).sum(axis=1)
+#     print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
+# ```
 #
 # <details><summary>Answer</summary>
 #
-# The right one, but barely: it has +1.29, and a wrong answer in the format has +1.14, because their totals differ only by 0.1 of 1.6.
-# So the model would learn the format first. Once all
-# completions of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes
-# it count fully.
-# </details>
-#
-# **3. When does the lesson change?** (two minutes). A wrong answer in the format earns 1.5. Is it pushed up or down in a group of eight with five
-# totals of 3.5 and three of 1.5? And in one with two totals of 3.5, one of 1.5 and five of 0?
-#
-# <details><summary>Answer</summary>
-#
-# The means are 2.75 and 1.06. So it is pushed down in the first group and up in the second: the same text, the opposite push. With four totals
-# of 3.5, three of 1.5 and one of 0 the mean is 2.31, so one completion without the format is not enough to lift it.
+# With 0.1 the right answer still leads, but barely: +1.29 against +1.14 for a wrong answer in the format. So the model would learn the format
+# first. Once all completions of a group are in the format, that tenth is the only difference left, and the division by the standard
+# deviation makes it count fully. A wrong answer leads only with a negative weight; with 0 it draws level.
 # </details>
 #
 # ## Next

@@ -85,8 +85,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
 # In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by
-# zero.) Take four completions with the rewards 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation (with $n - 1$) is $0.41$.
-# The first gets $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
+# zero, and the standard deviation is the one with $n - 1$.)
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
@@ -97,7 +96,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
 # `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
 # matter. The loss below uses the model's own probabilities. With another temperature the samples would come from another distribution, and
-# the loss would push in another direction than the one that we want.
+# the loss would no longer point to more reward.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
 # for a short answer. When you read the table, cover the rewards and score the eight yourself first. (Three of them name the right city and
@@ -149,7 +148,7 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 # </details>
 #
 # Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
-# a group with rewards between 0 and 1. (The first exercise shows the price.)
+# a group with rewards between 0 and 1. (The second exercise shows the price.)
 
 
 # %%
@@ -256,12 +255,11 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # *The*, and their advantages sum to 0. Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the
 # full stop gets +2.31 and the comma +0.95. (One text, with −1.37, leaves the tree at its second word.) **The comparison within the group finds the words that matter, where the completions part.**
 #
-# **A positive sum is not yet a win.** At one place the probabilities add up to 1, so a branch grows only if it gets more than its *share*: its
-# probability times the sum of the branch above. After *Canberra* the comma has the probability 0.47, so its share of the +3.26 is 1.52. It got
-# less. The last column is this difference. For a branch of one token it is the push on the *logit* of this token, before the division by the
-# length. **Predict:** will the comma become more or less likely? The section *Did it work?* tells.
+# **A positive sum is not yet a win.** At one place the probabilities add up to 1, so what one branch gains, others lose. If the probability alone
+# decided, the comma (0.47) would get 0.47 of the 3.26 that its branch got: 1.52. It got 0.95, less than this *share*. So the full stop gains at
+# its expense. The last column is the difference. Section 6 takes one step, and you will see whether the comma loses.
 #
-# The division by $T_i$ lets short texts count more, so even at *The* something is left (+0.149). The first exercise leaves it out. The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
+# (Short texts count more, because their sum is divided by 8 and not by 24. So the pushes at *The* do not cancel exactly.) The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
 
 # %%
@@ -340,12 +338,12 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
 # $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL. But for a single token $-d$ can be negative, as if moving away
-# earned something. Adding $e^d - 1$, whose average is 0, removes this: no token's value is below 0 (right half of the figure above), and the
-# average is still the KL. TRL also multiplies by
+# earned something. So add $e^d - 1$. Its average is 0, so the average stays the KL, and no single value is negative (right half of the figure
+# above). TRL also multiplies by
 # $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
-# first GRPO paper used 0.04.
+# first GRPO paper used 0.04. [What four values do to the training of section 8](../docs/reference/losses.md#what-beta-costs).
 #
 # <details><summary>The KL term in numbers, and why the ratio stands before it</summary>
 #
@@ -396,10 +394,13 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
 # which chooses the size of the step for each weight from the same gradients.)
 #
-# Then ask again how likely each of the eight completions is. **Predict before you run:** which bars will point to the right, and is a
-# bar twice as long where the advantage is twice as large?
+# Then ask again how likely each of the eight completions is. **Predict before you run:** will the comma after *Canberra* become more or less
+# likely? Which bars will point to the right, and is a bar twice as long where the advantage is twice as large?
 #
 # <details><summary>What you should see</summary>
+#
+# After *Canberra* the full stop gains and the comma loses, although its sum was positive: TODO. The three texts with the comma become more likely
+# all the same, because *Canberra* carries them.
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone, for three reasons:
@@ -431,11 +432,14 @@ print(f"{has_gained_enough.sum()} of {mask.sum():.0f} tokens would be clipped in
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
 colours = ["#C75800" if advantages[i] < 0 else "#008A65" for i in order]
-short = [text if len(text) <= 42 else f"{text[:41]}…" for text in texts]
+comma = next(i for i, text in enumerate(texts) if text.startswith(f"{city},"))
+for token, i, place in [("Canberra", best, 5), (".", best, 6), (",", comma, 6)]:
+    p_before, p_after = old[i, place].exp(), log_probs[i, place].exp()
+    print(f"{token!r}: probability {p_before:.2f} before the step, {p_after:.2f} after it")
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
-axes.set_yticks(range(8), [f"{short[i]}  {advantages[i]:+.2f}" for i in order])
+axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
 axes.set_title(f"loss {first_loss:.3f} → {second_loss:.3f}")
 axes.set_xlabel("change of the log-probability")
 axes.margins(x=0.16)
@@ -520,8 +524,7 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
 # and this prompt has nothing more to teach. The dashed line is the KL: how far the model has moved from its start. It jumps,
 # because it is measured on only eight completions, and one unlikely text among them is enough. The dotted line is the standard deviation
-# of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs: in the output of one
-# [public notebook](https://github.com/unslothai/notebooks/blob/main/nb/Qwen3_(4B)-GRPO.ipynb), 47 of the 100 printed steps had no spread.
+# of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs.
 #
 # The model has not learned geography. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
@@ -567,7 +570,7 @@ print("The last group:", *texts, sep="\n")
 # <details><summary>What you should see</summary>
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
-# the texts that began alike parted. The comma had a positive sum in the table of section 4, and lost all the same: it got less than its share. The model now writes this sentence five times out of six, and wrote it one time in six before.
+# the texts that began alike parted. The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%
@@ -594,7 +597,16 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # ## Exercises
 #
-# **1. Dr. GRPO, checked by TRL** (twenty minutes). *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves two divisions out. Advantages
+# **1. Your own reward** (ten minutes). Let `reward` return 1 for a text with a comma. Predict the curve and the last group of section 8, restart and run
+# all. Then do the same with the word *kangaroo*.
+#
+# <details><summary>Answer</summary>
+#
+# Five of the eight texts have a comma, so the reward can rise. None says *kangaroo*: all rewards are 0, all advantages are 0, the gradient is 0, and the
+# curve stays flat. **It can only do more often what it already does sometimes.** (Section 7 then divides 0 by 0 and says no.)
+# </details>
+#
+# **2. Dr. GRPO, checked by TRL** (twenty minutes). *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves two divisions out. Advantages
 # are not divided by the standard deviation, and the sum over the tokens of *every* completion is divided by 24, the most that we sample, instead of
 # its own length. Change `advantages_of` and `grpo_loss`, add `loss_type="dr_grpo"`, `scale_rewards="none"` and `max_completion_length=24` to `same`
 # in section 7, restart and run all. You are done when both gradients agree again. What would the change mean in a training with many prompts?
@@ -611,23 +623,6 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | seven are 1.00, one is 1.01 | 2.41 | 0.01 |
 #
 # Division makes rare successes count more, which can be welcome. But a difference of a hundredth then pushes as strongly as a real success.
-# </details>
-#
-# **2. The price of moving away** (each value takes about half a minute). In the eight steps, pass `beta=0.0`, `1.0` and `10.0` to `grpo_loss`. What happens to reward and KL?
-#
-# <details><summary>Answer</summary>
-#
-# | `beta` | mean reward in step 1 | in step 4 | in step 8 | KL per token in step 8 |
-# | --- | --- | --- | --- | --- |
-# | 0 | 0.81 | 1.44 | 1.50 | 0.258 |
-# | 0.04 | 0.81 | 1.44 | 1.50 | 0.139 |
-# | 1 | 0.81 | 1.31 | 1.44 | 0.161 |
-# | 10 | 0.81 | 0.94 | 0.69 | 0.004 |
-#
-# In the loss, KL times `beta` competes with the advantages, which are about 1 in size. With 0.04 a KL of 0.139 costs 0.006: almost nothing.
-# With 10 it would cost 1.39. KL grows with the *square* of a small move, and the gain only in proportion to it, so a very small move still
-# pays. The model stops there: KL 0.004. The rewards of that row are noise around its start, and so are the differences between the
-# first three values of the KL, which is measured on only eight completions.
 # </details>
 #
 # ## Next

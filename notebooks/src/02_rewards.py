@@ -142,7 +142,7 @@ lab
 # | critical | the trick replaces the task, and the model learns the trick instead | a completion that lists all answers of the task contains the right one |
 # | warning | the task is still learned, but less well | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
 #
-# The severity does not say which trick the model will find first. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
+# *Critical* means that it ends badly if the model finds the trick. How soon it finds it depends on its samples. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
 # details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
@@ -286,8 +286,8 @@ fixed
 # For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
 # would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
 # columns. *std within groups* says how much this reward differs inside a group. Multiply it by the weight: the reward with the largest product
-# decides most of the advantage. *groups with a signal* counts the groups in which the reward differs at all. Here most of the signal comes from
-# the format: the right answer differs in few groups. A larger model may know the format without an example.
+# decides most of the advantage. *groups with a signal* counts the groups in which the reward differs at all. Here it is the
+# format: `correctness` differs in only 2 of the 8 groups. A larger model may know the format without an example.
 
 # %%
 # `gn.train` has changed the LoRA of the model above, so load the model again.
@@ -309,10 +309,13 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# Format and tags rise together, so at most they add up: 0.35 + 0.17 = 0.52, against 0.35 for the sum. So in the first step the form decides. In
-# the middle it is at most 0.26 + 0.08 = 0.34 against 0.52: now the sum decides. In the curve it rises from about step 9 on. In step 16 all
-# totals are 3.5, so every spread is 0, and these prompts have nothing more to teach. The format comes first because at first it differs most,
-# and because only an answer in it can be right. At step 8 some completions still lack it, and the sum has the larger spread all the same.
+# In the first step format and tags together spread by at most 0.35 + 0.17 = 0.52, the sum by 0.35: the form decides. In the middle it is at most
+# 0.26 + 0.08 = 0.34 against 0.52: now the sum decides. In the curve it rises from about step 9 on. In step 16 all totals are 3.5, so every
+# spread is 0, and these prompts have nothing more to teach.
+#
+# **Why is the format learned first?** How much of the advantage a reward decides is one half of the answer. The other half is probably that the
+# pushes of different prompts agree: every prompt asks for the same tags, so these pushes add up, while each sum has another answer. Besides,
+# an answer counts only between its tags.
 #
 # The KL does not tell a hacked training from a sound one: in the lines under the two figures (the mean of the last third of the steps) it is
 # 0.094 for the hacked one and 0.184 for the sound one. This is one run with one seed.
@@ -377,7 +380,17 @@ print(f"Held-out answers, without: {comparison.headline}")
 # *format outweighs the answer*, because length then adds at most 1. It still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
-# **2. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
+# **2. What cured it?** (five minutes, with pencil and paper). The sound training changed two things: it reads the answer in its place, and it does not
+# pay for length. Suppose that `correctness` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
+# place keeps its 2 points. Is it pushed up now?
+#
+# <details><summary>Answer</summary>
+#
+# No. The totals are 15.75, 8.20, 4.85, 4.30, 2.65, 2.35, 1.75 and 0.50, and their mean is 5.04. The right answer (4.85) is still pushed down, by
+# −0.04. A sound reward does not save you from an unbounded one beside it.
+# </details>
+#
+# **3. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
 # in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `rewards`?
 #
 # <details><summary>Answer</summary>

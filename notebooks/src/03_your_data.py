@@ -24,8 +24,8 @@
 # | good texts to imitate | supervised fine-tuning |
 # | no texts, but a program that can check one | GRPO |
 #
-# With this file, GRPO would be the right tool for another wish: *write a reply of at most 30 words that names the thing, and apologises if the
-# remark is negative*. A program can check all of it, and nobody has written the replies. We use labels all the same, because they are easy to
+# For labels alone GRPO is not the right tool. It would be for replies: *write at most 30 words that name the thing, and apologise if the remark is
+# negative*. A program can check all of it, and nobody has written the replies (exercise 2). We use labels all the same, because they are easy to
 # count: you see which of them GRPO learns and which it does not. The model also writes a short reason before each label. Nothing here rewards a
 # *good* reason.
 #
@@ -209,8 +209,8 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 #
 # <details><summary>What you should see</summary>
 #
-# The format. It is the same for all remarks, and before the training about half of the completions have it, so nearly every group holds
-# good and bad examples of it. A right label is rarer, and each mood must be learned by itself.
+# The format. Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is the same
+# for all remarks, so its pushes add up ([Rewards](02_rewards.ipynb)). A right label is rarer, and each mood must be learned by itself.
 #
 # Eight answers all miss with the probability $(23/24)^8 = 71\%$. So a right one is in 29 % of the groups: about 4 of 15, and a few more once
 # the format is learned. The other groups cannot teach the label. So *neutral* should come last, if at all. (The figure does not show the moods.
@@ -309,11 +309,11 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # completions of their groups have no label at all (−19.5). An advantage compares a completion with its group, not with the truth.
 # **A group without a right answer cannot teach the label. It can still push a wrong one up.**
 #
-# *Neutral* is not learned: 9 of 48 answers are right in the first third, 1 of 40 in the last. In its own groups it was pushed up (+18.0), but
-# only 7 of the 15 had a right answer, a few more than the 4 predicted. And all remarks share one LoRA, in which the three labels compete for the
-# same place. There a label grows only if it gets more than its share of the push (like the comma in [GRPO by hand](01_grpo_by_hand.ipynb)).
-# *Negative* got more than twice its share: 25 % of the labels given, 57 % of the push. *Neutral* got its share and no more, 5 % of both, so
-# nothing made it more frequent. Why it became even rarer, these tables do not show. Exercise 2 gives *neutral* more rows.
+# *Neutral* was there in the first third (9 of 48) and was lost (1 of 40). In its own groups it was pushed up (+18.0), but only 7 of the 15 had a
+# right answer, a few more than the 4 predicted. And all remarks share one LoRA, in which the three labels compete for the same place. There a
+# label grows only if it gets more than its share of the push. *Negative* was 25 % of the labels given and got 57 % of the push: greedily it rose
+# from 6 to 14 of the 42 answers. *Positive* was 70 % and got 37 %: it fell from 33 to 28. *Neutral* got just its share (5 % of both), so nothing made it
+# more frequent. Why it became even rarer, these tables do not show.
 # </details>
 
 # %%
@@ -352,8 +352,9 @@ display(shares.set_axis(["share of the labels given", "share of the push"], axis
 # For the small model you should see *It worked*. That is true, and it is not the whole story: the tables above show that the
 # model never answers *neutral*. A clear verdict on the average does not replace a look at the parts.
 #
-# Would more neutral rows help? We trained once with three phrases for each mood and 36 steps (exercise 2): before it 52 %, after it all of
-# 27 held-out remarks were right, among them all 7 neutral ones. Either the data or the longer training made the difference.
+# More neutral rows and more steps help: we trained once with three phrases for each mood and 36 steps, and all of 27 held-out remarks were
+# right, among them all 7 neutral ones (52 % before). In `words`, keep the first three phrases of each mood, and add
+# `{"max_steps": 36, "per_device_train_batch_size": 32}` to `CHANGES`.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
@@ -372,18 +373,8 @@ print(run.outcome(comparison))
 # | *answers: text* where you have labels | fewer than three rows for each label (on average), or more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
-# | a label that is never right | too few rows, so few groups that teach it | as many rows for each label (exercise 2) |
+# | a label that is never right | too few rows, so few groups that teach it | as many rows for each label, more steps |
 # | *the settings are not those of the loaded model* | the settings changed after the model was loaded | run the cell with `load_model` again |
-#
-# **Which reward for which answers?** `rewards_for(task)` chooses by the kind of the answers, which `task` shows and `kind=` sets:
-#
-# | your answers | kind | reward | what can go wrong |
-# | --- | --- | --- | --- |
-# | labels: *yes*, *neutral* | choice | `exact_text` | a label with few rows is not learned |
-# | numbers, with or without units | number | `correctness` | a unit missing in the data |
-# | formulas | expression | `maths` | a rare notation is not read |
-# | names, short texts | text | `correctness` | other right wordings score 0: list them in a column `accepted_answers` |
-# | free text | text | a [judge](08_judge.ipynb) | the judge can be fooled |
 #
 # ## Exercises
 #
@@ -398,22 +389,32 @@ print(run.outcome(comparison))
 # eight are enough: $1 - 0.75^8 = 90\%$.
 # </details>
 #
-# **2. The mood that is never right** (two minutes; to train it takes six to eight more). Change one thing only, so that the model learns *neutral* as well:
-# the data or the number of steps. Which one would you bet on?
+# **2. A reward without a right answer** (ten minutes). Nobody has written replies to these remarks, but a program can check one. Score the three
+# replies. Which one cheats, and what would you change?
 #
-# <details><summary>How</summary>
+# ```python
+# def fit_reply(completions, answer, thing, **columns):
+#     scores = []
+#     for completion, mood, name in zip(completions, answer, thing):
+#         text = gn.rewards.completion_text(completion).lower()
+#         is_short = len(text.split()) <= 30
+#         fits_mood = ("sorry" in text) == (mood == "negative")
+#         scores.append((is_short + (name in text) + fits_mood) / 3)
+#     return scores
 #
-# The data: in `words`, keep the first three phrases of each mood, so that a third of the groups can teach *neutral*. The steps:
-# `CHANGES = {"max_steps": 36, "per_device_train_batch_size": 32}`. With other held-out remarks, compare with their own *before*.
+# replies = ["We are sorry about the soup.", "Soup sorry.", "We are glad!"]
+# gn.score(fit_reply, replies, {"answer": "negative", "thing": "soup"})
+# ```
 #
-# Count the groups that can teach. Now 15 groups are neutral, and 29 % of them, so 4, have a right answer. In 36 steps there are 22, and 6 with a
-# right answer. With a third of the rows there are 32, and 9; and the other two labels push less against it. So bet on the data. We have only
-# changed both at once (27 of 27 right), so our run does not decide it: train both and tell.
+# <details><summary>Answer</summary>
+#
+# 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. For what a program cannot check there is a
+# [judge](08_judge.ipynb).
 # </details>
 #
 # ## Next
 #
-# * Every source, format and kind of answer: [the guide to data](../docs/guide/data.md).
+# * Every source, format and kind of answer: [the guide to data](../docs/guide/data.md). Which reward for which: [the guide to rewards](../docs/guide/rewards.md).
 # * Try rewards by hand: [Rewards](02_rewards.ipynb).
 # * Memory, alerts, resuming: [Train](04_train.ipynb).
 #

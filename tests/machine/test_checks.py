@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
@@ -290,6 +291,15 @@ def test_incompatible_packages_are_named_by_their_versions(
 def test_kernel_with_a_blocked_import_is_not_stale(machine: Machine, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao", None)
     assert machine.check("this kernel").status == "ok"
+
+
+def test_kernel_with_an_older_lazy_module_is_stale(machine: Machine, monkeypatch) -> None:
+    lazy = types.ModuleType("transformers")
+    lazy._objects = {"__version__": "4.0.0"}
+    monkeypatch.setitem(sys.modules, "transformers", lazy)
+    check = machine.check("this kernel")
+    assert check.status == "problem"
+    assert "transformers 4.0.0 is loaded" in check.found
 
 
 def test_gpu_before_the_installation_is_not_taken_for_none(machine: Machine) -> None:
