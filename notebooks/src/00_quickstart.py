@@ -20,10 +20,8 @@
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
-# *How to read it:* left, the score that the model is trained on; in the middle, the three parts of this score (the tags, the whole format,
-# the right answer). Right, 16 questions that it is never trained on: answers in the format, right numbers anywhere in the text, and both at
-# once (*correct*). At step 7 the format is at 100 %, and the sums have hardly moved (44 % to 50 %). After that only the sums rise. With 16
-# questions this may be luck, so [the comparison](#Before-and-after) asks 96.
+# *How to read it:* left, the score that the model is trained on; in the middle, its three parts. Right, 16 questions that it is never trained on:
+# the format is learned first. With 16 questions the rest may be luck, so [the comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -41,7 +39,7 @@
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
-# You know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
+# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
 # +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
 # again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
 #

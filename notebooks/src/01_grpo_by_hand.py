@@ -200,6 +200,13 @@ def token_log_probs(completions):
     return chosen - logits.logsumexp(dim=-1)
 
 
+def probability_of(branch, parent, log_probs):
+    """Return the probability that a completion goes on from the text `parent` to `branch`."""
+    row = [text.startswith(branch) for text in texts].index(True)
+    begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, branch))
+    return log_probs[row, begin:end].sum().exp().item()
+
+
 log_probs = token_log_probs(completions)
 mask = (completions != tokenizer.pad_token_id).float()  # 0 for the padding after a short completion
 best = int(advantages.argmax())
@@ -256,8 +263,9 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # full stop gets +2.31 and the comma +0.95. (One text, with −1.37, leaves the tree at its second word.) **The comparison within the group finds the words that matter, where the completions part.**
 #
 # **A positive sum is not yet a win.** At one place the probabilities add up to 1, so what one branch gains, others lose. If the probability alone
-# decided, the comma (0.47) would get 0.47 of the 3.26 that its branch got: 1.52. It got 0.95, less than this *share*. So the full stop gains at
-# its expense. The last column is the difference. Section 6 takes one step, and you will see whether the comma loses.
+# decided, the comma (0.467) would get 0.467 of the 3.26 that its branch got: 1.52. It got 0.95, less than this *share*. So the full stop gains at
+# its expense. The last column is the difference, sum − probability × sum of the branch above: 0.95 − 0.467 × 3.26 = −0.57. Section 6 takes one step, and
+# you will see whether the comma loses.
 #
 # (Short texts count more, because their sum is divided by 8 and not by 24. So the pushes at *The* do not cancel exactly.) The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -278,12 +286,12 @@ print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
 parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
+parents = {b: parents[b] for b in parents if any(text.startswith(b) for text in texts)}
 tree = []
 for branch, parent in parents.items():
     above = torch.tensor([text.startswith(parent) for text in texts])
     passes = torch.tensor([text.startswith(branch) for text in texts])
-    begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, branch))
-    probability = log_probs[passes.nonzero()[0, 0], begin:end].sum().exp().item()
+    probability = probability_of(branch, parent, log_probs)
     push, share = advantages[passes].sum().item(), probability * advantages[above].sum().item()
     tree.append([branch, passes.sum().item(), push, probability, share, push - share])
 columns = ["the text begins with", "of 8", "sum", "probability", "share", "more than its share"]
@@ -399,7 +407,7 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 #
 # <details><summary>What you should see</summary>
 #
-# After *Canberra* the full stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, although its sum was positive. The three texts with the
+# The printed lines give each probability after the branch above. After *Canberra* the full stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, although its sum was positive. The three texts with the
 # comma become more likely all the same, because *Canberra* carries them.
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
@@ -432,10 +440,9 @@ print(f"{has_gained_enough.sum()} of {mask.sum():.0f} tokens would be clipped in
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
 colours = ["#C75800" if advantages[i] < 0 else "#008A65" for i in order]
-comma = next(i for i, text in enumerate(texts) if text.startswith(f"{city},"))
-for token, i, place in [("Canberra", best, 5), (".", best, 6), (",", comma, 6)]:
-    p_before, p_after = old[i, place].exp(), log_probs[i, place].exp()
-    print(f"{token!r}: probability {p_before:.2f} before the step, {p_after:.2f} after it")
+for branch, parent in parents.items():
+    p_before, p_after = (probability_of(branch, parent, one) for one in (old, log_probs))
+    print(f"{branch:37} {p_before:.2f} before the step, {p_after:.2f} after it")
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
@@ -526,7 +533,7 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # because it is measured on only eight completions, and one unlikely text among them is enough. The dotted line is the standard deviation
 # of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs.
 #
-# The model has not learned geography. It gave the right answer in five of the eight samples above, and now gives it nearly
+# Has the model learned geography? Nothing here shows it. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
 # that the model has not seen. The default loss of the kit differs in one detail: it averages over all tokens of the batch.
 
@@ -591,7 +598,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | other completions than the text describes | another processor or version rounds differently, so sampling takes another path | nothing: the argument is the same, the numbers are yours |
+# | other completions than the text describes | another processor, version or `SEED`, so sampling takes another path | nothing: the argument is the same, the numbers are yours. A branch that no text takes is left out |
 # | all rewards of the first group are equal | then there is nothing to learn from this group | another `SEED` |
 # | gradients differ by more than 0.0001 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
 #
