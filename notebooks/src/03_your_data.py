@@ -294,14 +294,15 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # %% [markdown]
 # ## Why it fails
 #
-# The run has kept every completion of the training with its advantage, so you can look for the reason. Four tables:
+# The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
 #
 # 1. the right answers to each mood, counted in the first, middle and last third of the steps,
 # 2. in how many groups at least one of the eight answers was right,
-# 3. the sum of the advantages of each answer, by the mood of the remark. Each row adds up to 0: what one answer gains, others lose.
-# 4. how often each label was given, and how much of the push it got, over all remarks.
+# 3. the sum of the advantages of each answer, by the mood of the remark, in groups with a right answer and without. Each row adds up to 0: what
+#    one answer gains, others lose.
 #
-# **Predict before you run:** nobody rewards the answer *negative* to a neutral remark. Can its advantages add up to more than zero all the same?
+# **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
+# Which of them are pushed up?
 #
 # <details><summary>What you should see</summary>
 #
@@ -329,19 +330,15 @@ of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
 display(of_all.unstack().rename_axis(columns="right answers"))
 
 has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
-first_of_group = tried.drop_duplicates(["step", "prompt"])["mood"]
-has_right = has_right.map({True: "at least one", False: "none"}).rename(
-    "right answers in the group"
-)
-display(pandas.crosstab(first_of_group, has_right))
+tried["right in the group"] = has_right.map({True: "at least one", False: "none"})
+first_of_group = tried.drop_duplicates(["step", "prompt"])
+display(pandas.crosstab(first_of_group["mood"], first_of_group["right in the group"]))
 
 given = tried["completion"].map(task.format.extract_last)
 tried["given"] = given.where(given.isin(labels), "no label")
-pushes = tried.pivot_table("advantage", "mood", "given", aggfunc="sum", fill_value=0)
+kinds = ["mood", "right in the group"]
+pushes = tried.pivot_table("advantage", kinds, "given", aggfunc="sum", fill_value=0)
 display(pushes.round(1).rename_axis(columns="sum of the advantages"))
-by_label = tried[tried["given"] != "no label"].groupby("given")["advantage"].agg(["count", "sum"])
-shares = (by_label / by_label.sum()).map("{:.0%}".format)
-display(shares.set_axis(["share of the labels given", "share of the push"], axis="columns"))
 
 # %% [markdown]
 # ## Did it work?
