@@ -33,9 +33,9 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# The division puts all groups on one scale: a group with the rewards 0 and 0.1 pushes as strongly as one with 0 and 3.5. (Adding 0.0001 avoids
-# a division by zero.) The picture below asks for the capital of Australia. The right city earns 1 point, and a short answer half
-# a point. *Sydney.* earns 0.5. That is more than zero, but less than the mean of its group, 1.0. So it is pushed down.
+# The division puts all groups on one scale. (Adding 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The
+# right city earns 1 point, and a short answer half a point. The answer "Sydney." earns 0.5. That is more than zero, but less than the mean of its
+# group, 1.0. So it is pushed down.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
@@ -43,7 +43,7 @@
 # +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
 # again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
 #
-# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, even *Sydney.* An answer would
+# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too. An answer would
 # gain just because it was drawn often. With the mean, the sign says at once whether a completion is better or worse than the model's other
 # attempts.
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
@@ -152,7 +152,8 @@ print(choice.sentence)
 # figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the curve shows mostly luck: easier or harder questions.
+# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the curve shows mostly luck: easier or harder questions (here
+# it falls).
 # Then you should see tags and format rise first, and correct answers after them.
 #
 # The left and the middle part show answers *sampled* in training: an unlikely token is picked now and then. The held-out questions (right)
@@ -183,7 +184,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # Every completion is kept with its scores. You see a group of step 5, the first with the full learning rate, and a group of the last step.
 # The first lines compute the advantages of the early group again, with the formula from the top.
 #
-# The advantages of a group add up to zero: the pushes up and the pushes down are equally large. Where all totals are equal, every advantage
+# The advantages of a group add up to zero: the pushes up and the pushes down are equally large in total. Where all totals are equal, every advantage
 # is 0, and the group teaches nothing in this step.
 #
 # <details><summary>What you should see</summary>
@@ -192,8 +193,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
-# 2. **All tokens of a completion share its advantage.** In the last group all eight begin with *18 + 6 = 24*. There the pushes cancel
-#    (6 × 0.540 = 2 × 1.620). They differ only where the texts differ.
+# 2. **All tokens of a completion share its advantage.** In the last group all eight begin with *18 + 6 = 24*. On these words the pushes
+#    cancel (6 × 0.540 = 2 × 1.620). A push is left only from the word on at which the texts part.
 # </details>
 
 # %%
@@ -227,7 +228,8 @@ display(early_group, last_group)
 # compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has a p-value: if the
 # training had changed nothing, how often would a change this large appear by chance?
 #
-# **Predict before you run:** 14 steps, 16 completions in each. Has the model learned the format, sums, or both?
+# **Predict before you run:** of the 96 sums, 53 are right before the training. How many of the other 43 become right? And how many of the 53
+# become wrong?
 #
 # <details><summary>What you should see</summary>
 #
@@ -249,21 +251,19 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
 # * *Were these 96 questions lucky?* The p-value says no.
-# * *Was this training lucky?* Perhaps. With two other seeds the sums gained 3 and 7 points, which chance may explain. Three times as many
-#   steps help: in 42 steps one of these seeds went from 54 % to 72 % (p < 0.001).
-# * *Does it add better, or only start better?* Some of the gain comes from the first tag alone. Started with `<reasoning>`, the original model
-#   gets 58 sums right instead of 53. The trained one gets 67. So at most 9 of the 14 gained sums are better adding.
+# * *Was this training lucky?* Yes: you are looking at the best of three seeds.
 #
-# So 14 steps teach the format and perhaps sums, and 42 steps taught sums on the one seed that we tried. `CHANGES = {"max_steps": 42}` trains
-# three times as long.
+#   | seed | in the format | sums right anywhere | p of the sums |
+#   | --- | --- | --- | --- |
+#   | 3407 (this one) | 17 % to 100 % | 55 % to 70 % | 0.003 |
+#   | 0 | 17 % to 100 % | 54 % to 57 % | 0.51 |
+#   | 1 | 16 % to 100 % | 53 % to 60 % | 0.07 |
 #
-# <details><summary>And with a larger model?</summary>
+#   Three times as many steps may help: in 42 steps, seed 0 went from 54 % to 72 % (p < 0.001).
+# * *Does it add better, or only start better?* 17 − 3 = 14 more sums are right (53 to 67). Some of this comes from the first tag alone: started with
+#   `<reasoning>`, the original model gets 58 right. So at most 9 of the 14 are better adding.
 #
-# Sebastian Raschka trained Qwen3-0.6B on competition mathematics
-# ([his table](https://github.com/rasbt/reasoning-from-scratch/tree/main/ch06/02_rlvr_grpo_scripts_intro)). Of the 500 problems of MATH-500
-# it solved 15.2 % before and 47.4 % after 50 steps. Fifty more steps did not help (44.0 %). How much of the gain is form, and how much is
-# skill? One accuracy cannot say: that is why this notebook shows three.
-# </details>
+# So 14 steps teach the format on every seed, and sums surely on one. `CHANGES = {"max_steps": 42}` trains three times as long.
 #
 # ## Ask your own question, and take the model with you
 #
@@ -282,8 +282,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree. The reward rose by more than chance: to test this, the kit compares the rise with what shuffled
-# rewards would show. And the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It
+# *It worked* needs two measurements that agree. The reward rose by more than chance: the test counts how often shuffled rewards rise as
+# clearly. And the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It
 # judges this run, not the recipe. If the model could already do the task, you get a message saying so. That is not a failure.
 
 # %%
@@ -316,7 +316,7 @@ print(outcome)
 # </details>
 #
 # **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the early group with other weights of
-# `correctness`. Predict the first line for the weight 0.1. Then look for a weight with which a *wrong* answer gets the highest advantage.
+# `correctness`. The first line repeats the real advantages. Predict the second. Then look for a weight with which a *wrong* answer gets the highest advantage.
 #
 # ```python
 # values = early_group.table[["correctness", "xml_format", "xml_tags"]]

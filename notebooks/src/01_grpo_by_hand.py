@@ -262,10 +262,10 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # *The*, and their advantages sum to 0. Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the
 # full stop gets +2.31 and the comma +0.95. (One text, with −1.37, leaves the tree at its second word.) **The comparison within the group finds the words that matter, where the completions part.**
 #
-# **A positive sum is not yet a win.** At one place the probabilities add up to 1, so what one branch gains, others lose. If the probability alone
-# decided, the comma (0.467) would get 0.467 of the 3.26 that its branch got: 1.52. It got 0.95, less than this *share*. So the full stop gains at
-# its expense. The last column is the difference, sum − probability × sum of the branch above: 0.95 − 0.467 × 3.26 = −0.57. Section 6 takes one step, and
-# you will see whether the comma loses.
+# **A positive sum is not yet a win.** At one place the probabilities add up to 1, so what one branch gains, others lose. From
+# section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative with respect to the logit $z_k$ of a branch is **its sum − $p_k$ × the sum of the
+# branch above**. The second part is its *share* (here without the weights $1/T_i$). The comma: 0.95 − 0.467 × 3.26 = −0.57. Will the comma become more
+# or less likely? Section 6 takes one step.
 #
 # (Short texts count more, because their sum is divided by 8 and not by 24. So the pushes at *The* do not cancel exactly.) The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -346,7 +346,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
 # $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL. But for a single token $-d$ can be negative, as if moving away
-# earned something. So add $e^d - 1$. Its average is 0, so the average stays the KL, and no single value is negative (right half of the figure
+# earned something. Adding $e^d - 1$, whose average is 0, leaves the average as it is and makes every value at least 0 (right half of the figure
 # above). TRL also multiplies by
 # $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
@@ -362,7 +362,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So adding it changes no average.
 #
 # **The right value is not enough: the gradient must be right too.** The gradient of the KL with respect to the logit of the first token is
-# 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0**: it pulls nowhere, and only noise is left.
+# 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0** (the average of $\nabla \log p$ is always 0, as in the proof of
+# section 4): it pulls nowhere, and only noise is left.
 # $e^d - d - 1$ has 0.30, which is the gradient of KL(ref ‖ model), the divergence the other way round. With $\rho$ in front of it
 # the average gradient is 0.22, also where $\rho = 1$.
 # </details>
@@ -535,7 +536,8 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 #
 # Has the model learned geography? Nothing here shows it. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
-# that the model has not seen. The default loss of the kit differs in one detail: it averages over all tokens of the batch.
+# that the model has not seen. The default loss of the kit differs in one detail: it averages over all tokens of the batch, so a long
+# completion weighs more than a short one.
 
 # %%
 vector_to_parameters(start.clone(), lora)

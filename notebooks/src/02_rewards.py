@@ -309,8 +309,9 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# In the first step format and tags together spread by at most 0.35 + 0.17 = 0.52, the sum by 0.35: the form decides. In the middle it is at most
-# 0.26 + 0.08 = 0.34 against 0.52: now the sum decides. In the curve it rises from about step 9 on. In step 16 all totals are 3.5, so every
+# The spread of a sum is at most the sum of the spreads. In the first step that is 0.35 + 0.17 = 0.52 for format and tags, against 0.35 for the sums:
+# the form probably decides. (Step 1 itself moves nothing, because the learning rate is 0, but the next steps look alike.) In the middle it is at most
+# 0.26 + 0.08 = 0.34 against 0.52: now the sums decide. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
 # spread is 0, and these prompts have nothing more to teach.
 #
 # **Why is the format learned first?** How much of the advantage a reward decides is one half of the answer. The other half is probably that the
