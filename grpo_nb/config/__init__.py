@@ -1,7 +1,7 @@
-"""Settings of a run, and whether it fits a machine.
+"""Settings of a run, and a plan of the memory that it needs.
 
-Nothing here loads a model or reads data. `machine` reports what the computer has, and `training`
-shows what will really run, from the configuration that it builds.
+Nothing here loads a model or reads data. `machine` reports what the computer has. `training` builds
+the trainer's configuration and shows what will really run.
 """
 
 from grpo_nb.config.arguments import LOSS_TYPES

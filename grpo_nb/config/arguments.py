@@ -1,9 +1,9 @@
 """Check the names of settings before anything is loaded.
 
-TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with
-a printed line (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either
-takes ten seconds, so the names are written down here for the pinned version, and a test compares
-them with its class. TRL itself checks the values in `extra`, when the trainer is built.
+TRL refuses an unknown name only when training starts. On a GPU, Unsloth's version of TRL drops the
+name and only prints a line (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`).
+Importing either takes ten seconds, so the names of the pinned version are listed here, and a test
+compares them with `GRPOConfig`. TRL checks the values in `extra` when the trainer is built.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import did_you_mean
 
-# Of the pinned TRL; a test compares them with its source. docs/reference/losses.md explains each.
+# Losses of the pinned TRL, as a test checks. docs/reference/losses.md explains each.
 LossType = Literal["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"]
 LOSS_TYPES = get_args(LossType)
 
@@ -83,9 +83,9 @@ _RUN_LENGTH = (
     "num_iterations, if you set it)"
 )
 
-# Names separated by spaces -> why settings cannot have them, and what to write instead.
+# Keys: names, separated by spaces. Values: why they cannot be set, and what to write instead.
 _REASONS = {
-    # Arguments of GRPOConfig that the kit sets from something else, or that do nothing in its runs.
+    # Arguments of GRPOConfig that the kit sets or does not use, and its old setting keep_adapter.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "
     "gn.train(..., name=...)",
     "reward_weights": "a weight belongs to its reward: gn.rewards.correctness(weight=2.0)",
@@ -146,9 +146,9 @@ _REASONS = {
     "runs held-out episodes: task.with_tools(...)",
 }
 
-#: With these arguments, building or ending a trainer creates a repository or a Space on the Hub,
-#: and fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
-#: transformers 5.17, `Trainer.init_hf_repo` and the callback of trackio).
+#: Arguments that make a trainer create a repository or a Space on the Hub and upload files that
+#: nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`; transformers 5.17,
+#: `Trainer.init_hf_repo` and the callback of trackio).
 HUB_ARGUMENTS = frozenset(
     """
     push_to_hub push_to_hub_model_id push_to_hub_organization push_to_hub_token hub_model_id
@@ -178,11 +178,11 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
 
     Args:
         values: The settings by name, as they were written.
-        setting_names: Names that settings have.
+        setting_names: Names of all settings.
 
     Raises:
-        ValueError: Names are unknown, do nothing or repeat a setting. The message shows for each
-            name why it cannot be used, and what to write instead.
+        ValueError: A name is unknown, cannot be set, or must move into or out of `extra`.
+            The message shows for each name what is wrong, and what to write instead.
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
@@ -200,7 +200,7 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
     only_in_trl = SETTABLE.difference(setting_names)
     if not only_in_trl.isdisjoint(values):
-        # With what is in `extra` already, which the written line would replace.
+        # The suggested line replaces `extra`, so the line includes what `extra` holds already.
         both = {**extra, **values}
         whole_extra = {name: value for name, value in both.items() if name in only_in_trl}
         problems.append(f"arguments of TRL without a setting: write extra={whole_extra}")

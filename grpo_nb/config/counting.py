@@ -1,8 +1,8 @@
 """Count the sizes of a model: a loaded one, or one without weights built from a config.json.
 
 The config is enough, so `gn.plan` works for every family that transformers knows.
-`core.processes.run_script` runs this file in a process of its own, because the user's process must
-import unsloth before transformers. For that reason, this file imports nothing of the kit.
+`core.processes.run_script` runs this file in a child process, because the user's process must
+import unsloth before transformers. The file therefore imports no other module of the kit.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ def count_sizes(model: Any) -> dict[str, Any]:
             # Two 4-bit weights are packed into a byte. `quant_state` has the shape before packing.
             state = getattr(parameter, "quant_state", None)
             parameters += parameter.numel() if state is None else state.shape.numel()
-    # Not every family has all fields: GPT-2 has no key heads, and Gemma 3n one MLP width per layer.
+    # GPT-2's config has no number of key heads, and Gemma 3n's has a list of MLP widths.
     heads = getattr(config, "num_attention_heads", None) or 1
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
     mlp_width = getattr(config, "intermediate_size", None)

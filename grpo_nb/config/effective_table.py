@@ -1,6 +1,6 @@
-"""Compare the settings with the configuration that will train, and show the differences.
+"""Compare the settings with the trainer's configuration, and show the differences.
 
-Nothing is predicted. `training.effective_settings` builds the configuration that will train, and
+Nothing is predicted: `training.effective_settings` builds the configuration of the run, and also
 the one that TRL alone would build.
 """
 
@@ -73,7 +73,7 @@ def requested_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of `GRPOConfig` that follow from the settings.
 
-    Those for the bookkeeping of a run (folders, logging, saving) are added by the training.
+    The training adds the arguments for the bookkeeping of a run: folders, logging, saving.
 
     Args:
         settings: Settings of the run.
@@ -93,7 +93,7 @@ def requested_arguments(
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
         "gradient_checkpointing": gpu is not None,
-        # What the user wrote takes precedence over the kit's values.
+        # The user's arguments take precedence over the kit's.
         **settings.extra,
     }
 
@@ -107,7 +107,7 @@ def compare_configurations(
         settings: Settings of the run.
         requested: The arguments that the kit passed (`requested_arguments`).
         built: The configuration, or a trainer's `args`.
-        trl_only: The configuration that TRL alone builds of the same arguments.
+        trl_only: The configuration that TRL alone builds from the same arguments.
     """
     written = {**vars(settings), **settings.extra}
     defaults = {field.name: field.default for field in dataclasses.fields(trl_only)}
@@ -120,9 +120,9 @@ def compare_configurations(
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        # Of these arguments, the table shows those with another value than the one asked for.
+        # The table shows an argument only if its value differs from the one asked for.
         asked = _plain(written.get(name, default))
-        # transformers makes a list of `report_to="wandb"`.
+        # transformers turns `report_to="wandb"` into a list.
         runs_as_asked = value in (asked, [asked])
         if name not in _SHOWN_ELSEWHERE and not runs_as_asked:
             who = "TRL or transformers" if is_as_in_trl else "Unsloth"
@@ -132,5 +132,5 @@ def compare_configurations(
 
 
 def _plain(value: Any) -> Any:
-    # GRPOConfig turns some texts into enums.
+    # GRPOConfig turns some strings into enums.
     return getattr(value, "value", value)

@@ -1,16 +1,16 @@
-"""Decide which dtype a run computes in, and whether vLLM can generate, on the hardware here.
+"""Choose the dtype of a run on this machine, and decide if vLLM can generate.
 
 The dtype comes from the first of these sources that gives one.
 
 - On a CPU: 1. the loaded model; 2. `Settings.dtype` (float16 becomes float32); 3. UNSLOTH_CPU_BF16;
-  4. float32, with or without bfloat16 instructions, so that a run gives the same numbers on every
-  machine.
+  4. float32, even if the CPU has bfloat16 instructions, so that a run gives the same numbers on
+  every machine.
 - On a GPU: 1. `Settings.dtype`; 2. bfloat16, or float16 where the GPU has no bfloat16, as Unsloth
   chooses.
 
-Before a model is loaded, `vllm_obstacle` decides about vLLM. A loaded model has a vLLM engine or
-has none, and `generation.choose_engine` decides. Other obstacles (the family of the model, 4 bit,
-versions, a length) only show while the model is loaded.
+Before a model is loaded, `vllm_obstacle` decides if vLLM can generate. For a loaded model,
+`generation.choose_engine` decides, because the model has a vLLM engine or has none. Other obstacles
+(the family of the model, 4 bit, versions, a length) appear only during loading.
 """
 
 import os
@@ -39,9 +39,9 @@ def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Com
     Args:
         settings: Settings of the run.
         gpu: GPU that trains, or None for a CPU.
-        model: The loaded model. On a CPU it decides, by the dtype of its frozen weights. On a GPU
-            the settings decide, because Unsloth may hold some layers in another dtype than it
-            computes in.
+        model: The loaded model. On a CPU, the dtype of its frozen weights decides. On a GPU the
+            settings decide, because Unsloth may store some layers in another dtype than the one
+            that it computes in.
     """
     if gpu is None:
         return _compute_dtype_on_cpu(settings, model)
@@ -67,7 +67,7 @@ def _compute_dtype_on_cpu(settings: Settings, model: Any) -> ComputeDtype:
 
 
 def has_vllm_engine(model: Any) -> bool:
-    """Return whether a vLLM engine shares a loaded model's weights. Unsloth puts it on the model.
+    """Return True if a loaded model has a vLLM engine, which Unsloth stores on the model.
 
     >>> has_vllm_engine(None)
     False
@@ -78,12 +78,12 @@ def has_vllm_engine(model: Any) -> bool:
 def vllm_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
     """Return why vLLM cannot generate for these settings on this GPU, and what to do about it.
 
-    Return None if vLLM is installed. Importing vLLM would take seconds, so this function does not
-    find out if vLLM loads: `load_model` does.
+    None means that vLLM is installed, not that it loads. Importing vLLM takes seconds, so only
+    `load_model` finds out if it loads.
 
     Args:
         settings: Settings of the run.
-        gpu: GPU that trains; None for a CPU, on which there is no vLLM.
+        gpu: GPU that trains, or None for a CPU.
 
     >>> vllm_obstacle(Settings(fast_inference=True), None)
     'vLLM needs a GPU (set fast_inference=False)'

@@ -18,27 +18,27 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 
-#: Python with torch, unsloth, transformers, trl, a tokenizer and a task, measured with the pins.
+#: Python, torch, unsloth, transformers, trl, a tokenizer and a task, measured in pinned versions.
 CPU_BASE_BYTES = 0.72e9
 _BYTES_IN_4_BIT = (4 + 0.127) / 8
 # CUDA context and fragmentation: a margin, not a measurement.
 _GPU_RESERVE_BYTES = 1.07e9
-# What a layer keeps of each token for the backward pass, after Korthikanti et al.
-# (arXiv:2205.05198, section 4.1) for a gated MLP and no dropout. Hidden widths: two norms, inputs
-# and outputs of attention, residuals. MLP widths: gate, its activation, up, their product.
+# Numbers that a layer keeps of each token for the backward pass, for a gated MLP without dropout
+# (arXiv:2205.05198, section 4.1). As multiples of the hidden width: two norms, inputs and outputs
+# of attention, residuals. As multiples of the MLP width: gate, its activation, up, their product.
 _HIDDEN_WIDTHS_PER_TOKEN = 12
 _MLP_WIDTHS_PER_TOKEN = 4
-# Elements of one block of logits (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
+# Logits in one chunk (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
 _LOGIT_CHUNK = 16 * 1024 * 1024
 _COPIES_OF_LOGIT_CHUNK = 4
 _BYTES_OF_FLOAT32 = 4
-# The two states of a weight in bitsandbytes' 8-bit AdamW: a byte each, and a scale in float32 for
-# every 256 (bitsandbytes/optim/optimizer.py, Optimizer2State.init_state). Matrices with fewer than
-# 4096 weights keep float32; they are too small to count.
+# Bytes per weight in bitsandbytes' 8-bit AdamW. Each of the two states takes a byte, plus a float32
+# scale for every 256 weights (bitsandbytes/optim/optimizer.py, Optimizer2State.init_state).
+# Matrices with fewer than 4096 weights keep float32, but are too small to matter.
 _BYTES_OF_8_BIT_STATES = 2 * (1 + 4 / 256)
 _OPTIMIZERS_IN_8_BIT = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
-# Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks): bytes of
-# each hidden number and each logit with its copies, and the fewest chunks that it splits logits in.
+# Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks): bytes
+# per hidden number and per logit, with copies, and the fewest chunks into which logits are split.
 _UNSLOTH_BYTES_PER_NUMBER = 16
 _UNSLOTH_LEAST_CHUNKS = 4
 
@@ -57,12 +57,12 @@ class ModelSizes:
     mlp_width: int
     layers: int
     key_value_width: int
-    """Keys of all heads together; the values take as much again."""
+    """Width of the keys of all heads together. The values have the same width."""
     query_width: int
-    """Queries of all heads together."""
+    """Width of the queries of all heads together."""
     vocabulary: int
     linear_weights: int
-    """Weights of the linear layers that 4-bit loading packs: all but the output layer."""
+    """Weights of all linear layers except the output layer. 4-bit loading packs these layers."""
     lora_weights_per_rank: int
     """Sum of in_features + out_features over these layers. A LoRA has `rank` times as many weights
     (arXiv:2106.09685)."""
@@ -77,7 +77,7 @@ class MemoryPart:
     explanation: str
     """Numbers that `bytes_needed` was computed from, or its source."""
     phase: Literal["always", "generation", "training"] = "always"
-    """Phase that needs the part: the peak is that of the larger phase."""
+    """Phase that needs the part. The peak includes only the larger of the two phases."""
 
     @property
     def gb(self) -> float:
@@ -104,7 +104,7 @@ def sizes_of(name: str) -> ModelSizes:
     try:
         return ModelSizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
-        # The message of an error can have more lines, with general advice.
+        # An error can be followed by lines of general advice, so find its first line.
         errors = [line for line in error.lines if re.match(r"[\w.]+Error: ", line)]
         reason = errors[-1] if errors else error.last(1)
         raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None
@@ -117,32 +117,34 @@ def estimate_parts(
     bytes_per_number: int,
     prompt_tokens: int,
 ) -> Iterator[MemoryPart]:
-    """Estimate each part, with every completion at its longest and a LoRA over all linear layers.
+    """Estimate each part, for completions of full length and a LoRA over all linear layers.
 
     Args:
-        settings: Settings of the run; with `fast_inference`, vLLM generates.
+        settings: Settings of the run. With `fast_inference` on a GPU, vLLM generates.
         sizes: Sizes of the model.
         gpu: GPU that trains, or None for a CPU.
-        bytes_per_number: For numbers that are not quantized: 2, or 4 for float32.
+        bytes_per_number: Bytes of a number that is not quantized: 2, or 4 in float32.
         prompt_tokens: Tokens of the longest prompt.
     """
-    weights = sizes.parameters * bytes_per_number
+    weight_bytes = sizes.parameters * bytes_per_number
     explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_per_number} bit"
     if settings.load_in_4bit:
         # 4-bit loading packs only the linear layers.
-        weights -= sizes.linear_weights * (bytes_per_number - _BYTES_IN_4_BIT)
+        weight_bytes -= sizes.linear_weights * (bytes_per_number - _BYTES_IN_4_BIT)
         explanation += f", except {sizes.linear_weights / 1e6:,.0f} million in 4 bit"
-    yield MemoryPart("weights", weights, explanation)
-    # PEFT keeps the LoRA in float32, also over weights in 16 bit.
-    lora = settings.lora_rank * sizes.lora_weights_per_rank
-    rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
-    yield MemoryPart("LoRA", lora * _BYTES_OF_FLOAT32, rank)
-    yield MemoryPart("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
-    # On a CPU Unsloth takes AdamW in float32 instead (unsloth_zoo/cpu/trainer.py).
+    yield MemoryPart("weights", weight_bytes, explanation)
+    # PEFT keeps the LoRA in float32, even over 16-bit weights.
+    lora_weights = settings.lora_rank * sizes.lora_weights_per_rank
+    explanation = f"rank {settings.lora_rank}: {lora_weights / 1e6:,.1f} million in float32"
+    yield MemoryPart("LoRA", lora_weights * _BYTES_OF_FLOAT32, explanation)
+    yield MemoryPart(
+        "gradients", lora_weights * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training"
+    )
+    # On a CPU, Unsloth replaces 8-bit optimizers by AdamW in float32 (unsloth_zoo/cpu/trainer.py).
     if gpu is not None and settings.optim in _OPTIMIZERS_IN_8_BIT:
-        yield MemoryPart("optimizer", lora * _BYTES_OF_8_BIT_STATES, "two states in 8 bit")
+        yield MemoryPart("optimizer", lora_weights * _BYTES_OF_8_BIT_STATES, "two states in 8 bit")
     else:
-        yield MemoryPart("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
+        yield MemoryPart("optimizer", lora_weights * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
         yield MemoryPart(
             "Python and libraries", CPU_BASE_BYTES, "measured with the pinned versions"
@@ -157,8 +159,8 @@ def estimate_parts(
             "its share of the GPU, minus the weights, which it shares with training; freed while "
             "gradients are computed"
         )
-        # `Plan` finds out if the share is too small for the weights.
-        yield MemoryPart("vLLM", max(share - weights, 0), explanation, "generation")
+        # `Plan.fits` checks if the share holds the weights.
+        yield MemoryPart("vLLM", max(share - weight_bytes, 0), explanation, "generation")
     else:
         # On a CPU, and on a GPU without vLLM.
         rows = settings.generation_batch_size
@@ -176,7 +178,7 @@ def estimate_parts(
         and bytes_per_number == _BYTES_OF_FLOAT32
     )
     if has_copies:
-        # grpo_nb.cpu samples with copies of the weights, and keeps them in training.
+        # grpo_nb.cpu samples with copies of the weights, and keeps the copies during training.
         folded = sizes.linear_weights * _BYTES_OF_FLOAT32
         explanation = "the adapter added to a copy of the linear layers"
         yield MemoryPart("folded weights", folded, explanation)
@@ -192,18 +194,18 @@ def _parts_of_training_pass(
     bytes_per_number: int,
     prompt_tokens: int,
 ) -> Iterator[MemoryPart]:
-    """Estimate what one forward and backward pass keeps.
+    """Estimate the memory that one forward and backward pass keeps.
 
-    A token is *computed* if it passes through the layers, and a shared prompt passes once. A token
-    is *attended* in each row. For an attended token, attention keeps 2 x (key_value_width +
-    query_width) numbers: its key and value, and their copies repeated for the query heads.
+    The layers compute a shared prompt once, but each row attends to it. The *computed* tokens
+    include it once, the *attended* tokens once per row. Attention keeps for each attended token
+    2 x (key_value_width + query_width) numbers: key and value, and copies for the query heads.
     """
     micro_batch = settings.per_device_train_batch_size
     length = settings.max_completion_length
     prompt_copies = micro_batch
     if settings.shared_prompts and gpu is None:
-        # A pass computes each of its prompts once. TRL shuffles the rows of a generation over its
-        # passes (trl 1.15, `shuffle_sequence_dict`), so each pass can hold all of its prompts.
+        # A pass computes each of its prompts once. TRL shuffles the rows of a generation (trl 1.15,
+        # `shuffle_sequence_dict`), so one pass can contain every prompt of the generation.
         prompts = settings.generation_batch_size // settings.num_generations
         prompt_copies = min(micro_batch, prompts)
     computed_tokens = micro_batch * length + prompt_copies * prompt_tokens
@@ -217,19 +219,19 @@ def _parts_of_training_pass(
         # Unsloth's checkpointing recomputes one layer at a time.
         layers = 1
         kept = "one layer at a time (checkpointing)"
-        # At least one row is computed at a time. Unsloth splits the logits of this row into
-        # 4 x micro_batch chunks and holds one of them, so a smaller micro-batch has larger chunks.
+        # Unsloth computes at least one row at a time. It splits the row's logits into
+        # 4 x micro_batch chunks and holds one chunk, so a smaller micro-batch has larger chunks.
         logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
         numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden_width)
         logits = numbers * _UNSLOTH_BYTES_PER_NUMBER
-        block = "the smallest block; Unsloth takes more where memory is free"
+        logits_explanation = "the smallest block; Unsloth takes more where memory is free"
     else:
         layers = sizes.layers
         kept = f"{layers} layers"
         chunk = min(micro_batch * length * sizes.vocabulary, _LOGIT_CHUNK)
         logits = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
-        block = f"four copies of a block of {chunk / 1e6:.0f} million"
+        logits_explanation = f"four copies of a block of {chunk / 1e6:.0f} million"
     activations = layers * numbers_per_layer * bytes_per_number
-    tokens = f"{computed_tokens:,} tokens in {kept}, micro-batch of {micro_batch}"
-    yield MemoryPart("activations", activations, tokens, "training")
-    yield MemoryPart("logits", logits, block, "training")
+    explanation = f"{computed_tokens:,} tokens in {kept}, micro-batch of {micro_batch}"
+    yield MemoryPart("activations", activations, explanation, "training")
+    yield MemoryPart("logits", logits, logits_explanation, "training")

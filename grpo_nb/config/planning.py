@@ -1,7 +1,7 @@
 """Plan the memory of a run (`gn.plan`): what it needs, if that fits, and smaller settings that fit.
 
-The memory is computed from the sizes of the model (formulas and sources are in `memory`). It is an
-estimate. The time of a step is not estimated.
+The memory is estimated from the sizes of the model; `memory` has the formulas and their sources.
+The time of a step is not estimated.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ class Plan(ReprMixin):
     """Memory that a run needs, and memory that the machine has for it."""
 
     settings: Settings
-    """Settings that will run: without vLLM where it cannot generate."""
+    """Settings that will run. `fast_inference` is off where vLLM cannot generate."""
     gpu: Gpu | None
     """GPU that trains, or None for a CPU."""
     available_gb: float
-    """Memory for the run: what is free, and what its model holds already."""
+    """Memory for the run: the free memory, and the memory that its loaded model holds already."""
     dtype: ComputeDtype
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
@@ -53,7 +53,7 @@ class Plan(ReprMixin):
 
     @property
     def peak_gb(self) -> float:
-        """Memory of the larger phase, with every completion at its longest."""
+        """Memory of the larger phase, with completions of full length."""
         sums: Counter[str] = Counter()
         for part in self.memory_parts:
             sums[part.phase] += part.gb
@@ -81,15 +81,15 @@ class Plan(ReprMixin):
         return share is None or share > self._weights_gb
 
     def require_fit(self) -> None:
-        """Raise if the run does not fit a CPU; warn if it does not fit a GPU.
+        """Raise if a run on a CPU does not fit; warn if a run on a GPU does not.
 
         Raises:
-            EnvironmentProblem: Gives the memory needed, the memory free, and settings that fit.
+            EnvironmentProblem: Shows the memory needed, the free memory, and settings that fit.
         """
         if self.fits:
             return
         message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
-        # A GPU that is full raises an error. A computer without memory kills the kernel.
+        # A full GPU raises an error. On a CPU, the system kills a kernel that needs too much.
         if self.gpu is None:
             raise EnvironmentProblem(message)
         warn_user(message)
@@ -121,8 +121,8 @@ class Plan(ReprMixin):
             for saving in savings(plan.settings, is_on_gpu=is_on_gpu, dtype=plan.dtype.name):
                 smaller_settings = plan.settings.replace(**saving.change)
                 smaller = dataclasses.replace(plan, settings=smaller_settings)
-                # If vLLM's share is too small for the weights, the plan can fit without vLLM and
-                # have the same peak.
+                # Accept a plan that fits even at an equal peak: where vLLM's share is too small for
+                # the weights, turning vLLM off can help without a lower peak.
                 if smaller.fits or smaller.peak_gb < plan.peak_gb:
                     break
             else:
@@ -132,13 +132,13 @@ class Plan(ReprMixin):
         return changes
 
     def _parts(self) -> Iterable[str | Table]:
-        """Yield the parts of the shown plan: the verdict and the table."""
+        """Yield the verdict and the table."""
         yield f"Plan for {self.settings.model}. {self._verdict()}"
         rows = [*self._rows_of_run(), *self._rows_of_memory()]
         yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
 
     def _rows_of_run(self) -> list[tuple[Any, ...]]:
-        """Return what was asked for and what will run."""
+        """Return the rows of what was asked for and what will run."""
         settings = self.settings
         passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
@@ -156,7 +156,7 @@ class Plan(ReprMixin):
         ]
 
     def _rows_of_memory(self) -> list[tuple[Any, ...]]:
-        """Return what the run needs, as estimates, and what is there."""
+        """Return the rows of the estimated memory and of the available memory."""
         rows = []
         for part in self.memory_parts:
             phase = "" if part.phase == "always" else f"; in {part.phase}"
@@ -179,11 +179,11 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
 
     Args:
         settings: Settings of the run.
-        task: A `Task`, for the length of its longest prompt. Needs `tokenizer`, which measures it.
-        model: The loaded model, whose sizes are counted. Without it, a model without weights is
-            built from the configuration, which takes some seconds the first time.
-        tokenizer: Measures the prompts of `task`. If one of the two is missing, the longest prompt
-            is assumed to have `max_prompt_length` tokens.
+        task: A `Task`, whose longest prompt is measured.
+        model: The loaded model. If it is missing, its sizes are counted on a model without weights,
+            built from the configuration. This takes some seconds the first time.
+        tokenizer: Tokenizer that measures the prompts. Without a task or without a tokenizer, the
+            longest prompt is assumed to have `max_prompt_length` tokens.
 
     Raises:
         ValueError: The model has no configuration that can be read.
@@ -199,7 +199,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     gpu = find_gpu()
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
-        # Training drops longer prompts.
+        # The training leaves out prompts of more than `max_prompt_length` tokens.
         longest = max(task.prompt_lengths(task.train, tokenizer))
         prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else ModelSizes(**count_sizes(model))
@@ -223,21 +223,21 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
 
 
 def _available_bytes(gpu: Gpu | None, model: Any) -> float:
-    """Return the bytes that a run can have: free memory, and what its model holds already."""
+    """Return the bytes for a run: the free ones, and those that its loaded model holds already."""
     held_by_model = 0 if model is None else model.get_memory_footprint()
     if gpu is None:
         import psutil
 
-        # The plan counts Python and its libraries, and those that are loaded already are not free.
+        # The plan counts Python and its libraries, so add the memory that they hold already.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE_BYTES)
         return free_memory_bytes() + held_by_python + held_by_model
     whole = gpu.memory_gib * 2**30
-    # An engine does not report how much of its memory it could give back.
+    # A vLLM engine does not report how much memory it could give back, so assume the whole GPU.
     if has_vllm_engine(model):
         return whole
     free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        # Memory that torch keeps for its next tensors.
+        # Torch keeps this memory for its next tensors, so the run can use it.
         free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return min(whole, free + held_by_model)

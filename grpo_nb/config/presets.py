@@ -8,9 +8,9 @@ from grpo_nb.core.words import require_choice
 from grpo_nb.machine.gpu import find_gpu
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
-# learning rates are from published guides, lengths and batches fit by `gn.plan`, and
-# gpu_memory_utilization is Unsloth's own for standby (unsloth_zoo/vllm_utils.py, load_vllm).
-# docs/reference/settings.md shows them side by side.
+# learning rates come from published guides, lengths and batches fit according to `gn.plan`, and
+# gpu_memory_utilization is Unsloth's value for standby (unsloth_zoo/vllm_utils.py, load_vllm).
+# docs/reference/settings.md shows the presets side by side.
 _GPU = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,
@@ -42,8 +42,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "t4": {
         **_GPU,
         "gpu_memory_utilization": 0.76,
-        # Without vLLM, if the driver is too old for it, these tokens and steps take up to 53
-        # minutes (computed, not measured: docs/reference/settings.md).
+        # If the driver is too old for vLLM, a run of this length takes up to 53 minutes (computed,
+        # not measured: docs/reference/settings.md).
         "max_completion_length": 256,
         "max_steps": 100,
         "lora_rank": 16,
@@ -74,13 +74,12 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     """Return the settings for a kind of machine, with changes.
 
     Args:
-        name: `cpu`, `t4`, `l4`, `a100`, `h100`, or `auto`, which chooses by the memory of the GPU
-            here, and takes `cpu` without one.
+        name: `cpu`, `t4`, `l4`, `a100`, `h100` or `auto`. `auto` chooses by the memory of the GPU,
+            and chooses `cpu` if there is no GPU.
         **changes: Any field of `Settings`.
 
     Raises:
-        ValueError: A preset or setting is unknown (with the nearest right name), or a value cannot
-            work.
+        ValueError: A preset or setting is unknown, or a value cannot work.
 
     >>> preset("cpu", max_steps=5).max_steps
     5

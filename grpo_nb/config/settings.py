@@ -33,8 +33,8 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", 
 
 _AtMostOne = Annotated[float, Field(gt=0, le=1)]
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
-# Not strict, because JSON has lists and no tuples. A single text is refused: PEFT would read it
-# as a pattern.
+# Not strict, so that a list from JSON is accepted. A single string is refused, because PEFT would
+# read it as a pattern.
 _Modules = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 
 
@@ -44,11 +44,12 @@ _Modules = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 class Settings:
     """Settings of a run, with the reason for each default.
 
-    Make them with `preset`, change them with `replace`. `repr(settings)` is the call that makes
-    equal settings.
+    Make settings with `preset`, and change them with `replace`. `repr(settings)` is a call that
+    makes equal settings.
 
     Raises:
-        ValueError: A value cannot work; gives the value, the reason, and what to write instead.
+        ValueError: A name is unknown, or a value cannot work. `preset` and `replace` explain each
+            problem in a sentence. The class itself raises pydantic's report.
 
     >>> Settings(per_device_train_batch_size=8, gradient_accumulation_steps=2).batch_size
     16
@@ -57,7 +58,7 @@ class Settings:
     model: str = EMBEDDED_MODEL
     """A Hub id, a local folder, or the embedded model, which needs no network."""
     load_in_4bit: bool = False
-    """4 bit saves memory, which a GPU is short of. On a CPU it only costs time."""
+    """Weights in 4 bit save memory, which is short on a GPU. On a CPU they only cost time."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Compute dtype of the weights that are not quantized. `auto` is float32 on a CPU, and on a GPU
     bfloat16, or float16 where the GPU has no bfloat16."""
@@ -66,10 +67,10 @@ class Settings:
     gpu_memory_utilization: _AtMostOne = 0.6
     """Share of GPU memory that vLLM takes. The share holds the weights, which training also uses,
     and vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
-    switches on), so the presets of GPUs take more. Unused on a CPU."""
+    switches on), so the presets of GPUs have larger shares. Unused on a CPU."""
     max_prompt_length: PositiveInt = 256
-    """Tokens. The kit leaves longer prompts out of the training and reports how many there are,
-    because TRL no longer limits them."""
+    """Tokens. TRL no longer limits prompts, so the kit leaves longer ones out of the training and
+    reports how many there are."""
     max_completion_length: PositiveInt = 48
     """Tokens. The short answers of the arithmetic task need about 32."""
 
@@ -100,8 +101,8 @@ class Settings:
     """A run this short has no time to decay."""
     warmup_steps: NonNegativeInt | _BelowOne = 4
     """Adam's first steps have the full size of the learning rate, however small the gradient. The
-    warm-up keeps them small. Four for any `max_steps`, so that a trial of two steps equals the
-    start of the real run. A number below 1, as in the presets of GPUs, is a share of
+    warm-up keeps them small. The default does not depend on `max_steps`, so a trial of two steps
+    equals the start of the real run. A number below 1, as in the presets of GPUs, is a share of
     `max_steps`."""
     max_grad_norm: PositiveFloat = 0.2
     """RL gradients are noisy, and small groups make them noisier."""
@@ -110,12 +111,12 @@ class Settings:
     beta: NonNegativeFloat = 0.04
     """Weight of the KL to the starting model. At 0 there is no KL curve."""
     temperature: Annotated[float, Field(ge=0.01)] = 1.0
-    """Sample from the policy itself. Lower values make completions alike, and GRPO learns from
+    """1 samples from the policy itself. Lower values make completions alike, but GRPO learns from
     their differences."""
     top_p: _AtMostOne = 1.0
-    """1 is off, because the policy gradient assumes that no token is left out."""
+    """1 keeps all tokens, as the policy gradient assumes."""
     top_k: NonNegativeInt = 0
-    """0 is off. The default of transformers keeps only the 50 likeliest tokens."""
+    """0 keeps all tokens. The default of transformers keeps only the 50 likeliest."""
     loss_type: arguments.LossType = "bnpo"
     """Mean over the tokens of a micro-batch. Equals TRL's default `dapo` for one process and
     `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other
@@ -126,10 +127,10 @@ class Settings:
     save_steps: NonNegativeInt = 0
     """Steps between two checkpoints. With 0 the kit saves by time: every three minutes."""
     holdout_every: NonNegativeInt = 0
-    """Steps between two scores on held-out questions. 0 is off, because answering takes time."""
+    """Steps between two scores on held-out questions. Off (0), because answering takes time."""
     holdout_questions: PositiveInt = 32
-    """Held-out questions per score. The curve is rough at 32; the comparison afterwards uses
-    all."""
+    """Held-out questions per score. With 32 the curve is rough; the comparison after the run uses
+    all questions."""
     stop_on_alert: Literal["critical"] | None = None
     """`"critical"` ends the training after a critical health alert: the model learns nothing or
     gets worse. The run is saved and can be resumed."""
@@ -140,7 +141,7 @@ class Settings:
     run_root: str = "runs"
     """Folder in which each run gets a folder."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further arguments of TRL's `GRPOConfig`, with values that JSON has."""
+    """Further arguments of TRL's `GRPOConfig`, with JSON values."""
 
     def __post_init__(self) -> None:
         arguments.check_names({"extra": self.extra}, _setting_names())
@@ -148,7 +149,7 @@ class Settings:
         steps = self.extra.get("steps_per_generation")
         if steps is not None:
             require_number("steps_per_generation", steps, 1)
-        # TRL refuses split groups too, but Unsloth on a GPU changes the batch size by itself.
+        # TRL refuses split groups too, but on a GPU Unsloth would change the batch size instead.
         group = self.num_generations
         if self.generation_batch_size % group:
             size = math.ceil(self.per_device_train_batch_size / group) * group
@@ -160,7 +161,7 @@ class Settings:
 
     @property
     def longest_sequence(self) -> int:
-        """Most tokens of a prompt and its completion together."""
+        """Largest number of tokens in a prompt and its completion together."""
         return self.max_prompt_length + self.max_completion_length
 
     @property
@@ -170,7 +171,7 @@ class Settings:
 
     @property
     def generation_batch_size(self) -> int:
-        """Completions generated at a time: one optimizer step's, unless `extra` changes it."""
+        """Completions generated at a time: those of one optimizer step, unless `extra` differs."""
         steps = self.extra.get("steps_per_generation") or self.gradient_accumulation_steps
         return self.per_device_train_batch_size * steps
 
@@ -185,7 +186,7 @@ class Settings:
         """Return a copy with some settings changed.
 
         Raises:
-            ValueError: A name is unknown, with the nearest right one, or a value cannot work.
+            ValueError: A name is unknown, or a value cannot work.
         """
         return self.from_dict({**vars(self), **changes})
 
@@ -200,7 +201,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return settings from the values of `to_dict`, which are checked."""
+        """Return settings with the values of `to_dict`, after checking names and values."""
         arguments.check_names(values, _setting_names())
         try:
             return cls(**values)

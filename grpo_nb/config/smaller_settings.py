@@ -16,8 +16,8 @@ from grpo_nb.machine.gpu import find_gpu
 # Below this share the weights of a model hardly fit into vLLM's memory.
 _LEAST_SHARE_OF_VLLM = 0.3
 _LEAST_COMPLETION_LENGTH = 64
-# Line of a traceback in `generate` or `_generate`, which every sampling of a training calls (trl
-# 1.15, transformers 5.17).
+# Pattern of a traceback line in `generate` or `_generate`. Training samples only through these
+# functions (trl 1.15, transformers 5.17).
 _SAMPLING_LINE = ", in _?generate\n"
 
 
@@ -37,11 +37,11 @@ def savings(
         settings: Settings of the run.
         is_on_gpu: True if the run is on a GPU.
         dtype: Dtype of the run, from `compute_dtype`.
-        phase: `loading`, `generation` or `training`: leave out changes that do not help there.
+        phase: `loading`, `generation` or `training`. Changes that do not help there are left out.
     """
     micro_batch = settings.per_device_train_batch_size
-    # With steps_per_generation, halving the pass also halves what is generated at a time, and might
-    # split a group.
+    # With steps_per_generation set, half the micro-batch also means half the generation batch. That
+    # might split a group.
     can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         # The loss bnpo divides by the tokens of each pass.
@@ -101,17 +101,17 @@ def line_to_write(change: Mapping[str, Any]) -> str:
 def memory_advice(
     error: BaseException, settings: Settings, *, model: Any = None, is_loading: bool = False
 ) -> str | None:
-    """Return which setting to lower after an out-of-memory error, with the line to write.
+    """Return advice after an out-of-memory error: the setting to lower, and the line to write.
 
     Args:
-        error: The error. Its causes are looked at too.
-        settings: Settings of the run that failed; with `fast_inference`, vLLM was running.
+        error: The error. Its causes are checked too.
+        settings: Settings of the failed run. With `fast_inference`, vLLM was running.
         model: The loaded model. On a CPU, its dtype takes precedence over the settings.
         is_loading: True if the model was being loaded.
 
     Returns:
-        None for any other error, and for vLLM's own "too few cache blocks", whose message already
-        gives the fix.
+        The advice, or None for any other error and for vLLM's own "too few cache blocks", whose
+        message already gives the fix.
 
     >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
     True

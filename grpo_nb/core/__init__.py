@@ -1,4 +1,4 @@
-"""Helpers below all other parts: files, processes, statistics, and how objects look.
+"""Helpers for all other parts: files, processes, statistics and the look of reports.
 
-Users import nothing from here. The helpers import no other part of the kit.
+Users import nothing from here, and the helpers import no other part of the kit.
 """

@@ -1,9 +1,9 @@
 """Refuse arguments of a wrong type at public functions, with the line to write instead.
 
-A public function calls `require_types` first for arguments whose own errors would come late, or
-would not name the argument. No class of the kit is imported: classes are recognised by name,
-because a notebook may have reloaded the module of a class, and models and tokenizers by a method,
-so that a stand-in will do.
+A public function first calls `require_types` for arguments whose wrong type would otherwise raise
+late, or without naming the argument. Classes are recognised by name, because a notebook may have
+reloaded the module of a class. Models and tokenizers are recognised by a method, so that a stand-in
+is accepted too. No class of the kit is imported.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ArgumentRule:
-    """Rule for an argument: what it can be."""
+    """Values that an argument accepts."""
 
     takes: str
-    """The values that are accepted, in words."""
+    """Description of the accepted values."""
     example: str
-    """A line that makes such a value."""
+    """Line of code that makes such a value, or the value itself."""
     classes: Iterable[str] = ()
-    """Names of the classes that are accepted, with their subclasses."""
+    """Names of the accepted classes. Their subclasses are accepted too."""
     method: str = ""
-    """Method that an accepted object has; empty if a class is asked for."""
+    """Method that an accepted object has; empty if `classes` decides."""
 
 
 _PATH = ("str", "PurePath")
@@ -51,7 +51,7 @@ _RULES = {
 
 
 def require_types(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> None:
-    """Raise if an argument has a type that a public function does not take.
+    """Raise if an argument of a public function has a wrong type.
 
     Args:
         call: The call as it should be written, such as `gn.score(rewards, completions, rows)`.

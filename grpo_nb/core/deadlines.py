@@ -1,8 +1,8 @@
 """Stop a user's function that runs too long.
 
 On the main thread an alarm interrupts the call. The alarm also stops a slow regular expression or
-`10 ** 10**8`: both hold Python's global lock, but check for signals. There is no limit on other
-threads, and none once the called function sets an alarm of its own, as math-verify does.
+`10 ** 10**8`: both hold Python's global lock, but check for signals. On other threads there is no
+limit. The limit also ends if the called function sets an alarm of its own, as math-verify does.
 """
 
 import signal
@@ -15,13 +15,13 @@ _REPEAT_SECONDS = 0.1
 
 
 class _Interrupted(BaseException):
-    """Interruption of the call. It is not an Exception, so that a reward cannot catch it as one."""
+    """Interruption of the call. Not an Exception, so `except Exception` does not catch it."""
 
 
 def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
-    """Return `call()`, or raise if it takes longer than a number of seconds.
+    """Return `call()`, or raise if the call takes more than `seconds`.
 
-    An alarm that was set before is paused meanwhile.
+    An alarm that was set before is paused during the call.
 
     Raises:
         TimeoutError: The call was stopped.

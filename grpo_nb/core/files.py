@@ -2,8 +2,8 @@
 
 A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the
 end. Replacing a folder takes two renames; between them, the old folder is `.NAME.replaced-...`.
-NAME is cut after 50 characters. If the process is killed, these hidden files stay. No later write
-uses them, and they can be deleted.
+NAME is cut after 50 characters. If the process is killed, these hidden files and folders stay. No
+later write uses them, and they can be deleted.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 
 from grpo_nb.core.words import in_line
 
-# Bytes of the longest file name that the usual file systems hold.
+# Bytes in the longest file name of common file systems.
 _LONGEST_NAME = 255
 
 
@@ -34,9 +34,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def staged_file(target: Path) -> Iterator[Path]:
-    """Yield a path next to `target`; what the block writes there replaces `target` at its end.
+    """Yield a path next to `target`; at the end, the file written there replaces `target`.
 
-    After an error the new file is removed and `target` is as before. At every moment, a reader sees
+    After an error the new file is removed, and `target` is unchanged. At any time, a reader sees
     either the complete old file or the complete new one.
     """
     staged = _hidden_sibling(target, "partial")
@@ -94,9 +94,9 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
 
 
 def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Path:
-    """Return a cache folder; call `fill` first unless it has the file named `marker`.
+    """Return a cache folder; call `fill` first if the folder has no file named `marker`.
 
-    If another process has filled the folder meanwhile, its result is kept: all are the same.
+    If another process fills the folder meanwhile, that result is kept, because all are the same.
     """
     if (folder / marker).is_file():
         return folder
@@ -110,8 +110,8 @@ def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Pa
 def target_of(path: str | Path) -> Path:
     """Return a user's path as a folder to write, with `~` and a link at the end resolved.
 
-    Renaming a folder onto a link would replace the link. People link such a folder to a larger
-    disk, and the export would then be on the wrong disk.
+    The link may lead to a larger disk. Renaming the finished folder onto the link would replace the
+    link, and the export would be on the wrong disk.
     """
     target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
@@ -152,8 +152,8 @@ def safe_path(folder: Path, name: Any) -> Path:
     file, and for each name that is read from a file.
 
     Raises:
-        ValueError: `name` is not a path, leads out of the folder (as `/etc` or `..`), or a part of
-            it is a symbolic link or longer than a file system allows.
+        ValueError: `name` is not a path, or leads out of the folder (such as `/etc` or `..`), or a
+            part of it is a symbolic link or longer than a file system allows.
 
     >>> safe_path(Path("theirs"), "adapter")
     PosixPath('theirs/adapter')
@@ -203,10 +203,10 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
 
     Args:
         folder: A run, an export, or a part of one.
-        within: Folder from which the message gives the path of the link; by default `folder`.
+        within: Folder to which the link's path in the message is relative; by default `folder`.
     """
     whole = within or folder
-    # `os.walk` passes over what a training in progress removes meanwhile.
+    # `os.walk` skips folders that a running training removes meanwhile.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
@@ -221,5 +221,5 @@ def sha256_of(file: Path) -> str:
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:
-    # A character has at most 4 bytes, so the longer name stays below `_LONGEST_NAME`.
+    # A character has at most 4 bytes, so the hidden name stays below `_LONGEST_NAME`.
     return target.with_name(f".{target.name[:50]}.{kind}-{os.urandom(6).hex()}")

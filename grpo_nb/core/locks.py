@@ -1,8 +1,8 @@
 """Lock a folder for the process that writes it, and find out later if it is still being written.
 
 The lock is `flock` on a hidden file, which stays in the folder. The operating system releases the
-lock when the process ends, also after a crash; only a child that the process forked keeps it. Some
-network drives have no `flock`; there, the kit works without a lock.
+lock when the process ends, even after a crash; only a forked child that still runs keeps the lock.
+Some network drives have no `flock`; there, the kit works without a lock.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_TRIES = 0.05
 
 
 class FolderLockedError(ValueError):
-    """Another process, or another thread of this one, is writing to the folder."""
+    """Refusal of a lock: another process, or another thread of this one, holds it."""
 
 
 @contextlib.contextmanager
@@ -34,10 +34,10 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
-        OSError: The lock file belongs to another user, or the folder is read-only.
+        OSError: The lock file belongs to another user or is a link, or the folder is read-only.
     """
-    # A link is refused: somebody who sends a folder could overwrite other files with it. The umask
-    # decides who may use the lock, as for the other files of the folder.
+    # O_NOFOLLOW: in a folder that somebody sends, the lock file could be a link to one of the
+    # user's files. The umask decides who may use the lock, as for the other files of the folder.
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     holder = os.getpid()
     try:
@@ -70,20 +70,21 @@ def _lock(descriptor: int) -> None:
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:
-    """Return whether the process that locked a folder is still running or has crashed.
+    """Return whether the process that was writing an unfinished folder still runs.
 
     Args:
-        folder: The folder.
+        folder: Folder without a recorded end of the writing.
         host: Name of the machine of that process, or None if it is unknown.
 
     Returns:
-        `running` if the folder is locked, else `crashed`; `unknown` for a process on another
-        machine, or on a drive without locks.
+        `running` if a process holds the lock, `crashed` if none does, `unknown` if the process was
+        on another machine or the drive has no locks.
     """
     if host != platform.node():
         return "unknown"
     try:
-        # In a folder from elsewhere this may be a link, which is refused, or a pipe without end.
+        # In a folder that somebody sends, the file may be a link, which is refused, or a pipe, on
+        # which opening would wait.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(folder / LOCK_FILE, flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -22,14 +22,14 @@ _MESSAGE_CHARACTERS = 600
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# Characters that start a list, a rule or a table. A `>` starts no quotation, because it becomes
-# `&gt;`.
+# Characters that make a line a list, a rule or a table. A `>` starts no quotation, because it
+# becomes `&gt;`.
 _LINE_START = re.compile(r"^(\d*)([-+=.):])")
 _FENCE_TICKS = 3
 
 
 def plain(text: object) -> str:
-    r"""Return a text on one line of Markdown, in which no character has a meaning.
+    r"""Return a text as one line of Markdown in which every character stands for itself.
 
     >>> plain("a|b *c* <script>"), plain("> 5")
     ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
@@ -41,7 +41,7 @@ def plain(text: object) -> str:
 
 
 def span(text: object) -> Markup:
-    """Return a text as a code span of Markdown; `cell` is for tables.
+    """Return a text as a code span of Markdown; in a table, use `cell`.
 
     >>> print(span("x | y"), span("a `b` c"))
     `x | y` `` a `b` c ``
@@ -74,14 +74,14 @@ def fence(text: str, language: str = "") -> Markup:
 
 
 def _longest_ticks(text: str) -> int:
-    """Return the length of the longest run of backticks, which must not close a span or a fence."""
+    """Return the length of the longest run of backticks. A longer run encloses the text."""
     lengths = [len(run) for run in re.findall("`+", text)]
     return max(lengths, default=0)
 
 
-# Functions that make a value safe, by the language of a template. Jinja's autoescape covers HTML.
-# It leaves lone surrogates and NUL, which a model can write and no notebook can hold, so
-# `displayable` runs first. Programs get their values unescaped.
+# Functions that make a value safe, by the language of a template. For HTML, Jinja's autoescape
+# follows. It keeps lone surrogates and NUL, which a model can write and no notebook can hold, so
+# `displayable` escapes them first. Programs get their values unescaped.
 _MAKE_SAFE = {"html": displayable, "md": plain, "py": str, "yaml": str}
 
 
@@ -104,7 +104,7 @@ def _environment(language: str) -> Any:
         undefined=jinja2.StrictUndefined,
         finalize=finalize,
     )
-    # They return Markup, so `finalize` does not escape their results again.
+    # These filters return Markup, so `finalize` does not escape their results again.
     environment.filters.update(span=span, cell=cell, fence=fence)
     return environment
 
@@ -117,13 +117,12 @@ def render(template: str, **values: Any) -> str:
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings come
       from the macros in `core/templates/parts.jinja`.
     - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span`, `cell`
-      (in a table) and `fence`.
-      Do not use macros there: what they return would be escaped again.
+      (in a table) and `fence`. Do not use macros there: their output would be escaped again.
     - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
     Args:
         template: Path below the package's folder, such as `lab/templates/scores.jinja`.
-        values: Every name that the template uses; a missing one raises.
+        values: A value for every name that the template uses; a missing name raises.
     """
     # The part after the first dot: `md`, `py`, `yaml`, or `jinja` for HTML.
     language = template.split(".")[1].replace("jinja", "html")
@@ -131,24 +130,24 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_macro(name: str, *values: Any) -> str:
-    """Return what a macro of `core/templates/parts.jinja` makes of some values."""
+    """Return the HTML of a macro of `core/templates/parts.jinja`, called with the values."""
     macros = _environment("html").get_template(_PARTS_TEMPLATE).module
     return str(getattr(macros, name)(*values))
 
 
 def style_tag(*sheets: str) -> str:
-    """Return the panels' style sheet, followed by others, such as `runs/viewer.css`."""
+    """Return a style tag with the panels' sheet and then others, such as `runs/viewer.css`."""
     package = resources.files("grpo_nb")
     texts = [(package / sheet).read_text("utf-8") for sheet in ("core/panels.css", *sheets)]
     return f"<style>\n{''.join(texts)}</style>"
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
-    """Return each error with its traceback; empty without errors."""
+    """Return the HTML of each error with its traceback; an empty string without errors."""
     views = []
     for error in errors:
         message = shorten(str(error), _MESSAGE_CHARACTERS)
-        # The cause has the line of the user's own code, such as that of a reward.
+        # The traceback of the cause shows the line of the user's own code, such as a reward.
         trace = "".join(traceback.format_exception(error.__cause__ or error))
         views.append(render_macro("error", type(error).__name__, message, trace))
     return "".join(views)

@@ -1,6 +1,6 @@
 """Base class and controls of the kit's widgets.
 
-They use only core ipywidgets that versions 7.7 and 8 share.
+They use only the core ipywidgets that versions 7.7 and 8 share.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from grpo_nb.core.words import displayable
 
 
 class Panel(widgets.VBox):
-    """Base class of widgets, which shows the errors of their callbacks.
+    """Base class of widgets that show the errors of their own callbacks.
 
     A panel can also be read without a kernel. For that, a subclass sets `_static_views` to pairs of
-    a heading and a view, and a page without widgets shows those views that are not empty.
+    a heading and a view. A page without widgets shows the views that are not empty.
     """
 
     panel_title: str = ""
     """Title above the panel."""
     panel_sheets: ClassVar[tuple[str, ...]] = ()
-    """Style sheets that the panel needs as well, such as `runs/viewer.css`."""
+    """Further style sheets that the panel needs, such as `runs/viewer.css`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Panel(widgets.VBox):
     _ipython_display_ = None
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return the widget and, for pages that cannot show it, its present views as HTML."""
+        """Return the widget and, for pages that cannot show it, its current views as HTML."""
         shown = [(heading, html.value) for heading, html in self._static_views if html.value]
         style = pages.style_tag(*self.panel_sheets)
         return {
@@ -78,7 +78,7 @@ class Panel(widgets.VBox):
 
 
 def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a panel's method as a callback: events are ignored, errors shown in the panel."""
+    """Make a panel's method a callback that ignores the event and shows errors in the panel."""
 
     @functools.wraps(callback)
     def run(self: Any, *_: Any) -> None:
@@ -90,7 +90,7 @@ def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
 
 def control_text(text: str) -> str:
     """Return a user's text in the form that a control's description needs."""
-    # ipywidgets 7 inserts descriptions as HTML, 8 as text, where `&lt;` would be visible.
+    # ipywidgets 7 inserts descriptions as HTML, and 8 as text, in which `&lt;` would be visible.
     is_html = widgets.__version__.startswith("7.")
     return escaped(text) if is_html else displayable(text)
 

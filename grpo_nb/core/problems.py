@@ -15,14 +15,14 @@ _SUMMARY_CHARACTERS = 300
 
 
 class EnvironmentProblem(RuntimeError):
-    """This machine or its installation has a problem; the message says what to type next."""
+    """Problem of this machine or its installation. The message shows what to type next."""
 
 
 def warn_user(message: str) -> None:
-    """Warn of something that the user should change; information goes to the log instead.
+    """Warn of something that the user should change. Callers log mere information instead.
 
-    The warning points to the line that called the kit. A stack level written by hand would be wrong
-    after the next change of the code, and Python's own `skip_file_prefixes` needs Python 3.12.
+    The warning points to the line that called the kit. Its stack level is computed: a fixed number
+    would be wrong after the next change of the code, and `skip_file_prefixes` needs Python 3.12.
     """
     warnings.warn(message, stacklevel=_level_of_caller())
 
@@ -30,8 +30,8 @@ def warn_user(message: str) -> None:
 def _level_of_caller() -> int:
     """Return the stack level, seen from `warn_user`, of the code that called the kit.
 
-    That code is just outside the outermost frame of the kit. The first frame outside the kit would
-    be wrong: it can be TRL, which calls the kit's callbacks, or a user's reward.
+    That code is just outside the outermost frame of the kit. The nearest frame outside the kit
+    would be wrong: it can be in TRL, which calls the kit's callbacks, or in a user's reward.
     """
     frames = traceback.walk_stack(sys._getframe(1))
     for level, (frame, _) in enumerate(frames, start=1):
@@ -48,12 +48,12 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
     while cause is not None and cause not in seen:
         yield cause
         seen.append(cause)
-        # The context is the error that was handled at the time. `raise ... from` replaces it, and
-        # `from None` hides it.
+        # The context is the error that was being handled when this one was raised. `raise ... from`
+        # replaces the context, and `from None` hides it.
         cause = cause.__cause__ if cause.__suppress_context__ else cause.__context__
 
 
 def error_summary(error: BaseException) -> str:
-    """Return type and first line of an error, to show within another message."""
+    """Return the type and the first line of an error, to show within another message."""
     first_line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"

@@ -1,8 +1,8 @@
 """Run programs and scripts as child processes. If one fails, the error shows its last lines.
 
 A child that still runs when the call ends is killed. It survives only if this process is killed.
-The child of `run_script` runs this file, so the file imports only the standard library. The
-sandbox's workers, which run untrusted code, are started in `grpo_nb.sandbox` with more protection.
+The child of `run_script` runs this file, so the file imports only the standard library.
+`grpo_nb.sandbox` starts its workers, which run untrusted code, with more protection.
 """
 
 import contextlib
@@ -21,20 +21,20 @@ from typing import Any
 
 # torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
 # for the slowest one. GNU's OpenMP (libgomp) lets them spin meanwhile, 300,000 times by default. If
-# another program needs a core, they take time from the thread that they wait for. A smaller count
-# changes no result, because the number of threads stays the same (docs/evidence/cpu_step.md).
+# another program needs a core, the spinning threads slow down the one that they wait for. A smaller
+# count changes no result, as the number of threads stays the same (docs/evidence/cpu_step.md).
 SPIN_VARIABLES = {"GOMP_SPINCOUNT": "20000"}
 
 _LINES_IN_ERROR = 12
 
 
 class ChildError(RuntimeError):
-    """A child process failed or took too long; the message ends with its last lines.
+    """Failure or timeout of a child process. The message ends with its last lines of output.
 
     The message starts with a verb, as in "ended with 1". Callers put the program's name before it.
 
     Attributes:
-        lines: Non-empty lines of its output, stderr included.
+        lines: Non-empty lines of the child's output, stderr included.
     """
 
     def __init__(self, reason: str, lines: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ def run_command(
             added as well, unless it is set already.
 
     Raises:
-        ChildError: The program failed, or took too long and was ended.
+        ChildError: The program failed, or took too long and was killed.
         OSError: There is no such program.
     """
     lines: list[str] = []
@@ -91,7 +91,7 @@ def run_command(
                     on_line(line)
         status = child.wait()
     finally:
-        # Also after an interrupt of this process, or an error in `on_line`.
+        # Kill the group also after an interrupt of this process, or after an error in `on_line`.
         _kill_group(child)
     if status == 0:
         return lines
@@ -102,14 +102,14 @@ def run_command(
 
 def _kill_group_after(child: subprocess.Popen[bytes], seconds: float) -> None:
     """Kill a child's process group once the child has ended, or after the time limit."""
-    # A process that the child left behind could hold stdout open, and `run_command` would read on.
+    # A process that the child left behind could keep stdout open, and `run_command` would wait.
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(seconds)
     _kill_group(child)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a child's process group: the child and the processes that it started."""
+    """Kill a child's process group: the child and the processes that it started, if any run."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         # On macOS, a group without living processes gives PermissionError.
         os.killpg(child.pid, signal.SIGKILL)
@@ -127,7 +127,7 @@ def run_script(
 
     Args:
         script: Path of a Python file that defines `answer`.
-        request: Any value that JSON can hold; the same is true of the answer.
+        request: Any value that JSON can hold. The answer must be such a value too.
         on_line: Function called with each line that the script prints.
 
     Raises:

@@ -35,16 +35,16 @@ def progress_bar(total: int | None = None, **options: Any) -> Any:
 
 
 class CellOutput(io.TextIOBase):
-    """An output of the running notebook cell that is updated in place.
+    """Output of the running notebook cell that is updated in place.
 
-    As the file of a bar, it shows the last line written. When tqdm clears the bar, the output is an
-    empty line.
+    As the `file` of a tqdm bar, it shows the last state of the bar. When tqdm clears the bar, the
+    output is an empty line.
     """
 
     _handle: Any = None
 
     def show(self, data: dict[str, Any], **options: Any) -> None:
-        """Show a bundle of MIME types in place of the one shown before."""
+        """Show a MIME bundle in place of the previous one."""
         if self._handle is None:
             from IPython.display import display
 
@@ -54,6 +54,6 @@ class CellOutput(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if text.strip("\n"):
-            # tqdm starts each state with a carriage return. An output in place does not need it.
+            # tqdm starts each state with a carriage return, which is not needed here.
             self.show({"text/plain": text.replace("\r", "").rstrip()})
         return len(text)

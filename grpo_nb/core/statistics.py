@@ -22,7 +22,7 @@ FEWEST_QUESTIONS = 10
 Z_95 = 1.959964
 #: Quantile of the standard normal distribution for a power of 80 %.
 Z_POWER_80 = 0.841621
-#: Numbers held at once while random sign flips are tried.
+#: Numbers held in memory at once while random sign flips are tried.
 _FLIPS_AT_ONCE = 4_000_000
 
 
@@ -33,10 +33,10 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     """Return the 95 % Wilson interval of a mean of shares, one share for each question.
 
     The question is the unit: several samples of one question are not several questions
-    (arXiv:2411.00640). With several samples, n is the effective sample size: the variance of
-    one answer divided by the variance of the mean, between the number of questions and the number
-    of answers (Franco et al., Journal of Survey Statistics and Methodology 7, 2019). If all
-    questions have the same share, n is the number of questions.
+    (arXiv:2411.00640). With several samples, n is the effective sample size: the variance of one
+    answer divided by the variance of the mean, limited to at least the number of questions and at
+    most the number of answers (Franco et al., Journal of Survey Statistics and Methodology 7,
+    2019). If all questions have the same share, n is the number of questions.
 
     Args:
         values: The share of right answers of each question, from 0 to 1.
@@ -57,7 +57,7 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     middle = (n * share + added) / (n + 2 * added)
     variance_of_count = n * share * (1 - share) + added / 2
     half_width = Z_95 * math.sqrt(variance_of_count) / (n + 2 * added)
-    # If all or no answers are right, one end is the share itself, apart from rounding.
+    # If all or no answers are right, one end equals the share. Rounding must not exclude it.
     return max(0.0, min(middle - half_width, share)), min(1.0, max(middle + half_width, share))
 
 
@@ -78,7 +78,7 @@ class PairedResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict about the second model: a difference needs p below 0.05 and ten questions."""
+        """Verdict about the second model. Better or worse needs p < 0.05 and ten questions."""
         if self.questions < FEWEST_QUESTIONS or self.p_value >= 0.05:
             return NO_DIFFERENCE
         return "better" if self.difference > 0 else "worse"
@@ -112,15 +112,14 @@ def paired_result(
 
 
 def paired_p_value(changes: Sequence[float], samples: int = 1) -> float:
-    """Return how likely a difference this large is if both models are equally good.
+    """Return the p-value of a difference, under the hypothesis that both models are equally good.
 
-    With one answer per question this is the exact McNemar test: it asks whether the answers that
-    changed went one way more often than chance would have it. With several answers, the signs of
-    the differences are flipped at random (Fisher, The Design of Experiments, 1935, section 21),
-    which is the same test where differences are only -1, 0 and 1. If there are few questions, all
-    flips are tried, otherwise 9999 random ones, counted together with the observed one, so that p
-    is never 0 (Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9,
-    2010).
+    With one answer per question, this is the exact McNemar test: it asks whether the changed
+    answers went one way more often than chance explains. With several answers, the signs of the
+    differences are flipped at random (Fisher, The Design of Experiments, 1935, section 21). For
+    differences of -1, 0 and 1 the two tests are the same. With few questions, all flips are tried.
+    Otherwise 9999 random flips are tried. The observed signs count as one more, so p is never 0
+    (Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9, 2010).
 
     Args:
         changes: The difference of each question, second minus first.
@@ -129,7 +128,7 @@ def paired_p_value(changes: Sequence[float], samples: int = 1) -> float:
     import numpy
     from scipy.stats import binomtest, permutation_test
 
-    # A question that did not change is the same under either sign.
+    # A difference of 0 is the same under either sign.
     moved = [c for c in changes if abs(c) > 1e-12]
     # With one changed question both flips are equally extreme, so p = 1.
     if len(moved) < 2:
@@ -153,12 +152,12 @@ def paired_interval(changes: Sequence[float], samples: int = 1) -> tuple[float, 
     """Return the 95 % interval of Bonett and Price for a mean difference of paired shares.
 
     Source: Journal of Educational and Behavioral Statistics 37, 2012. One more question is assumed
-    to have changed in each direction, so that the interval has a width where all questions changed
-    alike. For shares of several samples, squares take the place of the counts in the formula, and
+    to have changed in each direction, so that the interval has a width even if all questions
+    changed alike. For shares of several samples, squares replace the counts in the formula, and
     each added question weighs 1/`samples`. With the weight 1 the interval is too wide: it covered
     the truth in 99.9 % of studies of 12 questions with 4 samples (docs/evidence/evaluate.md).
     """
-    # With the two added questions.
+    # The two added questions are included.
     n = len(changes) + 2
     middle = sum(changes) / n
     squares = sum(c * c for c in changes)
@@ -173,7 +172,7 @@ def smallest_difference(changes: Sequence[float]) -> float | None:
 
     The result depends on how many answers changed, and not on the direction in which they changed.
     At least one change in each direction is assumed. The formula is Connor's (Biometrics 43, 1987,
-    equation 3), using n - 1/d as the sample size (continuity correction).
+    equation 3). For a difference d the sample size is n - 1/d (continuity correction).
 
     Args:
         changes: The difference of each question, second minus first.
@@ -208,9 +207,9 @@ class Estimate:
     """A mean over groups with its 95 % interval."""
 
     mean: float
-    """NaN without scores."""
+    """NaN if there are no scores."""
     interval: tuple[float, float] | None
-    """None with fewer than two groups, or if all have the same mean."""
+    """None with fewer than two groups, or if all groups have the same mean."""
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -223,8 +222,8 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
 
     With as few as eight groups, a percentile bootstrap contains the true mean less often than it
     promises, so Student's t over the group means is used. If the lowest score is exactly 0, or the
-    highest exactly 1, it is taken for the end of the scale, and the interval stops there. For a
-    reward with another scale, the interval can then be too short.
+    highest exactly 1, that score is taken for the end of the scale, and the interval stops there.
+    For a reward with another scale, the interval can then be too short.
 
     Args:
         groups: Scores of each group. The groups may have different sizes.
@@ -242,7 +241,7 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
             scores += known
             group_means.append(fmean(known))
     mean = fmean(group_means) if group_means else math.nan
-    # Groups that all have the same mean say nothing about how much others would differ.
+    # If all groups have the same mean, their spread is unknown, not 0.
     if len(set(group_means)) < 2:
         return Estimate(mean, None)
     standard_error = stats.sem(group_means)
@@ -259,8 +258,8 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     """Return how much higher `after` is than `before`, as a z-score.
 
     This is the Mann-Whitney U test in the normal approximation with the correction for ties. It
-    asks only which value of a pair is higher, because a single outlier in a reward or in the KL can
-    reverse a comparison of means. The health rules call it several times per logged step, and
+    compares only which value of a pair is higher, because a single outlier in a reward or in the KL
+    can reverse a comparison of means. The health rules call it several times per logged step, and
     scipy's own test takes ten times as long for so few numbers.
 
     Returns:
@@ -277,8 +276,8 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     counts = Counter([*before, *after]).values()
     # Ties make the variance smaller.
     ties = sum(count**3 - count for count in counts)
-    share_of_ties = ties / (total * (total - 1))
-    variance_of_difference = n * m * (total + 1 - share_of_ties) / 3
+    tie_correction = ties / (total * (total - 1))
+    variance_of_difference = n * m * (total + 1 - tie_correction) / 3
     if variance_of_difference == 0:
         return 0.0
     rising_minus_falling = 0
@@ -334,7 +333,7 @@ def rise_p_value(values: Sequence[float]) -> float:
     exact for up to some thirty values without ties; otherwise it uses the normal approximation.
 
     Returns:
-        p; 1 where all values are equal and there is no order.
+        The p-value; 1 if all values are equal.
 
     >>> rise_p_value([0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4]) < 0.01
     True
@@ -348,7 +347,7 @@ def rise_p_value(values: Sequence[float]) -> float:
 
 
 def rise_z(values: Sequence[float]) -> float:
-    """Return the z-score that has the p-value of `rise_p_value`, for comparing with limits.
+    """Return the p-value of `rise_p_value` as a z-score, to compare with limits.
 
     Five rising values are enough for a z-score of 2.4; `mann_whitney_z` needs nine values to reach
     it. If all values are equal, the z-score is minus infinity.

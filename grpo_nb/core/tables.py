@@ -27,7 +27,7 @@ class Html:
     """HTML form, already escaped; if empty, the escaped plain text is used."""
 
     def text(self) -> str:
-        """Return the plain text as a terminal can show it."""
+        """Return the plain text, with the characters escaped that a terminal cannot show."""
         return displayable(self.plain)
 
     def html(self) -> str:
@@ -51,8 +51,8 @@ def code(text: Any) -> Html:
 
 
 def as_written(text: str) -> Html:
-    """Return a cell with a text's own line breaks; in plain text, the text's Python literal."""
-    # No `pre`: where a page removes styles, it breaks lines inside of words.
+    """Return a cell that keeps a text's line breaks; its plain text is the Python literal."""
+    # Not `pre`: on a page that removes styles, `pre` breaks lines inside words.
     markup = _DROPPED_SPACES.sub("&nbsp;", escaped(text.expandtabs(4)))
     return Html(repr(text), markup.replace("\n", "<br>"))
 
@@ -101,7 +101,7 @@ class Table:
         cells = []
         for index, cell in enumerate(row):
             content = as_part(cell).html()
-            # Pages that remove styles align cells at the right, except for what is in such a `div`.
+            # Pages that remove styles align cells right, except for the content of such a `div`.
             if index not in self.right:
                 content = f'<div align="left">{content}</div>'
             cells.append(f"<{tag} style='{self._style(index)}'>{content}</{tag}>")
@@ -123,7 +123,7 @@ class ReprMixin:
     """Mixin for objects that show themselves as text and, in a notebook, as HTML."""
 
     def _parts(self) -> Iterable[Part]:
-        """Return the parts to show, in order; each subclass defines it."""
+        """Return the parts to show, in order. Each subclass defines this method."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class ReprMixin:
 
 
 def html_of(parts: Iterable[Part]) -> str:
-    """Return parts as HTML, one below the other; empty ones are left out."""
+    """Return parts as HTML, one below the other; empty parts are left out."""
     markups = [as_part(part).html() for part in parts]
     # A paragraph cannot contain a table or a picture, so each part is a `div`.
     return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)

@@ -7,13 +7,13 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
-# Control characters other than tab and newline. A carriage return is one of them unless a newline
-# follows: alone, it makes a terminal write over the line.
+# Control characters except tab and newline. A carriage return is matched unless a newline follows:
+# alone, it makes a terminal write over the line.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text, or its first `limit` characters with a note of its whole length."""
+    """Return a text, or its first `limit` characters and a note of its full length."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}... ({len(text):,} characters)"
@@ -56,7 +56,7 @@ def require_number(
 
     Args:
         name: Name of the argument.
-        value: Its value.
+        value: Value of the argument.
         least: Smallest value allowed.
         most: Largest value allowed.
         is_whole: If True, only whole numbers are allowed.
