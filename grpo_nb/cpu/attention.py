@@ -60,5 +60,5 @@ def _attention_without_copies(
         scale=kwargs.get("scaling"),
         enable_gqa=True,
     )
-    # transformers' `sdpa` returns (rows, tokens, heads, numbers of a head), and no weights.
+    # transformers' `sdpa` returns (rows, tokens, heads, head size), and no attention weights.
     return out.transpose(1, 2).contiguous(), None

@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. It computes the
-same numbers as TRL's own path up to rounding, if there is no LoRA dropout. `obstacle` and
-`sampling_obstacle` give the reason where the caller has to take TRL's path.
+The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. Without LoRA
+dropout, it computes the same numbers as TRL's own path up to rounding. If the engine cannot be
+used, `obstacle` or `sampling_obstacle` says why, and the caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class CpuEngine:
 
     @staticmethod
     def obstacle(model: PreTrainedModel, longest_sequence: int | None = None) -> str | None:
-        """Return why a model cannot be run here, or None if it can.
+        """Return why the engine cannot run a model, or None if it can.
 
         Args:
             model: Causal language model, plain or wrapped by PEFT.
-            longest_sequence: Tokens of prompt and completion together. Sliding-window layers are no
-                obstacle if every row fits into the window. Without this number they are one.
+            longest_sequence: Tokens of prompt and completion together. Sliding-window layers are an
+                obstacle if a row may be longer than the window, or if this number is not given.
         """
         config = model.config.get_text_config()
         name = config.model_type
@@ -56,8 +56,8 @@ class CpuEngine:
             return "the model is on a GPU, where vLLM or Unsloth's own generation is used"
         if config is not model.config:
             return f"{name} is multimodal"
-        # Configurations without layer types have full attention in every layer. A window is None or
-        # 0 where it is not used.
+        # Configurations without layer types have full attention in every layer. An unused window is
+        # None or 0.
         layer_types = getattr(config, "layer_types", None) or ()
         for layer_type in layer_types:
             if layer_type not in ("full_attention", "sliding_attention"):
@@ -80,7 +80,7 @@ class CpuEngine:
 
     @staticmethod
     def sampling_obstacle(config: GenerationConfig) -> str | None:
-        """Return why completions cannot be sampled here as a config asks, or None if they can.
+        """Return why the engine cannot sample as a config asks, or None if it can.
 
         Args:
             config: As for `sample`. TRL adds the user's `generation_kwargs` to it.

@@ -2,13 +2,13 @@
 
 PEFT computes `W x + s B (A x)` with three products and two more passes over the result.
 `FoldedLora` adds `s B A` to a copy of `W` once per use and computes with the copy. For 106 million
-weights this takes 51 ms, if the memory of the last copy is used again. The trained tensors and the
-base weights are read, never written. In the loss, the gradients of A and B follow from the same
-numbers by the chain rule.
+weights this takes 51 ms if the memory of the last copy is reused. The trained tensors and the base
+weights are read, never written. In the loss, the chain rule gives the gradients of A and B from the
+same numbers.
 
-Left to PEFT are DoRA, LoRA biases, several adapters at once, and weights in 4 or 16 bits. In 16
-bits, rounding the sum loses small changes: of the change that three training steps in bfloat16
-made, 15 % was left. The samples would then not come from the policy that is trained.
+PEFT computes DoRA, LoRA biases, several adapters at once, and weights in 4 or 16 bits. In 16 bits,
+rounding the sum loses small changes: after three training steps in bfloat16, only 15 % of their
+change was left. The samples would then not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.nn import functional
 
 from grpo_nb.upstream.peft import single_plain_adapter
 
-#: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 serves tests, which
-#: prove that the sum is the same function.
+#: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 is for the tests that
+#: show that the sum computes the same function.
 EXACT_DTYPES = (torch.float32, torch.float64)
 #: For up to this many tokens in a pass, oneDNN with packed weights is faster than MKL. At 256
 #: tokens both are equally fast, and at 480 MKL is faster (studies/results/cpu_kernels.md).
@@ -59,12 +59,12 @@ class _FoldedProduct(torch.autograd.Function):
         grad_x = grad @ folded_weight
         grad = grad.flatten(0, -2)
         x = x.flatten(0, -2)
-        # The LoRA adds s B A x. `grad_h` is the gradient of A x, and `h` is s A x. Both have only
-        # the LoRA's rank, so no matrix of the size of W is computed.
-        grad_h = ctx.scaling * (grad @ lora_b)
-        h = ctx.scaling * (x @ lora_a.t())
-        grad_a = grad_h.t() @ x
-        grad_b = grad.t() @ h
+        # With u = A x, the LoRA adds s B u. `grad_u` is the gradient of u, and `scaled_u` is s u.
+        # Both have only the LoRA's rank, so no matrix of the size of W is computed.
+        grad_u = ctx.scaling * (grad @ lora_b)
+        scaled_u = ctx.scaling * (x @ lora_a.t())
+        grad_a = grad_u.t() @ x
+        grad_b = grad.t() @ scaled_u
         return grad_x, grad_a, grad_b, None, None, None
 
 
@@ -89,14 +89,14 @@ class FoldedLora:
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
-        """Return the copies that another engine of this model holds, or new ones."""
+        """Return the object that other engines of this model use, or a new one."""
         return cls._of_model.setdefault(id(model), cls(model))
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again.
 
         glibc keeps blocks of 1 to 32 MB once some were freed (mallopt(3), M_MMAP_THRESHOLD). After
-        a training of the embedded model the process held 3.08 GB, and 1.41 GB with this
+        a training of the embedded model the process held 3.08 GB, and with this call 1.41 GB
         (benchmarks/results/plan_memory.md).
         """
         self._folded_weights.clear()
@@ -109,8 +109,8 @@ class FoldedLora:
         """Compute linear layers with folded weights within the block.
 
         With gradients enabled, A and B get gradients, and the backward pass may come after the
-        block. Layers whose adapter is switched off or has dropout are then left to PEFT. Without
-        gradients no dropout applies.
+        block. PEFT then computes the layers whose adapter is switched off or has dropout. Without
+        gradients, no dropout applies.
 
         Args:
             is_decoding: Many passes of few tokens follow, so weights are packed for oneDNN first.
@@ -132,10 +132,9 @@ class FoldedLora:
                 continue  # computed as before
             packed_weight = None
             if can_pack and weight.dtype == torch.float32:
-                # 16 is the number of tokens per pass for which oneDNN chooses the order; passes of
-                # other numbers work too. The new copy is made before the assignment frees this
-                # layer's old one, and the next layer's copy takes that memory. Memory that is new
-                # to the process costs ten times as much.
+                # oneDNN chooses its order for 16 tokens per pass; other numbers work too. The
+                # assignment then frees the old copy of this layer, so that the copy of the next
+                # layer reuses its memory. New memory costs ten times as much.
                 packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed_weights[layer] = packed_weight
             patches[layer] = _folded_forward(layer, adapter, weight, packed_weight)
@@ -143,7 +142,10 @@ class FoldedLora:
             yield
 
     def _fold(self, layer: Any, adapter: str) -> Tensor | None:
-        """Return the base weight plus the adapter; None for a layer that is left to PEFT."""
+        """Return the weight that a layer computes with, or None if PEFT has to compute the layer.
+
+        The weight is base plus adapter, or the base alone if adapters are off.
+        """
         weight = layer.weight.detach()
         if weight.dtype not in EXACT_DTYPES or _must_stay_with_peft(layer, adapter):
             return None
@@ -197,7 +199,7 @@ def _folded_forward(
 def _patched_forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
     """Set `forward` on these modules within the block, and restore the original after it.
 
-    A module can have a `forward` of its own already, because other libraries set one as a hook.
+    A module can already have its own `forward`, because other libraries set it as a hook.
     """
     originals = {layer: vars(layer).get("forward") for layer in patches}
     try:

@@ -1,4 +1,4 @@
-"""Sample completions on a CPU: each distinct prompt once, finished rows leave the batch.
+"""Sample completions on a CPU; run each distinct prompt once, and drop finished rows.
 
 The loop runs with the LoRA folded into the weights (folded_lora.py) and attention without copies
 (attention.py). The trained tensors are never written.
@@ -68,7 +68,7 @@ def sample(
     ids = functional.pad(prompt_ids, (0, max_new_tokens), value=pad_id)
     # Rows still in the batch, and the position of the last prompt token of each. A row that has
     # ended stays in the batch until enough rows have ended (MAX_CONTINUING_SHARE).
-    in_batch = torch.arange(row_count)
+    rows_in_batch = torch.arange(row_count)
     has_ended = torch.zeros(row_count, dtype=torch.bool)
     last_position = prompt_mask.sum(1, keepdim=True) - 1
     distinct_prompts, prompt_indices = deduplicate(prompts)
@@ -82,28 +82,28 @@ def sample(
         ]
         mask = functional.pad(mask[prompt_of_row], (0, max_new_tokens), value=1)
         for step in range(max_new_tokens):
-            end = prompt_width + step
+            column = prompt_width + step
             cached_tokens = cache.get_seq_length()
             output = run(
-                input_ids=ids[in_batch, end - 1 : end],
+                input_ids=ids[rows_in_batch, column - 1 : column],
                 attention_mask=mask[:, : cached_tokens + 1],
                 position_ids=last_position + step,
                 past_key_values=cache,
             )
             logits = output.logits[:, -1].float()
-            scores = processors(ids[in_batch, :end], logits)
+            scores = processors(ids[rows_in_batch, :column], logits)
             if config.do_sample:
                 probabilities = scores.softmax(-1)
-                tokens = _sample_tokens(probabilities, row_count, in_batch)
+                tokens = _sample_tokens(probabilities, row_count, rows_in_batch)
             else:
                 tokens = scores.argmax(-1)
-            ids[in_batch, end] = tokens
+            ids[rows_in_batch, column] = tokens
             has_ended |= torch.isin(tokens, end_tokens)
             if has_ended.all():
                 break
             continuing = (~has_ended).nonzero()[:, 0]
             if len(continuing) <= MAX_CONTINUING_SHARE * len(has_ended):
-                in_batch = in_batch[continuing]
+                rows_in_batch = rows_in_batch[continuing]
                 has_ended = has_ended[continuing]
                 last_position = last_position[continuing]
                 mask = mask[continuing]
@@ -120,11 +120,11 @@ def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
 
 
 def _sample_tokens(probabilities: Tensor, row_count: int, in_batch: Tensor) -> Tensor:
-    """Sample one token per row as `torch.multinomial` does, with the same random state after it.
+    """Sample one token per row as `torch.multinomial` does, and leave the same random state.
 
-    With a number e from an exponential distribution for each row and token, the index of the
-    largest p / e is distributed as p. These numbers are drawn for rows that have left the batch
-    too, so that the random state is that of `generate`.
+    If e is exponentially distributed, independently for each token, then the index of the largest
+    p / e is a sample from p. Exponentials are drawn for rows that have left the batch too, so that
+    the random state is that of `generate`.
 
     Args:
         probabilities: (R, V) float32, of the rows still in the batch.
@@ -178,7 +178,7 @@ class _GrowingLayer(DynamicLayer):
         super().__init__()
         self.lazy_initialization(layer.keys, layer.values)
         self.used = layer.keys.shape[2]
-        # (2, rows, heads, tokens, numbers of a head): the tokens are padded at their end.
+        # (2, rows, heads, tokens, head size), padded after the last token.
         states = torch.stack([layer.keys, layer.values]).index_select(1, prompt_of_row)
         self._states = functional.pad(states, (0, 0, 0, room))
         self._expose()
@@ -198,6 +198,6 @@ class _GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Drop all other rows."""
+        """Keep only these rows."""
         self._states = self._states[:, indices]
         self._expose()

@@ -1,10 +1,10 @@
-"""Compute once, differentiably, the prompt that all completions of a group share.
+"""Run a prompt once for all completions of its group, differentiably.
 
-A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the
-loss. With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are
-copies. Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest
-of each distinct prompt once. Then all completions run in one pass after the key/value caches of
-their prompts. Several completions are packed into one row, a *lane*, so that little is padding. The
+In a GRPO step, TRL repeats the prompt for each completion, in sampling and again in the loss. With
+a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are copies.
+Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest of each
+distinct prompt once. Then all completions run in one pass after the key/value caches of their
+prompts. Several completions are packed into one row, a *lane*, so that little is padding. The
 arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:2107.02027). Only its
 order differs, so results agree up to rounding.
 
@@ -34,7 +34,7 @@ from grpo_nb.cpu.attention import grouped_attention
 
 #: Label of a token whose log-probability is not computed, as in torch's cross entropy.
 NO_LABEL = -100
-#: A pass of its own for a shared prefix shorter than this costs more than it saves.
+#: Shortest shared prefix for which a separate pass saves time.
 MIN_PREFIX_TOKENS = 16
 
 
@@ -89,10 +89,10 @@ def prefill(
 
 
 def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """Return a cache whose rows are these rows of another one."""
+    """Return a cache that has only these rows, in this order."""
     result = DynamicCache()
     for layer in cache.layers:
-        # A shallow copy keeps dtype, device, and that the layer is initialized.
+        # A shallow copy keeps dtype, device, and the mark that the layer is initialized.
         selected = copy.copy(layer)
         # index_select, unlike the indexing of batch_select_indices, has a fast backward on a CPU.
         selected.keys = layer.keys.index_select(0, rows)
@@ -102,14 +102,14 @@ def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 
 
 def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> list[list[int]]:
-    """Return the indices of the rows that each lane holds, which are rows of one prompt.
+    """Return the indices of the rows in each lane; the rows of a lane have the same prompt.
 
     A lane has as many tokens as the longest row. The longest rows are placed first, each into the
     first lane with room.
 
     Args:
         lengths: Tokens of each row.
-        prompt_of_row: The prompt of each row.
+        prompt_of_row: Index of the prompt of each row.
     """
     lane_width = max(lengths)
     rows = range(len(lengths))
@@ -129,7 +129,7 @@ def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> lis
 
 
 def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the distinct prompts in order of first appearance, and the index of each row's own."""
+    """Return the distinct prompts in order of appearance, and each row's index among them."""
     all_prompts = [tuple(prompt) for prompt in prompts]
     distinct = list(dict.fromkeys(all_prompts))
     return distinct, [distinct.index(prompt) for prompt in all_prompts]
@@ -144,10 +144,10 @@ def shared_prompt_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
-    They equal a plain pass over `input_ids` up to the order of summation: within 1e-4 in float32,
-    for values and LoRA gradients. With LoRA dropout, the completions of a group share the dropout
-    mask of their prompt. Each has the same distribution as in a plain pass, but no seed reproduces
-    TRL's numbers.
+    The results equal a plain pass over `input_ids` up to the order of summation: within 1e-4 in
+    float32, for values and LoRA gradients. With LoRA dropout, the completions of a group share the
+    dropout mask of their prompt. For each completion the results have the same distribution as in
+    a plain pass, but no seed reproduces TRL's numbers.
 
     Args:
         model: A model patched by TRL's `add_fused_lm_head` with the outputs `log_probs` and
@@ -164,11 +164,11 @@ def shared_prompt_log_probs(
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
     is_completion = attention_mask[:, prompt_width:].bool()
     # The prompt of each row without its padding on the left.
-    prompt_per_row = [
+    unpadded_prompts = [
         row[prompt_width - length : prompt_width]
         for row, length in zip(input_ids.tolist(), prompt_lengths.tolist(), strict=True)
     ]
-    prompts, prompt_of_row = deduplicate(prompt_per_row)
+    prompts, prompt_of_row = deduplicate(unpadded_prompts)
     dtype = next(model.parameters()).dtype
 
     def run(**inputs: Any) -> Any:
@@ -178,17 +178,18 @@ def shared_prompt_log_probs(
     # 1. Run the prompts without their last tokens.
     cache, prompt_mask = prefill(run, prompts)
 
-    # 2. Lay the completions out in lanes. `row_of_slot` and `step_of_slot` (lanes, lane_width) say
-    # where in the batch the token of each slot is. Both are -1 for padding.
+    # 2. Lay the completions out in lanes. For each slot, `row_of_slot` and `step_of_slot` (lanes,
+    # lane_width) give the row and the completion step of its label. Both are -1 in padding, which
+    # therefore indexes the last row; 4. drops its results.
     is_computed = is_completion.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
     lengths = is_computed.sum(1).tolist()
-    tokens_of_row = is_computed.nonzero().split(lengths)
+    places_of_row = is_computed.nonzero().split(lengths)
     lanes = []
     for rows_of_lane in pack_into_lanes(lengths, prompt_of_row):
-        tokens_of_lane = [tokens_of_row[row] for row in rows_of_lane]
-        lanes.append(torch.cat(tokens_of_lane))
+        places_of_lane = [places_of_row[row] for row in rows_of_lane]
+        lanes.append(torch.cat(places_of_lane))
     slots = pad_sequence(lanes, batch_first=True, padding_value=-1)
     row_of_slot, step_of_slot = slots.unbind(-1)
     is_filled = row_of_slot >= 0
@@ -211,8 +212,8 @@ def shared_prompt_log_probs(
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
     # The mask (lanes, 1, lane_width, cached tokens + lane_width) is added to the scores, which
-    # every attention implementation understands. It hides by the lowest finite number: with minus
-    # infinity, a token that sees nothing would be NaN.
+    # every attention implementation understands. Hidden places get the lowest finite number: with
+    # minus infinity, a token that sees nothing would be NaN.
     hidden = torch.finfo(dtype).min
     mask = torch.zeros(is_visible.shape, dtype=dtype)
     mask.masked_fill_(~is_visible, hidden)

@@ -1,4 +1,4 @@
-"""`choose_engine`: which engine samples from a model, and why it is not a faster one.
+"""Choice of the engine that samples from a model, with the reason why no faster engine does.
 
 On a GPU, vLLM is the fastest. On a CPU, the kit's `CpuEngine` is, because it computes each distinct
 prompt once. Otherwise `model.generate` samples: Unsloth's on a GPU, transformers' on a CPU.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine that samples from a model, and why it is not a faster one."""
+    """The engine that samples from a model, and why no faster engine does."""
 
     name: str
     """Name of the engine."""
@@ -54,8 +54,8 @@ def choose_engine(
         model: Loaded model, or None to ask which engine a model of these settings would get.
         settings: Settings of the run, or None to ask about the model alone. `model` and `settings`
             cannot both be None.
-        longest_sequence: Tokens of the longest prompt and completion together. The default is the
-            most that the settings allow.
+        longest_sequence: Number of tokens of the longest prompt plus its completion. The default is
+            the most that the settings allow.
 
     >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings()).name  # on a machine without a GPU
@@ -95,7 +95,7 @@ def _cpu_engine_obstacle(
     model: PreTrainedModel | None, settings: Settings | None, longest_sequence: int | None
 ) -> str | None:
     """Return why the `CpuEngine` cannot run a model, or cannot apply the `generation_kwargs`."""
-    # Imports unsloth, which the other answers do not need.
+    # Imported here because it loads unsloth, which the other answers do not need.
     from grpo_nb.cpu.engine import CpuEngine
 
     obstacle = None if model is None else CpuEngine.obstacle(model, longest_sequence)

@@ -34,7 +34,7 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
     """
     import_unsloth()
     trl = chat_template_functions()
-    # TRL sets a missing pad token to the token that ends a turn.
+    # TRL replaces a missing pad token by the token that ends a turn, so None is refused too.
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise ValueError(
             "the pad token of this tokenizer is the token that ends a turn "
@@ -48,7 +48,7 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
             raise ValueError("it has no place for them")
         if getattr(tokenizer, "response_template", None) is None:
             trl.add_response_schema(tokenizer)
-        # Each turn must continue the tokens of the turns before it, which are not rendered again.
+        # Each turn must continue the tokens of earlier turns, which are not rendered again.
         if trl.is_chat_template_prefix_preserving(tokenizer):
             return None
         return trl.get_training_chat_template(tokenizer)
@@ -84,28 +84,28 @@ class Episodes:
         """Run some of the episodes, and return them as completions.
 
         Args:
-            batch: Numbers of the episodes to run.
+            batch: Indices of the episodes to run.
             prompt_ids: The prompts of these episodes as token ids.
             sample: Function that completes prompts.
             end_tokens: Tokens that end a turn.
         """
-        reward_columns = [self.reward_columns[index] for index in batch]
+        columns_of_batch = [self.reward_columns[index] for index in batch]
         result = run_tool_loop(
             self.trainer,
             [self.prompts[index] for index in batch],
             prompt_ids,
             tools=[
-                self.tools.for_episode(columns.get("environments")) for columns in reward_columns
+                self.tools.for_episode(columns.get("environments")) for columns in columns_of_batch
             ],
             sample=sample,
         )
         completions = []
         for turns, ids, mask, columns in zip(
-            result.turns, result.completion_ids, result.tool_masks, reward_columns, strict=True
+            result.turns, result.completion_ids, result.tool_masks, columns_of_batch, strict=True
         ):
             # An episode that used up its tokens ends in the middle of a turn.
             has_ended = bool(ids) and ids[-1] in end_tokens
-            # One that used up its rounds ends with a tool result, or with a call that nobody ran.
+            # An episode that used up its rounds ends with a tool result or a call that was not run.
             last = turns[-1]
             has_answer = last.get("role") != "tool" and not last.get("tool_calls")
             completion = GeneratedCompletion(
@@ -128,7 +128,7 @@ def start_episodes(
     max_completion_length: int,
     chat_template_kwargs: Mapping[str, Any],
 ) -> Episodes:
-    """Start an episode with each row.
+    """Start one episode per row.
 
     Args:
         tools: Tools of the task.

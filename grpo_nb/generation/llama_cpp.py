@@ -1,8 +1,8 @@
 """Text from a GGUF file through llama.cpp, with the chat template inside the file.
 
 llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor
-unsloth and cannot take the kernel down with it. The package is xllamacpp (MIT), because it has
-ready wheels; llama-cpp-python must be compiled.
+unsloth, so its crash does not end the kernel. The package is xllamacpp (MIT), because it has
+wheels; llama-cpp-python must be compiled.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def complete_with_gguf(
 
     Args:
         gguf: Path of the file. Its own chat template is used.
-        prompts: Chat messages of at least one chat.
+        prompts: At least one chat, each as a list of messages.
         max_completion_length: Tokens of an answer.
         chat_template_kwargs: Further arguments of the chat template.
 
@@ -82,7 +82,7 @@ def require_llama_cpp() -> None:
     """Check that llama.cpp's package is installed.
 
     Raises:
-        EnvironmentProblem: It is not installed; with the line that installs it.
+        EnvironmentProblem: It is not installed. The message gives the command that installs it.
     """
     # The package is only looked up. Importing it would load llama.cpp into a process that has torch
     # and its OpenMP.

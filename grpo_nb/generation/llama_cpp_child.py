@@ -24,8 +24,7 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Answer every chat of a request, with the fields of `llama_cpp.GgufCompletion`."""
     key = secrets.token_hex(16)
     server = start_server(request, key)
-    # trust_env=False, because otherwise httpx would send these requests to the proxy of the
-    # environment variables.
+    # With trust_env=True, httpx would send these requests to a proxy named in the environment.
     client = httpx.Client(
         base_url=server.listening_address,
         headers={"Authorization": f"Bearer {key}"},
@@ -42,7 +41,8 @@ def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
     """
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
-    # A chat has at most one token for each byte, and at least one character of JSON for each byte.
+    # JSON has at least one character per byte of text, and a token has at least one byte, so the
+    # length of the JSON bounds the tokens of a chat.
     longest_chat = max(len(json.dumps(chat)) for chat in request["prompts"])
     params.n_ctx = longest_chat + TEMPLATE_TOKENS + request["limit"]
     params.n_parallel = 1
@@ -79,8 +79,8 @@ def complete(
         "chat_template_kwargs": request["chat_template_kwargs"],
     }
     prompt = post(client, "/apply-template", chat)["prompt"]
-    # The flags are those of the server's own chat endpoint: it adds the tokens that the vocabulary
-    # wants in front, and reads special tokens as such.
+    # The flags are those of the server's own chat endpoint. It adds the tokens that the vocabulary
+    # requires at the start, and recognises special tokens in the text.
     text = {"content": prompt, "add_special": True, "parse_special": True}
     prompt_ids = post(client, "/tokenize", text)["tokens"]
     body = {
@@ -109,9 +109,9 @@ def log_probs_of(ids: list[int], steps: list[dict[str, Any]]) -> list[float | No
     last (llama.cpp, `process_token` of its server: nothing is reported while the text ends within a
     character). Therefore steps are matched to tokens from the end.
     """
-    left = list(steps)
+    unmatched = list(steps)
     log_probs: list[float | None] = []
     for token in reversed(ids):
-        is_reported = bool(left) and left[-1]["id"] == token
-        log_probs.append(left.pop()["logprob"] if is_reported else None)
+        is_reported = bool(unmatched) and unmatched[-1]["id"] == token
+        log_probs.append(unmatched.pop()["logprob"] if is_reported else None)
     return log_probs[::-1]

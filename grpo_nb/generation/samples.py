@@ -1,4 +1,4 @@
-"""A generated completion, from whichever engine, and the form in which rewards get it."""
+"""A generated completion of any engine, and the form in which rewards get it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_nb.tasks.tools import transcript
 
-#: Function from the token ids of each prompt to the token ids of one completion each.
+#: Function that takes prompts as token ids, and returns one completion per prompt as token ids.
 Sampler = Callable[[Sequence[Sequence[int]]], list[list[int]]]
 
 

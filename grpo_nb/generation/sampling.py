@@ -60,16 +60,16 @@ def generate(
         tokenizer: Tokenizer of the model.
         rows: Rows of a task, or other rows whose `prompt` is a list of chat messages. The chat
             template and the generation prompt are applied here.
-        max_completion_length: Most tokens of a completion; with tools, of all turns and tool
-            results together.
+        max_completion_length: Largest number of tokens of a completion; with tools, of all turns
+            and tool results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
-            unless `sampling` limits it.
+            unless `sampling` restricts it by `top_p`, `top_k` or `min_p`.
         sampling: More parameters of `GenerationConfig`, such as `top_p`. Ignored at temperature 0.
         batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
         shared_prompts: False keeps the `CpuEngine` from sampling, as in the settings.
         progress: Called with the number of completed prompts after each batch.
-        tools: Tools of the task. If given, each row starts an episode, and its environment.
+        tools: Tools of the task. If given, each row starts an episode with its own environment.
     """
     # transformers raises for an empty list of chats.
     if not rows:
@@ -99,7 +99,7 @@ def generate(
         disable_compile=True,
         **_generation_config_arguments(temperature, sampling),
     )
-    # Prompts of similar length go together, so that little is padding.
+    # Prompts of similar length share a batch, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_sequence = max(map(len, prompt_ids)) + max_completion_length
     sample, batch_size = _choose_sampler(
@@ -138,8 +138,8 @@ def _choose_sampler(
     Args:
         model: Model to sample from.
         config: Length, special tokens and sampling parameters.
-        longest_sequence: Tokens of the longest prompt and a completion together.
-        batch_size: Number of prompts per call of any other engine than vLLM.
+        longest_sequence: Number of tokens of the longest prompt plus its completion.
+        batch_size: Number of prompts per call; vLLM gets at least 256.
         shared_prompts: False keeps the `CpuEngine` from sampling.
     """
     choice = choose_engine(model, longest_sequence=longest_sequence)
@@ -220,8 +220,8 @@ def _inference_mode(model: Any) -> Iterator[None]:
 
     On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back
     only if the model was in training mode when `generate` was called (unsloth/models/llama.py,
-    `unsloth_fast_generate`). Therefore Unsloth's own pair of functions switches such a model,
-    unless the user put it into Unsloth's inference mode before.
+    `unsloth_fast_generate`). Therefore such a model is switched with Unsloth's `for_inference` and
+    `for_training`. It stays in inference mode if the user had called `for_inference` before.
     """
     # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
     with restoring_modes(model):

@@ -1,7 +1,7 @@
 """Sampling through the vLLM engine that shares a model's weights, with the LoRA as it is now.
 
-Arguments and result are those of `CpuEngine.sample`. Prompts go in as token ids: vLLM would
-tokenize a text again, and a template that writes the beginning-of-text token would then have two.
+Arguments and result are those of `CpuEngine.sample`. Prompts are passed as token ids: vLLM would
+tokenize a text again, and add a second beginning-of-text token to the one of the template.
 The calls are checked against the signatures in vLLM's and Unsloth's source
 (tests/data/vllm_facts.json), by `make test-vllm` with a real engine on a CPU, and by `make
 gpu-check` on a GPU.
@@ -32,11 +32,11 @@ def vllm_sampling_obstacle(
     """Return why the vLLM engine cannot sample from the model as it is, or None if it can.
 
     The engine holds the base weights, and gets the adapter called `default` with each call. If
-    another adapter is active, or an adapter is merged into the weights, that is another model.
+    another adapter is active, or an adapter is merged, it would sample from another model.
 
     Args:
         model: Model with a vLLM engine.
-        longest_sequence: Tokens of the longest prompt and completion together, if that is known.
+        longest_sequence: Number of tokens of the longest prompt plus its completion, if known.
     """
     # vLLM would end a longer completion early, as if it had reached its limit of tokens.
     if longest_sequence is not None and longest_sequence > longest_sequence_of(model.vllm_engine):
@@ -45,7 +45,7 @@ def vllm_sampling_obstacle(
             f"vLLM was started for {longest_sequence_of(model.vllm_engine)}. Load the model with "
             f"max_prompt_length + max_completion_length of at least {longest_sequence}"
         )
-    # On transformers' model inside of the wrapper, `active_adapters` is a method.
+    # On transformers' model inside the wrapper, `active_adapters` is a method, so it differs too.
     if is_adapter_on(model) and model.active_adapters != ["default"]:
         return (
             "vLLM samples with the adapter 'default' of the model that gn.load_model returned; "
@@ -76,7 +76,7 @@ def vllm_sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         "ignore_eos": True,
         "stop_token_ids": list(config.eos_token_id),
         "detokenize": False,  # the kit decodes, as on a CPU
-        # No limit is 0 in transformers and -1 in vLLM.
+        # 0 in transformers and -1 in vLLM mean "no limit".
         "top_k": config.top_k or -1,
     }
     for name, neutral in _NEUTRAL_SAMPLING.items():
@@ -93,7 +93,7 @@ def sample_with_vllm(
 ) -> list[list[int]]:
     """Sample one completion for each prompt, as `CpuEngine.sample` does on a CPU.
 
-    Seeds are drawn from torch's random state, so that `torch.manual_seed` repeats a sampling. The
+    Seeds are drawn from torch's random state, so `torch.manual_seed` makes sampling repeatable. The
     tokens are not those of a CPU, and on a GPU the order of a batch can change them.
 
     Args:
@@ -144,10 +144,10 @@ def drop_leftovers(model: Any) -> None:
 
 @contextlib.contextmanager
 def restoring_engine_sleep(model: Any) -> Iterator[None]:
-    """Put the vLLM engine back to sleep after the block, if there is one that slept before.
+    """Put a vLLM engine back to sleep after the block if it slept before.
 
     In standby Unsloth wakes the engine at each call of `generate` (unsloth_zoo/vllm_utils.py,
-    `patch_vllm_enable_sleep_mode`). Awake, its cache holds the memory that gradients need.
+    `patch_vllm_enable_sleep_mode`). The cache of an awake engine holds memory that gradients need.
     """
     was_sleeping = has_vllm_engine(model) and is_sleeping(model.vllm_engine)
     try:

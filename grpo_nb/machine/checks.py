@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentReport(ReprMixin):
-    """State of this machine in at most three lines: the device, whether it is ready, the next step.
+    """State of this machine: the device, whether it is ready, and the next step.
 
     In a notebook, a click opens the table of all checks. In a script, `print(report.table.text())`
     shows the table.
@@ -108,7 +108,7 @@ def check_environment() -> EnvironmentReport:
 
 
 def _check_packages() -> Check:
-    """Check that the packages of a training are installed; `_check_gpu` checks torch."""
+    """Check that the packages of a training are installed; `_check_gpu` checks the torch build."""
     versions = packages.package_versions()
     missing = [name for name in packages.NEEDED if name not in versions]
     if missing:

@@ -56,7 +56,7 @@ _OUT_OF_MEMORY = (
     r"out of memory|outofmemory|can(not|'t) allocate memory|cublas_status_alloc_failed"
     r"|(unable|failed) to allocate|not enough memory"
 )
-#: Patterns of vLLM's own errors about a cache that is too small, which give the fix.
+#: Patterns of vLLM's own errors about a cache that is too small. These errors give the fix.
 VLLM_CACHE_TOO_SMALL = (
     r"no available memory for the cache blocks|larger than the available kv cache memory"
     r"|tokens that can be stored in kv cache"
@@ -64,7 +64,7 @@ VLLM_CACHE_TOO_SMALL = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error or one of its causes is a lack of memory, of the GPU or the host."""
+    """Return True if an error or one of its causes says that GPU or host is out of memory."""
     return any(_is_memory_error(cause) for cause in error_chain(error))
 
 

@@ -45,7 +45,7 @@ class GpuState:
 
 
 class UnreadableGpu(LookupError):
-    """There is an NVIDIA driver, but no GPU that can be used; the message gives the reason."""
+    """Error for an NVIDIA driver without a usable GPU; the message gives the reason."""
 
 
 def is_gpu_hidden() -> bool:
@@ -61,7 +61,7 @@ def read_gpu() -> GpuState | None:
         installer uses `driver_cuda`, which needs no package.
 
     Raises:
-        UnreadableGpu: The driver does not answer, or has no such GPU.
+        UnreadableGpu: The driver does not answer, or does not know this GPU.
     """
     try:
         import pynvml as nv

@@ -40,8 +40,8 @@ def usable_cores() -> int:
 def free_memory_bytes() -> int:
     """Return the memory in bytes that this process can still take without swapping.
 
-    A container can limit it to less than the machine has free. A process that takes more is killed
-    (Linux, Documentation/admin-guide/cgroup-v2.rst, `memory.max`).
+    The limit of a container can be lower than the free memory of the machine. A process that
+    exceeds it is killed (Linux, Documentation/admin-guide/cgroup-v2.rst, `memory.max`).
     """
     # The Setup cell imports this file before psutil is installed.
     import psutil

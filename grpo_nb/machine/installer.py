@@ -6,8 +6,8 @@ It removes torchvision and torchao if their versions would break transformers or
 scripts/bootstrap.py fills the repository's own environment with the functions of this file.
 
 This file runs before anything is installed, so it imports only the standard library and the parts
-of the kit that need nothing else. That is why it parses the few forms of requirements in the kit's
-files itself: `name`, `name==1.0` and bounds such as `name>=1.0,<2`. A marker may follow a pin.
+of the kit that need nothing else. It therefore parses requirements itself, in the few forms of the
+kit's files: `name`, `name==1.0` and bounds such as `name>=1.0,<2`. A marker may follow a pin.
 """
 
 import importlib
@@ -46,7 +46,7 @@ _NEVER_REPLACED = (
     "tornado",
     "traitlets",
 )
-# Packages that are built for one version of torch, and stay if torch stays.
+# torch and packages that are built for one version of torch. They stay if torch stays.
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
 # unsloth 2026.10.9 needs torch>=2.4,<2.15.
 _OLDEST_TORCH = (2, 4)
@@ -87,7 +87,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *requirements, *kept], step, report)
         finish_installation(_ROOT, report)
-    # bootstrap.py links a repository, and a kit on PYTHONPATH needs no link.
+    # For a repository bootstrap.py does this. A kit on PYTHONPATH does not need it.
     if _ROOT.name == CLONE:
         link(_ROOT)
     importlib.invalidate_caches()
@@ -130,8 +130,8 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
 def is_met(line: str) -> bool:
     """Return True if a requirement is installed, and in the right version if it is a pin.
 
-    A bound such as `pillow>=13` only records what the repository's own environment has, so an older
-    installed package is kept. pip still replaces it if a pinned package needs a newer version.
+    A bound such as `pillow>=13` is not enforced: an older installed package is kept, unless a
+    pinned package needs a newer version.
     """
     version = packages.installed_version(_name(line))
     pin = _pin(line)
@@ -143,11 +143,11 @@ def run_step(command: Sequence[str], step: str, report: Report) -> None:
 
     Args:
         command: The program with its arguments.
-        step: What the program does, as `Installing trl`.
+        step: What the program does, such as `Installing trl`.
         report: Function called with the step.
 
     Raises:
-        EnvironmentProblem: The program failed; gives its last lines and what to do.
+        EnvironmentProblem: The program failed. The message gives its last lines and what to do.
     """
     report(step)
     try:
@@ -163,7 +163,7 @@ def run_step(command: Sequence[str], step: str, report: Report) -> None:
 
 
 def finish_installation(folder: Path, report: Report) -> None:
-    """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft here.
+    """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft.
 
     Call this after installing the other requirements.
     """

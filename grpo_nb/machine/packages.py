@@ -32,7 +32,7 @@ _IMPORTED = (
 )
 # Packages without which a training does not start.
 NEEDED = (*_IMPORTED, "nvidia-ml-py")
-# Packages for which a kernel breaks if it has loaded another version than the installed one.
+# A kernel breaks if its loaded version of one of these packages is not the installed version.
 # nvidia-ml-py is not among them: its module has no version.
 _WATCHED = (
     *_IMPORTED,
@@ -66,13 +66,13 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         # The entry is None if somebody blocked the import.
         if module is None:
             continue
-        # transformers and trl keep their version in `_objects`, and import half of the package for
-        # a name that is not there.
+        # transformers and trl keep their version in `_objects`. `getattr` would import half of the
+        # package if the version were missing.
         values = vars(module)
         loaded = values.get("__version__") or values.get("_objects", {}).get("__version__")
         installed = installed_version(name) or "removed"
-        # `torch.__version__` can be 2.13.0+cpu where the metadata has 2.13.0, so the part after `+`
-        # is ignored.
+        # `torch.__version__` can be 2.13.0+cpu if the metadata has 2.13.0, so the part after `+` is
+        # ignored.
         if loaded is not None and not is_same_release(loaded, installed):
             stale[name] = (loaded, installed)
     return stale

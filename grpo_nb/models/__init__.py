@@ -1,7 +1,7 @@
-"""Load a model with its LoRA, and know it again.
+"""Models: load them with a LoRA, save adapters and templates, and record how each was loaded.
 
-`import_unsloth` imports Unsloth before what it patches. `generation` samples from the model, and
-`training` changes it.
+`import_unsloth` imports Unsloth before the packages that it patches. `generation` samples from a
+model, and `training` trains it.
 """
 
 from grpo_nb.models.templates import give_tool_template

@@ -1,4 +1,4 @@
-"""LoRA adapters as files: read the settings of one, save one, and load one with a check."""
+"""LoRA adapters as files: read their settings, save them, and load them with a check."""
 
 import dataclasses
 from pathlib import Path
@@ -26,8 +26,8 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     """Return rank, alpha and target modules of a LoRA, as the settings name them.
 
     An adapter that also trains embeddings or whole modules is refused before the model is loaded.
-    So is one with another scaling or a changed base: `load_adapter` would not notice it, because it
-    compares only names and shapes.
+    An adapter with another scaling or a changed base is refused here because `load_adapter`, which
+    compares only names and shapes, would accept it.
 
     Args:
         folder: Folder that PEFT wrote.
@@ -39,7 +39,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     from peft import PeftConfig
     from safetensors import safe_open
 
-    # PEFT would look for a configuration that is missing here on the Hub.
+    # If the configuration is missing, PEFT would look for it on the Hub.
     missing = [name for name in (_CONFIG, _TENSORS) if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
@@ -92,20 +92,20 @@ def save_adapter(model: Any, folder: str | Path) -> None:
 
 
 def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
-    """Copy a saved LoRA into one of the model, and check that every tensor arrived.
+    """Copy the tensors of a saved LoRA into a LoRA of the model, and check that all arrived.
 
     If the folder also has adapters in subfolders, transformers' own loader loads only those. The
-    adapter of the folder itself then silently keeps its initial zeros. So the tensors are loaded
-    here and compared.
+    LoRA of the folder itself then keeps its initial values, without a warning. Therefore this
+    function loads the tensors itself and compares them.
 
     Args:
         model: The model with its LoRA.
         folder: Folder of the saved LoRA.
-        name: PEFT's name of the LoRA to fill: `default` is the trained one.
+        name: PEFT's name of the LoRA to fill; `default` is the LoRA that is trained.
 
     Raises:
-        ValueError: The names and shapes of the tensors are not those of the model's adapter, or a
-            value is not finite.
+        ValueError: The tensors have other names or shapes than the model's LoRA, a value is not
+            finite, or a tensor did not arrive.
     """
     import torch
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
@@ -121,7 +121,7 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
             "the model with the settings of that run."
         )
     for key, tensor in saved.items():
-        # In the dtype of the model, in which a large number can become infinite.
+        # Checked in the model's dtype, in which a large number can become infinite.
         if not torch.isfinite(tensor.to(expected[key].dtype)).all():
             raise ValueError(
                 f"the adapter in {str(folder)!r} has values that are not finite, as in {key}. Such "

@@ -1,6 +1,6 @@
 """Identity of a base model: a hash of its weights.
 
-An adapter only works on the weights that it was trained on, and no other check sees that the
+An adapter only works on the weights that it was trained on, and no other check detects that the
 weights in the folder of the base model were replaced.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 def weights_identity(folder: Path) -> str | None:
     """Return a hash of the safetensors in a folder; None if a file is missing.
 
-    The hash is of names, shapes, dtypes and the middle row of each tensor. So it is fast, and does
-    not depend on how the tensors are divided into files. Retraining is noticed, because it changes
-    nearly every value. A change only in other rows is not noticed.
+    The hash covers the name, shape, dtype and middle row of each tensor. It is therefore fast, and
+    does not depend on how the tensors are divided into files. A retrained model gets another hash,
+    because training changes nearly every value. A change outside the middle rows is not detected.
 
     >>> weights_identity(Path("nowhere")) is None
     True
@@ -49,8 +49,8 @@ def _describe_tensor(file: Any, name: str) -> str:
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files that transformers loads: the single one, or those of the index.
 
-    Other files are left out, because some repositories hold the weights a second time. Saving
-    shards again as a single file leaves the old index there.
+    Other files are left out, because some repositories hold the weights a second time. The single
+    file takes precedence, because an old index stays when shards are saved again as one file.
 
     Raises:
         ValueError: The index names a file outside of the folder.
@@ -72,10 +72,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def base_identity(model: Any, name: str) -> str | None:
-    """Return the identity of the weights that a model was loaded from; None if they are not here.
+    """Return the identity of the weights that a model was loaded from; None without their files.
 
     A folder takes precedence over the Hub's cache. Nothing is downloaded. The result is also None
-    for a 4-bit copy that Unsloth downloaded in place of the 16-bit weights.
+    if Unsloth downloaded a 4-bit copy in place of the 16-bit weights.
 
     Args:
         model: The model as it will be trained. If it came from a folder, that folder is read,
@@ -85,7 +85,7 @@ def base_identity(model: Any, name: str) -> str | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    # Empty for a model made in memory, which as a path would be the current folder.
+    # Empty for a model made in memory. As a path, an empty name would be the current folder.
     source = getattr(model.config, "_name_or_path", "")
     for folder in (source, name):
         if folder and Path(folder, "config.json").is_file():

@@ -17,14 +17,14 @@ from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import INSTALL_COMMAND
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
-#: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
+#: Unsloth's variable, read at its import. vLLM then frees its memory while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
-#: Unsloth's variable, on unless it is 0: without vLLM, the completions of a group are scored in one
-#: sequence, after a single copy of their prompt.
+#: Unsloth's variable. Unless it is 0, and without vLLM, Unsloth scores the completions of a group
+#: in one sequence, after a single copy of their prompt.
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
-# Attribute of the module unsloth if the kit imported it. It stays when the kit is reloaded.
+# Attribute that marks the module unsloth as imported by the kit, also after a reload of the kit.
 _KIT_IMPORT_MARK = "imported_by_grpo_nb"
 
 
@@ -45,10 +45,11 @@ class _DiscardedOutput(io.StringIO):
 
 @contextlib.contextmanager
 def hiding_stdout() -> Iterator[None]:
-    """Hide printed output within the block. From then on, show only errors of vLLM's log.
+    """Hide printed output within the block.
 
     vLLM's log handler keeps the stdout that it finds when the first engine is made
-    (vllm/logger.py, _configure_vllm_root_logger).
+    (vllm/logger.py, _configure_vllm_root_logger). If the block makes that engine, the handler
+    afterwards shows only errors, on stderr.
     """
     try:
         with contextlib.redirect_stdout(_DiscardedOutput()):
@@ -93,22 +94,22 @@ def import_unsloth() -> Any:
     # A saved notebook would show transformers' bars at 0 % for ever.
     downloads_were_hidden = are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
-    # That call hides the bars of downloads too.
+    # `disable_progress_bar` hides the bars of downloads too.
     if not downloads_were_hidden:
         enable_progress_bars()
     if has_vllm:
-        # At its import Unsloth saw the replaced stdout. Without this patch, a model that the user
+        # Unsloth saw the replaced stdout at its import. Without this patch, a model that the user
         # loads with Unsloth directly would have no vLLM.
         patch_vllm_for_notebooks()
     return unsloth
 
 
 def _require_import_order() -> None:
-    """Check, on a GPU, that neither unsloth nor what it patches was imported too early.
+    """Raise if unsloth or a package that it patches was imported too early for a GPU.
 
-    Unsloth reads its variables only when it is imported: without `STANDBY` vLLM does not start in
+    Unsloth reads its variables only when it is imported. Without `STANDBY` vLLM does not start in
     standby, and with shared scoring most models are trained wrongly. Unsloth itself warns of slower
-    steps and of memory if trl, transformers or peft come first (unsloth/_gpu_init.py,
+    steps and memory problems if trl, transformers or peft come first (unsloth/_gpu_init.py,
     `already_imported`). On a CPU the order changes nothing: a training gives the same adapter bit
     for bit (tests/models/test_import_order.py).
     """
@@ -128,10 +129,10 @@ def _require_import_order() -> None:
 def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     """Return the environment variables to set before the import, unless the user has set them."""
     variables = {
-        # CUDA would order GPUs by their speed; find_gpu counts by slots, as nvidia-smi does.
+        # By default CUDA orders GPUs by speed. `find_gpu` and nvidia-smi order them by slot.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        # In standby Unsloth would set another share of the memory than `gpu_memory_utilization`
-        # (unsloth_zoo/vllm_utils.py, load_vllm, which reads it).
+        # Read by unsloth_zoo/vllm_utils.py, load_vllm. In standby, Unsloth would otherwise replace
+        # the value of `gpu_memory_utilization`.
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
         # Read when Unsloth writes its trainers. Shared scoring is right only if attention separates
         # the completions of a group. Unsloth does that for six families; for the others the loss
@@ -142,27 +143,26 @@ def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # harmless: torch's own memory planner returns parts of one block.
         "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
     }
-    # In a container torch would take as many threads as the host has cores, and all would wait.
+    # In a container torch would start one thread per core of the host, more than can run at once.
     cores = usable_cores()
     if cores < (os.cpu_count() or 1):
         variables["OMP_NUM_THREADS"] = str(cores)
     if gpu is None:
-        # Read at torch's first allocation: large pages, which map the memory of a step in half the
-        # time.
+        # Read at torch's first allocation. Large pages halve the time to map the memory of a step.
         variables["THP_MEM_ALLOC_ENABLE"] = "1"
         # By default the kit computes in float32, also on processors with bfloat16 instructions.
         variables[CPU_BF16_ENV] = "0"
         return variables | SPIN_VARIABLES
-    # With this variable, vLLM gives its memory back while gradients are computed. It also keeps
-    # unsloth_zoo from switching on "expandable segments", with which torch joins free blocks. So it
-    # is not set without vLLM.
+    # Only with vLLM, because the variable also keeps unsloth_zoo from switching on "expandable
+    # segments", with which torch joins free blocks.
     if has_vllm:
         variables[STANDBY] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
-    # load_vllm), and where vLLM then refuses it, the engine does not start
-    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 the kit
-    # does not need FlashInfer: requests with log-probabilities or seeds use another sampler, and
-    # vLLM prefers another attention. A user who sets vLLM's variable for the sampler gets it.
+    # load_vllm), and if vLLM refuses this sampler, the engine does not start
+    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below compute
+    # capability 10.0 the kit does not need FlashInfer: requests with log-probabilities or seeds use
+    # another sampler, and vLLM prefers another attention. A user can still choose the sampler with
+    # VLLM_USE_FLASHINFER_SAMPLER.
     if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
         variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return variables

@@ -40,8 +40,9 @@ def load_model(
     Args:
         settings: The model and how to load it.
         adapter: Folder of a LoRA to start from, such as one of a supervised training. Its rank,
-            alpha, target modules and chat template take precedence over the settings. With `beta`
-            above 0, the KL reference is this adapter on a CPU, and the base model on a GPU.
+            alpha and target modules take precedence over the settings, and its
+            `chat_template.jinja` over the model's. With `beta` above 0, the KL reference is this
+            adapter on a CPU, and the base model on a GPU.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
@@ -95,7 +96,7 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
     import torch
 
     gpu = find_gpu()
-    # Otherwise torch would train on that GPU, whose memory and dtypes the kit cannot determine.
+    # Torch would train on this GPU, but the kit cannot determine its memory and dtypes.
     if gpu is None and torch.cuda.is_available():
         raise EnvironmentProblem(
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
@@ -115,16 +116,16 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             # `_vllm_unsupported_model_types`), so `loaded` is returned below.
             why_not_vllm = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
-            # This attempt still holds its memory, so a second one would fail as well.
+            # This attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
                 raise
-            # A failed connection is no reason against vLLM. A 404 is an answer and not a failed
-            # connection; it can concern an optional file.
+            # A failed connection says nothing about vLLM, so it is raised. An HTTP 404 is a reply,
+            # possibly about an optional file, and does not count as a failed connection.
             if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
             fix = find_fix(error) or skip
             why_not_vllm = f"vLLM did not start ({error_summary(error)}; {fix})"
-        # Only after `except`: within it, the traceback keeps the failed engine in memory.
+        # Freed only here, because in the `except` block the traceback still keeps the engine.
         gc.collect()
         torch.cuda.empty_cache()
     if gpu is not None:
@@ -137,9 +138,9 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
     """Return the arguments of `FastLanguageModel.from_pretrained`.
 
-    On a GPU there is no `dtype` unless it is set. Unsloth then takes bfloat16 from compute
-    capability 8.0 on, else float16, or float32 for the families that overflow in float16; the
-    trainer's `bf16` and `fp16` follow the same rule.
+    On a GPU, `dtype` is left out unless the settings name one. Unsloth then takes bfloat16 from
+    compute capability 8.0 on. Below 8.0 it takes float16, or float32 for families that overflow in
+    float16. The trainer's `bf16` and `fp16` follow the same rule.
 
     Args:
         settings: Settings of the run. With `fast_inference`, the model is loaded with vLLM.
@@ -152,8 +153,8 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not settings.load_in_4bit,
-        # Trades time for memory. A GPU is short of memory. A CPU is not, and would lose its
-        # key/value cache.
+        # Checkpointing saves memory, costs time, and does without the key/value cache. Only a GPU
+        # is short of memory.
         "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
     if gpu is None or settings.dtype != "auto":

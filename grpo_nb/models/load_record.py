@@ -1,6 +1,6 @@
 """Record how a model was loaded, and check that settings are still those of the model.
 
-In a notebook a user edits the settings and forgets to load the model again.
+In a notebook, a user may edit the settings and forget to load the model again.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from grpo_nb.config.settings import Settings
 from grpo_nb.tasks.prompts import require_tokenizer
 
-# Settings that a loaded model cannot change.
+# Settings that are fixed when a model is loaded and change the trained weights.
 _SET_AT_LOADING = (
     "model",
     "load_in_4bit",
@@ -28,7 +28,7 @@ class LoadRecord:
     """Record of one call of `load_model`."""
 
     settings: Settings
-    """Settings that the model was loaded with. Rank, alpha and target modules are its LoRA's."""
+    """Settings of the loaded model, with the rank, alpha and target modules of its LoRA."""
     adapter_settings: Mapping[str, Any] = field(default_factory=dict)
     """Rank, alpha and target modules of the adapter that was loaded; empty without an adapter."""
     why_not_vllm: str | None = None
@@ -52,7 +52,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     is not compared.
 
     Raises:
-        ValueError: Settings differ; with the names, the values, and the line that loads the model.
+        ValueError: Settings differ. The message gives names, values and how to load the model.
         TypeError: The model has no LoRA, so all of it would be trained.
     """
     require_tokenizer(tokenizer)
@@ -72,7 +72,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         value_of_model = getattr(loaded, name)
         if value != value_of_model:
             differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
-    # Shorter rows fit into what was loaded. vLLM would truncate longer ones without a warning.
+    # A model takes shorter rows than it was loaded for. vLLM would silently truncate longer rows.
     if settings.longest_sequence > loaded.longest_sequence:
         differences.append(
             f"max_prompt_length + max_completion_length is {settings.longest_sequence} and the "
@@ -81,6 +81,6 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     if differences:
         arguments = "settings, adapter=..." if record.adapter_settings else "settings"
         raise ValueError(
-            f"the settings are not those of the loaded model: {'; '.join(differences)}. Put the old "
-            f"value back, or load it again: model, tokenizer = gn.load_model({arguments})"
+            f"the settings are not those of the loaded model: {'; '.join(differences)}. Put the "
+            f"old value back, or load it again: model, tokenizer = gn.load_model({arguments})"
         )

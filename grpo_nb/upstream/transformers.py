@@ -50,9 +50,9 @@ def attention_functions() -> MutableMapping[str, Any]:
 
 
 def silence_gguf_reader() -> None:
-    """Switch off the progress bar of the GGUF reader, which has no switch of its own.
+    """Switch off the progress bar of the GGUF reader, which has no option for this.
 
-    transformers/modeling_gguf_pytorch_utils.py, `load_gguf_checkpoint`.
+    See transformers/modeling_gguf_pytorch_utils.py, `load_gguf_checkpoint`.
     """
     from transformers import modeling_gguf_pytorch_utils as reader
 

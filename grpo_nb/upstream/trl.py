@@ -145,7 +145,7 @@ def run_tool_loop(
     Args:
         trainer: From `tool_loop_trainer`.
         prompts: Messages.
-        prompt_ids: The same as token ids.
+        prompt_ids: The same prompts as token ids.
         tools: The tools of each prompt.
         sample: Return one completion for each list of token ids.
     """

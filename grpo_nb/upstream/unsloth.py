@@ -51,8 +51,8 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
 
     Unsloth calls `cpu_bf16_supported` once, caches the answer, and uses it in loaders and trainers
     (unsloth_zoo/cpu/runtime.py). Without this function, a trainer could switch bfloat16 on or off
-    for a model that was loaded with the other dtype. The variable of the environment is as before
-    when the function returns.
+    for a model that was loaded with the other dtype. The environment variable is restored before
+    the function returns.
 
     Args:
         use_bfloat16: True for bfloat16, False for float32.
@@ -70,9 +70,9 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 
-    Unsloth tries this while it is imported (unsloth/import_fixes.py). During the import the kit has
-    replaced stdout, so Unsloth looks at the wrong object. The kit therefore repeats the call after
-    the import. If the notebook's stdout has a descriptor, the call changes nothing.
+    Unsloth tries this during its import (unsloth/import_fixes.py). But the kit replaces stdout
+    then, so Unsloth looks at the wrong object. The kit therefore repeats the call after the
+    import. If the notebook's stdout has a descriptor, the call changes nothing.
     """
     from unsloth import import_fixes
 

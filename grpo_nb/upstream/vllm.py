@@ -12,7 +12,7 @@ from grpo_nb.upstream.symbols import require_symbol
 
 
 def longest_sequence_of(engine: Any) -> int:
-    """Return the largest number of tokens of prompt and completion together in an engine.
+    """Return an engine's limit on the number of tokens of a prompt plus its completion.
 
     The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,
     `check_stop`).
@@ -21,9 +21,9 @@ def longest_sequence_of(engine: Any) -> int:
 
 
 def is_sleeping(engine: Any) -> bool:
-    """Return whether an engine sleeps, so that its cache holds no memory.
+    """Return True if an engine sleeps, so that its cache holds no memory.
 
-    vllm/v1/engine/llm_engine.py, `LLMEngine.is_sleeping`.
+    See vllm/v1/engine/llm_engine.py, `LLMEngine.is_sleeping`.
     """
     return _require_path(engine, "llm_engine", "is_sleeping")()
 
@@ -43,8 +43,8 @@ def drop_requests(engine: Any) -> None:
     An interrupt ends `LLM.generate`, but the engine still has the requests
     (vllm/entrypoints/offline_utils.py, `_run_engine`). This has three consequences:
 
-    - The next call would wait for ever. A request whose step was interrupted counts as computed,
-      although its token never came, so it is not scheduled again and never ends
+    - The next call would wait for ever. vLLM counts the interrupted step as computed, but its token
+      never arrives, so the request is neither scheduled again nor finished
       (v1/core/sched/scheduler.py, `_update_after_schedule`).
     - If the interrupt came after a step was computed, the step still awaits its sampling, and the
       next step is refused (v1/worker/gpu_model_runner.py, `execute_model`).
@@ -77,8 +77,8 @@ def _clear_worker(worker: Any) -> None:
     has finished. If the interrupt removes that step, the slot is never freed. Without free slots
     every call ends in "No free indices" (v1/worker/gpu/states.py).
 
-    Model Runner V1 has no `req_states`. It drops requests that are no longer scheduled by itself
-    (v1/worker/gpu_model_runner.py, `_update_states`).
+    Model Runner V1 has no `req_states`. It drops requests by itself when they are no longer
+    scheduled (v1/worker/gpu_model_runner.py, `_update_states`).
     """
     runner = require_symbol(worker, "model_runner", "vllm")
     require_symbol(runner, "execute_model_state", "vllm")
