@@ -48,7 +48,9 @@ def evaluate(
     1. `correct`, if you pass it.
     2. The kit's reward for the answer among `rewards`. By default these are the rewards of the run.
     3. Your own function among them, if it alone has the highest weight.
-    4. `correctness()`, also for answers to which your function gives None.
+    4. `correctness()`.
+
+    An answer to which your function gives None is not correct.
 
     Args:
         subject: Model to ask: a run or its folder (its adapter), `"base"` or `"start"` (with `run`:
@@ -69,7 +71,7 @@ def evaluate(
             reports their number.
         correct: Reward function that decides which answers are correct. An answer is correct if
             it gets the full score: the upper end of the function's attribute `range`, or without
-            one the lowest score of a gold answer in the format that no wrong answer gets.
+            one the lowest score of a gold answer that is above all scores of wrong answers.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has

@@ -38,7 +38,7 @@ def comparison_figure(comparison: Any) -> Figure:
             # The interval is the message, so it is drawn thick. The share is a point on it.
             axes.hlines(place, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
             axes.plot(share, place, marker, color=colour, markersize=8, clip_on=False)
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)
     # As in the table, the first measure is at the top.
     axes.invert_yaxis()
     axes.set_xlim(0, 1)

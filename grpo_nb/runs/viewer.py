@@ -66,6 +66,6 @@ class RunViewer(Panel):
 
     @in_panel
     def _show_step(self) -> None:
-        """Show the groups of the chosen step, folded."""
+        """Show the groups of the chosen step; only the first one is unfolded."""
         groups = self.run.step(self.step)
         self._step_view.value = groups._repr_html_()
