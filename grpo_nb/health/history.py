@@ -1,8 +1,8 @@
 """The history of a run: what the rules know after a row.
 
 It holds the first and the last rows, the range of each metric so far, the block of rows in which
-the reward was highest, and the held-out scores. All windows and what counts as zero or as clear
-are defined here.
+the reward was highest, and the held-out scores. The lengths of all windows, and the limits for zero
+and for a clear difference, are defined here.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class RunHistory:
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
     best_rewards: list[float] = field(default_factory=list)
-    """Rewards of the best block of `WINDOW` steps so far. A later block is better if its z-score
-    against this one is at least `LIKELY_Z`."""
+    """Rewards of the best block of `WINDOW` steps so far. A later block replaces it if its z-score
+    against this block is at least `LIKELY_Z`."""
     length_at_best: float = 0.0
     """Median length of completions in the same block, 0 if it is not known."""
 
@@ -231,7 +231,8 @@ class RunHistory:
         if "frac_reward_zero_std" in metrics:
             metrics[NO_SPREAD_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
-            # If the deviation is zero, of a group or of the batch, no group has reward variance.
+            # Older logs have the deviation within groups or in the batch. If it is 0, no group has
+            # reward variance.
             has_no_spread = metrics["reward_std"] <= NEARLY_ZERO
             metrics[NO_SPREAD_SHARE] = float(has_no_spread)
         if metrics.get(NO_SPREAD_SHARE) == 1:

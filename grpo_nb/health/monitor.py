@@ -24,7 +24,7 @@ AlertKey = tuple[str, str]
 
 
 class HealthMonitor:
-    """Watch a run and report new alerts after each logged row.
+    """A monitor of a run, which reports new alerts after each logged row.
 
     There is one alert for each rule and subject. An alert is reported when it is new, when its
     severity changes, and when it is withdrawn because nothing was found for 20 steps.
@@ -110,12 +110,13 @@ class HealthMonitor:
         step = self.history.step
         if finding is not None:
             self._last_step_seen[key] = step
-        # No alert counts as `withdrawn`. So does no finding, but its alert ends only after a delay.
+        # Compare the kinds. A missing alert counts as `withdrawn`. So does a missing finding, but
+        # the alert is only withdrawn after the delay below.
         alert = self._alerts.get(key)
         kind = "withdrawn" if alert is None else alert.kind
         new_kind = "withdrawn" if finding is None else finding.severity
-        # An alert becomes milder after 20 steps and two rows without a finding as severe. It ends
-        # after as many without any finding. For example, at these steps:
+        # An alert becomes milder after 20 steps and two rows without a finding as severe. It is
+        # withdrawn after as many without any finding. For example, at these steps:
         #     1-10    critical finding    critical alert
         #     11-29   warning             critical, as step 10 is less than 20 steps ago
         #     30-40   warning             warning
@@ -164,8 +165,8 @@ def check_health(
     """Replay a log, and report what a monitor would have reported. No model is loaded.
 
     Args:
-        rows: A run, its name or its folder. Or rows as in TRL's `log_history`, which the file
-            trainer_state.json of a checkpoint has too.
+        rows: A run, its name or its folder; or a list of rows such as TRL's `log_history`, which is
+            also in a checkpoint's trainer_state.json.
         weights: Weight of each reward, by name; a run knows its own.
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
             rewards.

@@ -53,7 +53,7 @@ from grpo_nb.runs.rows import MEAN_LENGTH
 
 LOW_POSITION = 0.2
 """Nearly all completions fail if the mean reward is at most this share of its range. Then easier
-prompts help, and a few groups that differ may be the start of learning."""
+prompts help, and a few groups with a learning signal may be the start of learning."""
 
 HIGH_POSITION = 0.9
 """Nearly all completions succeed if the mean reward is at least this share of its range. Then
@@ -87,17 +87,16 @@ def soften(severity: Severity, history: RunHistory, trend: RewardTrend) -> Sever
 # not_finite --------------------------------------------------------------------------------------
 
 VITAL_METRICS = ("reward", "loss", "kl", "grad_norm")
-"""Nothing is learnt while one of these metrics is not finite. Any other metric is no more than a
-warning."""
+"""The model learns nothing while one of these metrics is not finite. Any other metric causes at
+most a warning."""
 
 HARMLESS_ROWS = 2
-"""This many consecutive rows do no harm if a vital metric is infinite in them, or the gradient norm
-is NaN. float16 training skips a step now and then, and a single token can make the KL estimate
-infinite."""
+"""Number of consecutive rows in which an infinite vital metric or a NaN gradient norm does no harm.
+float16 training skips a step now and then, and a single token can make the KL estimate infinite."""
 
 ROWS_WITHOUT_SCORE = 10
-"""From this many consecutive rows without a score of one reward on, the alert is a warning. A few
-such rows are normal, because a reward may return None for prompts that it does not score."""
+"""The alert is a warning after this many consecutive rows without a score of one reward. A few such
+rows are normal, because a reward may return None for prompts that it does not score."""
 
 
 def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
@@ -113,7 +112,7 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
         yield HealthFinding("not_finite", "critical", message, advice, "missing reward")
     for metric, value in history.not_finite.items():
         count = history.rows_not_finite[metric]
-        # A NaN is harmless in the gradient alone, because such a step is skipped.
+        # A NaN is harmless only in the gradient norm, because such a step is skipped.
         is_fatal = metric != "grad_norm" and math.isnan(value)
         severity: Severity = "warning"
         if metric in VITAL_METRICS and (is_fatal or count > HARMLESS_ROWS):
@@ -137,16 +136,16 @@ the last 50 steps, because then half of the computation is wasted. DAPO (arXiv:2
 such groups."""
 
 CHANCE_WEIGHT = 0.5
-"""The threshold is `WASTED_SHARE` plus this part of the share of groups that would agree by chance,
-because small groups often do."""
+"""The threshold is `WASTED_SHARE` plus this fraction of the share of groups that would agree by
+chance, because small groups often do."""
 
 NO_SIGNAL_SHARE = 0.9
 """The alert is critical if at least this share of the groups in the last 20 steps has zero reward
-variance, because the other groups are too few to learn from."""
+variance, because too few groups are left to learn from."""
 
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
-    """Report groups with zero reward variance, if there are more of them than by chance."""
+    """Report groups with zero reward variance, if chance does not explain their number."""
     position = main_position(history)
     nearly_all_succeed = position >= HIGH_POSITION
     if nearly_all_succeed and trend.is_above_start:
@@ -166,7 +165,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
         reason = "nearly all succeed"
         advice = "Use harder prompts, or stop here if this is the goal."
     else:
-        # Some groups agree by chance. The position is NaN if the range is not known.
+        # Some groups agree by chance: in them, all completions succeed or all fail. The position is
+        # NaN if the range is not known.
         if not math.isnan(position):
             size = history.group_size
             share_by_chance = position**size + (1 - position) ** size
@@ -176,7 +176,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
             "Read a group. If its completions answer in the same way, raise temperature. If they "
             "are right, use harder prompts."
         )
-    # Without a measured share nothing is reported.
+    # A share that was not measured counts as 0, so nothing is reported.
     share = fmean(history.last_values(NO_SPREAD_SHARE, LONG_WINDOW) or [0.0])
     if share < threshold:
         return
@@ -190,8 +190,8 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
 def _is_signal_lost(history: RunHistory) -> bool:
     """Return True if nearly all recent groups have zero reward variance.
 
-    Low rewards with a few groups that differ are not a lost signal, because most runs that learn
-    start like this.
+    The signal is not lost while rewards are low and a few groups still have one, because most runs
+    that learn start like this.
     """
     has_no_signal = history.mean(NO_SPREAD_SHARE, WINDOW) >= NO_SIGNAL_SHARE
     some_differ = history.mean(NO_SPREAD_SHARE, LONG_WINDOW) < 1
@@ -250,7 +250,7 @@ SHARE_LIMITS = (
     ShareLimit(
         rule="gradient",
         metric="learning_rate/zero",
-        thresholds={"critical": 1.0},  # one other step shows that the weights can move
+        thresholds={"critical": 1.0},  # a single step above 0 shows that the weights can move
         meaning="of the steps have a learning rate of 0, so that no weight moves",
         advice="Look at learning_rate, and at the schedule: does it end before the run?",
     ),
@@ -298,7 +298,7 @@ ENTROPY_LEFT = 0.2
 remain."""
 
 LENGTH_GROWTH = 2
-"""Completions are reported if they have at least this many times the tokens of the start, and of
+"""Completions are reported if they are at least this many times as long as at the start, and as in
 the block with the best reward. The block counts, because a length that grew with the reward is
 fine."""
 
@@ -314,11 +314,11 @@ SLIGHT_Z = 1.4
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
-    A gradient of 0 is harmless in a step whose groups all have zero reward variance. TRL logs the
-    gradient norm of the last step of a row, but `frac_reward_zero_std`, the share of such groups,
-    as a mean over all its steps. This mean is an upper bound for the probability that no group of
-    the last step had a signal. The check multiplies these bounds over successive rows. Without the
-    share, as in logs of older versions of TRL, nothing is reported.
+    A gradient of 0 is harmless in a step whose groups all have zero reward variance. A row has the
+    gradient norm of its last step alone. But `frac_reward_zero_std`, the share of groups with zero
+    variance, is a mean over all steps of the row. This mean is an upper bound for the probability
+    that no group of the last step had a signal. The check multiplies these bounds over successive
+    rows. Without the share, as in logs of older versions of TRL, nothing is reported.
     """
     zero_rows = 0
     probability = 1.0
@@ -388,7 +388,7 @@ def _clear_shift(history: RunHistory, metric: str) -> tuple[float, float]:
 
 
 KL_START_STEPS = 3
-"""The start of the KL is its median in this many first steps. It is not taken to be 0, because a
+"""The KL at the start is the median of this many first steps. It is not taken to be 0, because a
 run may begin far from its reference model."""
 
 NOTABLE_KL = 0.5
@@ -400,7 +400,7 @@ LARGE_KL = 2.0
 
 
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
-    """Report a KL that has grown for good, as a price of learning or on the way to garbage."""
+    """Report a KL that has grown and stayed high: the model learns, or it degenerates."""
     first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
     if not first or len(last) < history.rows_in(SHORT_WINDOW):
@@ -461,7 +461,7 @@ FLAT_STEPS = 100
 shorter, because the second half can still be changed."""
 
 LONG_FLAT_STEPS = 300
-"""From this many steps without a rise on, the alert is a warning, because published guides advise
+"""The alert is a warning after this many steps without a rise, because published guides advise
 waiting that long."""
 
 
@@ -488,12 +488,12 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Healt
 
 
 NEVER_REWARDED_STEPS = 30
-"""From this many steps with only the lowest possible score on, the alert is a warning. The usual
-reason is a pattern that cannot match (unslothai/notebooks issue 96)."""
+"""The alert is a warning after this many steps in which a reward gave only its lowest possible
+score. The usual reason is a pattern that cannot match (unslothai/notebooks issue 96)."""
 
 
 def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
-    """Report rewards that gave one score in all rows, and so have no effect."""
+    """Report rewards that gave the same score in all rows, and so have no effect."""
     constants = []
     is_never_rewarded = False
     for name in history.rewards:
@@ -508,7 +508,7 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
             continue
         constants.append(f"{name} is {score:.3g}")
         # A penalty that always gives 0 is at the top of its range, so it is fine. If no range is
-        # declared, such a penalty cannot be told from a reward that nobody earns.
+        # declared, such a penalty cannot be told from a reward that is never earned.
         is_never_rewarded |= reward_position(history, name) <= NEARLY_ZERO
     if not constants:
         return
@@ -531,8 +531,8 @@ FORMAT_STEPS = 100
 """The rule reports from this step on, because most runs learn the format first."""
 
 HIGH_ENOUGH = 0.5
-"""A main reward whose mean is at least this share of its range is high enough. Then the total may
-rise with the format alone."""
+"""Nothing is reported if the mean of the main reward is at least this share of its range. Then the
+total may rise with the format alone."""
 
 
 def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:

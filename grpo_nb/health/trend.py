@@ -88,7 +88,7 @@ def has_fallen(history: RunHistory, kept_share: float, min_z: float) -> bool:
 
 
 def main_reward(history: RunHistory) -> str | None:
-    """Return the reward with the largest weight, None if several have it."""
+    """Return the reward with the largest weight, None if several rewards share it."""
     weights = {name: history.weights.get(name, 1.0) for name in history.rewards}
     largest_weight = max(weights.values(), default=0.0)
     heaviest = [name for name, weight in weights.items() if weight == largest_weight]

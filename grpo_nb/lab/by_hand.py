@@ -11,10 +11,10 @@ from grpo_nb.tasks.tools import transcript
 
 
 class ByHand(ReprMixin):
-    """Play a training row of a task with tools.
+    """An episode of a training row that you play with the tools of its task.
 
-    `do` calls a tool, `say` writes an answer, and `scores` scores the episode as it stands. The
-    number of calls is not limited. You see the result of a call as the model does, errors included.
+    `do` calls a tool, `say` writes an answer, and `scores` scores the episode so far. The number of
+    calls is not limited. You see the result of a call as the model does, errors included.
 
     Args:
         task: A task with tools.
@@ -59,14 +59,14 @@ class ByHand(ReprMixin):
         return self
 
     def scores(self, rewards: RewardFunction | Sequence[RewardFunction]) -> Scores:
-        """Return the scores of the episode as it stands."""
+        """Return the scores of the episode so far."""
         # Without a turn there is no message to score, so the completion is the empty text.
         return score(rewards, [self.turns or ""], {**self.row, **self.columns})
 
     def example(self, tokenizer: Any) -> list[dict[str, str]]:
         """Return the episode as messages for `load_task(..., example=...)`.
 
-        Calls are written in `content` as the model's template writes them. The first message of the
+        Each call is text in `content`, as the model's template writes it. The first message of the
         environment is part of the question. Messages of several episodes can be joined.
 
         Raises:

@@ -46,13 +46,13 @@ class HandScores:
         """Return the score of each completion of a question; None for one without a score."""
         scores = {}
         for row, score in zip(self.rows, hand_scores(self.rows), strict=True):
-            # The latest score of a text counts: later rows overwrite earlier ones.
+            # Later rows overwrite earlier ones, so the latest score of a text counts.
             if row.get("question") == question and score is not None:
                 scores[row["completion"]] = score
         return [scores.get(completion) for completion in completions]
 
     def add(self, question: str, completion: str, score: float) -> None:
-        """Score a completion and save all.
+        """Add the score of a completion and save all scores.
 
         Raises:
             ValueError: The score is not between the first and the last of `CHOICES`.

@@ -1,8 +1,8 @@
 """Show the reward lab: a widget to try rewards by hand on rows of a task.
 
-Only core ipywidgets that versions 7.7 and 8 share. Each control has a text label. Callbacks run on
-the kernel's main thread between cells, so nothing here answers while a cell runs, such as a
-training.
+It uses only core ipywidgets that versions 7.7 and 8 share. Each control has a text label. Callbacks
+run on the kernel's main thread between cells. So no control responds while a cell runs, for example
+during a training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from grpo_nb.tasks.task import Task
 
 
 class CompletionEntry(widgets.VBox):
-    """Text box and remove button of one completion. A change counts when the focus leaves."""
+    """Text box and remove button of a completion. A change takes effect when you leave the box."""
 
     def __init__(self, text: str) -> None:
         self.box = with_label_above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
@@ -53,7 +53,7 @@ class CompletionEntry(widgets.VBox):
 
 
 class RewardLab(Panel):
-    """Try rewards on rows of a task, and see each score, weight, total and advantage.
+    """A widget to try rewards on rows of a task, with each score, weight, total and advantage.
 
     The lab starts with a right and a wrong completion of the first row. At every change, scores are
     computed again as a trainer would (`gn.score`). Moving a weight calls no reward. An error of a
@@ -136,7 +136,7 @@ class RewardLab(Panel):
         Raises:
             ValueError, TypeError: As for the constructor. The lab then keeps its rewards.
         """
-        # Both calls may raise, and the lab keeps its rewards if they do.
+        # Both calls come first, because they may raise, and the lab then keeps its rewards.
         rewards = reward_list(rewards)
         weights = weights_by_name(rewards)
         self.rewards = rewards
@@ -169,14 +169,14 @@ class RewardLab(Panel):
 
     @property
     def labels(self) -> list[dict[str, Any]]:
-        """Scores by hand, the oldest first: rows for `gn.checks.agreement`."""
+        """Scores by hand, the oldest first, as rows for `gn.checks.agreement`."""
         return self._hand_scores.rows
 
     def score_by_hand(self, score: float) -> None:
         """Give a score by hand to the first completion without one, and save it.
 
         Raises:
-            ValueError: The score is not from 1 to 5. Or each completion has a score.
+            ValueError: The score is not from 1 to 5, or every completion has one already.
         """
         existing = self._hand_scores.scores_of(self._question, self.completions)
         if None not in existing:
@@ -341,7 +341,7 @@ class RewardLab(Panel):
     @in_panel
     def _show_row(self) -> None:
         self.row = dict(self._rows[self.row_number])
-        # If the prompt cannot be made, the view is empty and does not show the earlier row.
+        # Cleared first: if the prompt cannot be made, the view must not show the earlier row.
         self._row_view.value = ""
         self._row_view.value = render(
             "lab/templates/row.jinja",
@@ -355,7 +355,7 @@ class RewardLab(Panel):
     def _row_with_prompt(self) -> dict[str, Any]:
         """Return the row shown, with the prompt as the model gets it."""
         row = self._rows[self.row_number]
-        # A row with a question alone is asked as in a task.
+        # A row with a question alone gets the prompt that a task would make.
         if "prompt" not in row and "question" in row:
             (row,) = with_prompts([row], self.task.format, example=None)
         if self.task.tools is not None:
@@ -399,9 +399,10 @@ class RewardLab(Panel):
     @in_panel
     def _rescore(self) -> None:
         self.scores = None
-        # If scoring fails, `scores` stays None and the table shows that, not the earlier numbers.
+        # If scoring fails, `scores` stays None, and the table shows "Not scored" instead of the
+        # earlier numbers.
         try:
-            # The row starts a new episode each time, because a reward may change its environment.
+            # Each time, a new episode is started, because a reward may change the environment.
             self.row = self.task.start_episode(self._rows[self.row_number])
             scores = score(
                 self.rewards,
@@ -430,7 +431,7 @@ class RewardLab(Panel):
             self._table.value = '<p class="gn-fail">Not scored.</p>'
             return
         self._table.value = views.scores_view(self.scores)
-        # Marks may fail in a user's own format; the scores are right all the same.
+        # Marking may fail in a user's own format, but the scores are right all the same.
         with self.showing_errors():
             self._marks.value = views.marks_view(self.scores, self.rewards)
 

@@ -56,9 +56,9 @@ def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
 
 
 def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> list[Mark]:
-    """Mark the answer slot if the reward scores answers, and the tags if it scores the format.
+    """Return marks for the answer slot or for the tags, whichever the reward scores.
 
-    Any other reward may read anything, so nothing is marked for it.
+    Any other reward may read any part of the text, so nothing is marked for it.
 
     >>> from grpo_nb.rewards import correctness
     >>> marks_of(correctness(), "correctness", 2.0, "<answer>7</answer>")

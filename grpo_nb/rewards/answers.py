@@ -19,7 +19,7 @@ from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
-"""Characters. A longer text is not an answer, and comparing it would take time."""
+"""Most characters of a slot. A longer text is not an answer, and comparing it would take time."""
 
 
 class Undecided(Exception):
@@ -105,12 +105,12 @@ def golds_in_cell(cell: Any) -> list[str]:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Return an array or number of numpy as a list or number of Python, and the rest as it is."""
+    """Return a numpy array or number as a Python list or number, and any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _json_or_text(value: Any) -> Any:
-    """Return a value inside a JSON answer as `json` can write it: a date, for example, as text."""
+    """Convert a value that `json` cannot write: numpy's to Python's, any other to text."""
     plain = _without_numpy(value)
     return str(value) if plain is value else plain
 
@@ -137,7 +137,7 @@ class correctness(SlotReward):
     * text after the slot, because it could take the answer back
 
     Args:
-        weight: Weight in the total reward. Keep it above the format rewards together.
+        weight: Weight in the total reward. Keep it above the sum of the format rewards' weights.
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
@@ -169,8 +169,8 @@ class correctness(SlotReward):
 class exact_text(SlotReward):
     """1.0 if the answer slot is the gold text, letter for letter, else 0.0.
 
-    Only runs of white space may differ, and the encoding of an accented letter. Use it for names
-    and code words, for which `7.0` must not be equal to `7`. Source: exact match as in SQuAD
+    Only the white space between words and the encoding of an accented letter may differ. Use this
+    reward for names and code words, where `7.0` must not equal `7`. Source: exact match as in SQuAD
     (arXiv:1606.05250), without its removal of articles.
 
     Args:

@@ -19,7 +19,7 @@ Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
 _XML = xml()
 _HIGHEST_WEIGHT = 1_000_000
-"""Far above any weight in use."""
+"""Largest weight that is accepted, far above any in use."""
 
 
 def completion_text(completion: Completion) -> str:
@@ -60,7 +60,7 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, values in columns.items():
-        # TRL passes lists. By hand, a column may be one of numpy, pandas or datasets.
+        # TRL passes lists. A user may pass a column of numpy, pandas or datasets.
         is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))
         if is_column and len(values) == count:
             for row, value in zip(rows, values, strict=True):
@@ -96,7 +96,8 @@ class Reward:
 
     @property
     def __name__(self) -> str:
-        # TRL names its metrics by this. It averages two rewards of one name without a warning.
+        # TRL names its metrics by this attribute. It averages two rewards with the same name
+        # without a warning.
         return self.name or type(self).__name__
 
     def __repr__(self) -> str:
@@ -143,9 +144,9 @@ class Reward:
 def relative(reward: RewardFunction) -> RewardFunction:
     """Mark a reward that ranks the completions of a group, and return it.
 
-    A score of such a reward has a meaning only next to the other scores of the call.
-    `check_rewards` therefore does not try it, and the report says so. An evaluation never takes it
-    as its grader. A method is marked for all objects of its class.
+    A score of such a reward can only be compared with the other scores of the same call. So
+    `check_rewards` does not try the reward, and its report says so. An evaluation never uses it as
+    its grader. A method is marked for all objects of its class.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.
@@ -156,7 +157,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
     >>> is_relative(relative(shortest_first))
     True
     """
-    # A bound method has no attributes of its own.
+    # A bound method has no attributes of its own, so its function is marked.
     marked = getattr(reward, "__func__", reward)
     # Rewards of the kit are frozen.
     object.__setattr__(marked, "is_relative", True)
@@ -248,8 +249,8 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
         rewards: One reward function or several.
 
     Raises:
-        ValueError: One is not a reward function, a weight is not a finite number, or two rewards
-            have the same name (TRL logs only the mean of the two).
+        ValueError: An element is not a reward function, a weight is not a finite number, or two
+            rewards have the same name (TRL logs only the mean of the two).
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])

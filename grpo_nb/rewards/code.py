@@ -1,4 +1,4 @@
-"""The reward for code that passes hidden tests: its tests, its class, and the code of a completion.
+"""The reward for code that passes hidden tests, and functions that read the tests and the code.
 
 The generated code runs in the sandbox (`grpo_nb.sandbox.candidates`). It never sees an expected
 value and never runs in this process: results come back as plain data and are compared here. Asserts
@@ -28,7 +28,7 @@ class CodeTest:
     call: Call
     expected: Any
     compares_truth: bool = False
-    """True for `assert f(x)` and `assert not f(x)`, which any value passes or fails."""
+    """True for `assert f(x)` and `assert not f(x)`, where only the truth of the result counts."""
 
     def accepts(self, result: CallResult) -> bool:
         """Return True if a call gave the expected value."""
@@ -43,11 +43,11 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 
     A cell is one test or a list of tests. A test is an assert: `assert f(1) == 2`, `assert f(1)` or
     `assert not f(1)`. Arguments and expected value must be literals. The result is compared with
-    the expected value by `==`. It must be plain data: a `Decimal` or `Fraction` does not count as a
-    float, nor `d.keys()` as a set.
+    the expected value by `==`. The result must be plain data: a `Decimal` or `Fraction` does not
+    count as a float, and `d.keys()` does not count as a set.
 
     Raises:
-        ValueError: Anything else. The message shows what to write instead.
+        ValueError: The cell holds anything else. The message shows what to write instead.
 
     >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
     [3]

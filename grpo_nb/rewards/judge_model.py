@@ -57,7 +57,7 @@ Now write your sentences, and then the last line, Score: N"""
 
 
 class JudgeReply(NamedTuple):
-    """A judge's reply about one answer."""
+    """A judge's reply to one answer."""
 
     score: float | None
     """Score on the judge's own scale; None if the reply has no number, or one outside the scale."""
@@ -87,20 +87,21 @@ class judge(Reward):
             temperature of 0, so that the same answer gets the same score. Its client also does the
             retries and has the time limit, as in
             `openai.OpenAI(max_retries=3, timeout=60)`.
-        rubric: What a good answer is, and what each end of the scale means, in your words.
+        rubric: Your description of a good answer, and of both ends of the scale.
         scale: The worst and the best score that the judge may give.
-        model: Name of the model that answers. It is recorded. Replies of another model are not
+        model: Name of the model that grades. It is recorded, and replies of another model are not
             reused.
         cache: File for the replies, one line of JSON each: a hash and the reply. With None they are
             kept in memory only.
-        concurrent: Most calls at the same time, each in a thread.
+        concurrent: Largest number of calls at the same time, each in a thread.
 
     Raises:
         TypeError: `ask` cannot be called or is async, or the rubric is not a text with words. When
             called: `ask` returned something that is not a text.
         ValueError: `scale` is not two numbers, the lower one first, or `concurrent` is below 1.
-        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed, or
-            a single one where other replies are kept, their answers have no score.
+        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
+            their answers have no score. The same holds for a single new call that failed, if the
+            judge has replied before.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -110,7 +111,8 @@ class judge(Reward):
     [0.0, 0.75]
     """
 
-    # Not compared: two judges that grade alike are equal, whoever is asked and however often.
+    # Fields with compare=False are left out of ==: two judges with the same rubric, scale and model
+    # are equal, even if `ask`, the cache or the number of threads differs.
     ask: Ask = field(compare=False, repr=False)
     rubric: str
     scale: tuple[float, float] = (1, 5)
@@ -142,10 +144,11 @@ class judge(Reward):
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
         require_number("concurrent", self.concurrent, 1)
-        # The reward is frozen. A list would be unequal to the same tuple, and cannot be hashed. The
-        # ends are not made floats, because the record of an earlier run may have 1 and 5.
+        # Attributes are set in this way, because the reward is frozen. A list becomes a tuple,
+        # because a list is not equal to the same tuple and cannot be hashed. The ends are not made
+        # floats, because the record of an earlier run may have 1 and 5.
         object.__setattr__(self, "scale", tuple(self.scale))
-        # The replies are no field, because they change.
+        # `replies` is not a field, because it changes.
         object.__setattr__(self, "replies", _read_replies(self.cache))
 
     def messages(self, question: str, answer: str) -> Messages:
@@ -168,8 +171,8 @@ class judge(Reward):
     def read_score(self, reply: str) -> float | None:
         """Return the number in the last line of a reply, `Score: N`.
 
-        `Score: 4/5` is read too, if 5 is the upper end of the scale. None if the last line is
-        another one, or the number is outside the scale.
+        `Score: 4/5` is read too, if 5 is the upper end of the scale. None if the last line has
+        another form, or the number is outside the scale.
 
         >>> judge(print, "Is it kind?").read_score("Kind, but curt.\\n**Score: 4**")
         4.0
@@ -199,7 +202,7 @@ class judge(Reward):
         pairs = zip(texts, rows, strict=True)
         requests = [self.messages(question_of(row), text) for text, row in pairs]
         keys = [self._key(request) for request in requests]
-        # Each new request once.
+        # A dict, so that equal requests are sent once.
         new_requests = {
             key: request
             for key, request in zip(keys, requests, strict=True)
@@ -280,8 +283,8 @@ class judge(Reward):
                 file.write(f"\n{json.dumps([key, reply])}\n")
 
     def _key(self, messages: Messages) -> str:
-        # `messages` contains rubric and scale already. They stay, because the keys of kept replies
-        # depend on them.
+        # `messages` contains rubric and scale already. They are repeated, because the keys of
+        # replies in existing files depend on it.
         scale = [float(end) for end in self.scale]
         content = json.dumps([self.model, self.rubric, scale, messages])
         return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -2,11 +2,11 @@ r"""The reward for mathematical answers.
 
 An answer is compared in three steps:
 
-1. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into parts. Numbers and
-   words are compared in this file, and lists and tuples part by part.
-2. Gate: `is_single_answer` lets only an expression with one answer through. math-verify was made to
-   find an answer in a text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and
-   `x + 1 = 42` for 42, and `1 2 3 4` for 10.
+1. Normalise: `math_shapes` writes both answers in one spelling of LaTeX and splits them into parts.
+   This file compares numbers and words itself, and lists and tuples part by part.
+2. Gate: `is_single_answer` refuses a text with more than one answer. math-verify does not, because
+   it was made to find an answer in a text: it accepts `41 = 42`, `42 \text{ is wrong}` and
+   `x + 1 = 42` as 42, and `1 2 3 4` as 10.
 3. Compare: `math_symbols` spells the symbols so that math-verify keeps them apart, and math-verify
    compares the expressions in another process (`math_worker`).
 """
@@ -44,12 +44,14 @@ from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_same_number, read_number
 
 _LONGEST_EXPRESSION = 400
-"""Characters of an answer that is compared as mathematics."""
+"""Most characters of an answer that is compared as mathematics. A longer answer is compared as in
+`correctness`."""
 
-# A digit, an operator, a bracket or a comma; or a single small letter.
+# A digit, an operator, a bracket, a comma, or a single small letter. Other gold answers are words.
 _HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
+# Gold answers that look like formulas and are not. They are compared as in `correctness`.
 _NOT_AN_EXPRESSION = re.compile(
-    r".*(?:\"|(?<![\w)}'])').*"  # JSON; a quotation mark after a letter or bracket is a prime
+    r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
     r"|0\d+"  # 007
     r"|\d{1,4}([-/.])\d{1,2}\1\d{1,4}"  # 2025-06-03
     r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
@@ -67,31 +69,32 @@ class maths(SlotReward):
 
     None without a gold answer, or if the comparison took too long or its process failed.
 
-    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. It
-    gives the scores of TRL's `accuracy_reward` on TRL's documented examples. It differs where TRL
-    rewards nonsense or is not safe:
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. On the
+    examples in TRL's documentation, the scores are those of TRL's `accuracy_reward`. They differ
+    where TRL rewards nonsense or is not safe:
 
     * Only the slot counts, and it must come last. TRL takes the first box, whatever follows.
     * The slot must hold one answer: `41 = 42` and `42 \text{ is wrong}` score 0.0. TRL gives 1.0 to
       both.
     * If the gold answer is a number, the answer must be one too, compared as `correctness` does.
       Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0.
-    * If the gold answer has parts, each part must be given and no other. The parts of a list may be
-      in any order, and those of a tuple or an interval may not. A gold answer of several boxes is
-      such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
+    * If the gold answer has parts, the answer must have the same parts: in any order for a list, in
+      the same order for a tuple or an interval. A gold answer of several boxes is a list. `x < 5`
+      and `(-\infty, 5)` are the same interval, and `x < 1 or x > 5` is a union of intervals.
     * `R/r` is not `r/R`, and `\Delta` is not `\delta`. TRL ignores capitals.
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
-    * For the gold answer B, `B)` with another text than that of B in the question scores 0.0.
+    * If the gold answer is the option B, `B)` with a text that the question does not have after B
+      scores 0.0.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
-    * It works in any thread. An expression has two seconds of processor time, so a busy machine
-      changes no score. An expression that takes longer gets None.
+    * It works in any thread. A comparison has two seconds of processor time, so a busy machine
+      changes no score. If it takes longer, the score is None.
 
     Args:
         weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given, `boxed()` for MATH.
         column: The data column with the gold answer, or with a worked solution that has it in a
-            `\boxed{}`. A list holds several.
+            `\boxed{}`. A list in it holds several.
         name: Name in TRL's logs.
 
     >>> completions = ["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"]
@@ -108,9 +111,10 @@ class maths(SlotReward):
             return is_option
         if not is_same_maths(given, gold):
             return False
-        # Words may be copied from the question, and are right.
-        are_words = read_number(gold) is None and is_same_answer(given, gold)
-        return are_words or not is_copied_from_question(given, gold, row)
+        # The very text of the gold answer is right, even if the question has it too. A number is
+        # checked, because `is_same_answer` also accepts arithmetic such as 84/2 for it.
+        is_same_text = read_number(gold) is None and is_same_answer(given, gold)
+        return is_same_text or not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -129,7 +133,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     gold = normalize_latex(gold)
     is_formula = _HAS_MATHS.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
-        # `is_same` is left out on purpose: `is_same_answer` ignores capitals.
+        # Capitals matter here, so `is_same` is not used: `is_same_answer` ignores them.
         return _is_same_normalized(with_named_capitals(given), with_named_capitals(gold))
     return is_same or _is_same_normalized(given, gold)
 
@@ -143,9 +147,9 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         number = read_number(given)
         return number is not None and is_same_number(number, gold_number)
     if not _HAS_MATHS.search(gold):
-        # Words. math-verify reads them as a product of letters, so that "on" is "no".
+        # Words. math-verify would read them as products of letters, so that "on" equals "no".
         if PRODUCT.fullmatch(without_spaces(gold)):
-            # `a*b` is `ab`.
+            # The gold answer `ab` is a product, which may also be written `a*b`.
             given = without_spaces(given).replace("*", "")
             gold = without_spaces(gold).replace("*", "")
         return folded(given) == folded(gold)
@@ -158,16 +162,18 @@ def _is_same_formula(given: str, gold: str) -> bool:
     gold_shape = Shape.of(gold)
     names = {without_spaces(name) for name in (shape.name, gold_shape.name) if name}
     if len(names) > 1:
-        # `y = 2x` is not `z = 2x`, but `2x` is both.
+        # `y = 2x` is not `z = 2x`. But `2x`, which has no name, equals both.
         return False
     if EXPRESSION not in (shape.kind, gold_shape.kind):
+        # Both answers have several parts.
         return _has_same_parts(shape, gold_shape)
     are_both_named = bool(shape.name and gold_shape.name)
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
     if are_relations and not are_both_named:
-        # Two equations or inequalities are compared as a whole.
+        # Two equations or inequalities are compared as a whole. If both only name a value, as
+        # `y = 2x` and `y = x + x` do, the values are compared below.
         return _is_same_expression(given, gold)
-    # `x = x + 1` does not define x.
+    # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
     is_circular = shape.name in _VARIABLE.findall(gold) and not gold_shape.name
     if shape.kind != gold_shape.kind or is_circular:
         return False
@@ -175,33 +181,37 @@ def _is_same_formula(given: str, gold: str) -> bool:
 
 
 def _has_same_parts(shape: Shape, gold_shape: Shape) -> bool:
-    """Compare two answers of several parts: lists in any order, tuples in their order."""
+    """Return True if two answers of several parts are equal. A list may be in any order."""
     kinds = {shape.kind, gold_shape.kind}
-    # `x = 1, y = 2` is also the tuple (1, 2) and the list 1, 2.
+    # Answers of two kinds differ. But `x = 1, y = 2` equals the tuple (1, 2) and the list 1, 2.
     if len(kinds) > 1 and kinds not in ({NAMED, TUPLE}, {NAMED, LIST}):
         return False
     parts = shape.parts
     gold_parts = gold_shape.parts
     if shape.kind == LIST and len(parts) > len(gold_parts):
-        # A list may name a part twice. The parts keep their spaces: `\pi r` is not `\pir`.
+        # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
+        # the parts keep theirs, because `\pi r` is not `\pir`.
         parts = list({without_spaces(part): part for part in parts}.values())
     if len(parts) != len(gold_parts):
         return False
-    # `x_{1} = 2` and `x_{2} = 3` are values of one variable.
+    # `x_{1} = 2` and `x_{2} = 3` are two values of the variable x, so indices are left out.
     variables = {split_name(part)[0].partition("_")[0] for part in parts}
     has_one_variable = len(variables) == 1
-    # The roots of an equation, `x = 1 and x = 2`, are also `x = 1 or x = 2`. But `x = 1 and y = 2`
-    # is not `x = 1 or y = 2`, and `x > 1 and x < 3` is not `x > 1 or x < 3`.
+    # For the values of one variable, both words mean the same: `x = 1 and x = 2` is
+    # `x = 1 or x = 2`. They differ for two variables (`x = 1 and y = 2`) and for inequalities
+    # (`x > 1 and x < 3`).
     is_inequality = any(map(_INEQUALITY.search, gold_parts))
     needs_same_word = is_inequality or (kinds == {NAMED} and not has_one_variable)
-    # With only one of the words on both sides, their number does not matter: a comma is either.
+    # If the two answers together use only `and`, or only `or`, the number of words does not matter,
+    # because a comma can stand for the word.
     has_both_words = len({*shape.conjunctions, *gold_shape.conjunctions}) > 1
     if needs_same_word and has_both_words and shape.conjunctions != gold_shape.conjunctions:
         return False
-    # `x_1 = 3, x_2 = 2` is also the list 2, 3.
+    # A list has no order, so `x_1 = 3, x_2 = 2` equals the list 2, 3.
     is_list_of_roots = gold_shape.kind == LIST and has_one_variable
     if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
         return _is_same_in_any_order(parts, gold_parts)
+    # Order matters for tuples, intervals and ratios, and if `x = 1, y = 2` is compared with 1, 2.
     return all(map(_is_same_normalized, parts, gold_parts))
 
 
@@ -210,7 +220,8 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
     unmatched = list(gold_parts)
     for part in parts:
         for gold_part in unmatched:
-            # The first match is taken. This is wrong only for lists where one part lacks a unit.
+            # The first match is taken. Another one could be right only in a list where a part lacks
+            # its unit.
             if _is_same_normalized(part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -224,21 +235,24 @@ _BASE = re.compile(r"[0-9]_\{")
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
-    """Return True if two expressions are equal, the given one with or without a unit."""
-    # A unit of the gold answer may be unknown to `split_unit`, and it still counts.
+    """Return True if two expressions are equal. A unit that only the given one has is ignored."""
+    # If the gold answer ends with a text, the given answer keeps its unit. That text may be a unit
+    # that `split_unit` does not know.
     if not WITH_UNIT.fullmatch(gold):
         given, _ = split_unit(given)
     if _BASE.search(gold) or not is_single_answer(given, gold):
         return False
     given = with_kept_symbols(given)
     gold = with_kept_symbols(gold)
-    # A prime that is left belongs to a bracket, as in (fg)', and math-verify would drop it.
+    # A prime that is still there belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-# A power of a power, or one with an exponent of five digits: neither can be computed.
+# A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. Such a
+# number may be too large to compute.
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
-# "1 2" and a line break are never harmless: they show a second answer.
+# Numbers side by side ("1 2") and a line break are tokens of their own, because they show a second
+# answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
 # and Greek letters. The backslash of a name may be missing.
@@ -251,10 +265,11 @@ _HARMLESS_TOKEN = re.compile(
 
 
 def is_single_answer(given: str, gold: str) -> bool:
-    r"""Return True if a text has the form of one answer, as the gold answer has it.
+    r"""Return True if a text holds a single answer, judged by its form.
 
-    The text may not have more relations, commas, words, texts or other commands than the gold
-    answer. It may not have two numbers side by side, as in `1 2`, nor a tower of powers.
+    Relations, commas, words, `\text{}`, most commands and numbers side by side, as in `1 2`, can
+    show a second answer. So the text may not have more of them than the gold answer. Nor may it
+    have a tower of powers, unless the gold answer has one.
 
     >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
@@ -265,7 +280,7 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     if not re.fullmatch(BALANCED_TEXT, given):
         return False
-    # A gold answer with a tower, such as 2^{2^n} + 1, was given by the user.
+    # If the gold answer has a tower, such as 2^{2^n} + 1, the user asks for one.
     if _TOWER.search(given) and not _TOWER.search(gold):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
@@ -275,10 +290,11 @@ def is_single_answer(given: str, gold: str) -> bool:
 
 
 def _is_harmless(token: str, gold_letters: set[str]) -> bool:
-    """Return True if a token that the gold answer does not have shows no second answer."""
+    """Return True if a token that only the given answer has does not show a second answer."""
     if _HARMLESS_TOKEN.fullmatch(token):
         return True
     if not token.isalnum() or not token.isascii():
         return False
-    # Several letters are a product of the gold answer's variables, or a word.
+    # A digit or a letter is left to math-verify. Several letters must be a product of the gold
+    # answer's variables, because otherwise they are a word.
     return len(token) == 1 or gold_letters.issuperset(token)

@@ -1,8 +1,8 @@
-r"""Write a mathematical answer in one kind of LaTeX, and split it into its parts.
+r"""One spelling of LaTeX for mathematical answers, and the parts of an answer.
 
-`normalize_latex` is meant to keep the meaning: `\leq`, `<=` and the sign itself become `\le`.
-`Shape.of` then splits the answer: one expression, or the parts of a list, tuple, interval or ratio.
-`x < 1 or x > 3` becomes the union of two intervals, which is one expression.
+`normalize_latex` changes the spelling and not the meaning: `\leq`, `<=` and the Unicode sign become
+`\le`. `Shape.of` then splits the answer into the parts of a list, tuple, interval or ratio. Any
+other answer is one expression, such as `x < 1 or x > 3`, which becomes a union of intervals.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({BALANCED_TEXT})\}}")
 # Text between two boxes that are parts of one answer.
 _BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
-# The word may be a unit: \boxed{3} apples and \boxed{4} pears.
+# A word that may be a unit and is then ignored: \boxed{3} apples and \boxed{4} pears.
 _WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
 
+# Unicode sign -> LaTeX.
 _SIGNS = {
     "\u221e": r"\infty ",
     "\u2264": r"\le ",
@@ -30,7 +31,7 @@ _SIGNS = {
     "\u222a": r"\cup ",
     "\u2208": r"\in ",
     "\u2205": r"\emptyset ",
-    # Not \Omega, which is also the sign of a unit.
+    # Without Omega, because that sign may be the unit ohm.
     "\u0394": r"\Delta ",
     "\u0398": r"\Theta ",
     "\u039b": r"\Lambda ",
@@ -40,7 +41,8 @@ _SIGNS = {
     "\u03a8": r"\Psi ",
 }
 _GREEK_LETTERS = map(chr, range(0x3B1, 0x3CA))
-# GREEK SMALL LETTER ALPHA is \alpha. Unicode spells lambda without the b.
+# The last word of a Unicode name is the LaTeX name: GREEK SMALL LETTER ALPHA is \alpha. But Unicode
+# spells lambda without the b.
 _SIGNS |= {
     letter: f"\\{unicodedata.name(letter).split()[-1].lower().replace('lamda', 'lambda')} "
     for letter in _GREEK_LETTERS
@@ -70,21 +72,21 @@ _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
 def _canonical_command(match: re.Match[str]) -> str:
-    """Return the canonical spelling of a command."""
+    """Return the canonical spelling of a command; the command itself if it has no other."""
     return _COMMAND_OF.get(match[1], match[0])
 
 
-# The order matters: each pattern sees the result of the ones before.
+# Pattern -> replacement. The order matters: each pattern sees the result of the earlier ones.
 _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # $x$ is x.
     (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
-    # The sign of a root.
+    # The Unicode root sign before (x + 1), 2 or x is \sqrt{x + 1}, \sqrt{2} or \sqrt{x}.
     (r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w|\\[A-Za-z]+))", r"\\sqrt{\1\2}"),
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
-    # \leq is \le.
+    # Every command in its canonical spelling: \leq is \le.
     (r"(?<!\\)\\([A-Za-z]+)\s*", _canonical_command),
-    # \text{and} is a word between two parts, and no unit.
+    # \text{and} is the word between two parts, and not a unit.
     (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
     (r"<=", r"\\le "),
     (r">=", r"\\ge "),
@@ -96,6 +98,7 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![A-Za-z]))",
         lambda match: "'" * match[0].count("prime"),
     ),
+    # The Unicode signs for one prime and for two.
     (r"\u2032", "'"),
     (r"\u2033", "''"),
     # x**2 is x^2.
@@ -106,7 +109,7 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
     # \sqrt2 and \sqrt(2) are \sqrt{2}.
     (r"\\sqrt(\[[^\]]*\])?\s*(?:([0-9A-Za-z])|\(([^()]*)\))", r"\\sqrt\1{\2\3}"),
-    # 2/3 x is two thirds of x.
+    # 2/3 x is two thirds of x, and not 2 divided by 3x.
     (
         r"(?<![\d./}^])(\d+)\s*/\s*(\d+)\s*(?=[A-Za-z]|\\(?:pi|sqrt|[a-z]+\())",
         r"\\frac{\1}{\2}",
@@ -122,11 +125,11 @@ _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
 _OPENING_BRACKET = {"<": "(", r"\le": "["}
 _CLOSING_BRACKET = {"<": ")", r"\le": "]"}
-# Not the modulus of 7 \pmod{12}.
+# \pm, but not the beginning of \pmod.
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
 _AND_OR = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
-# The comma of 1,234 separates nothing.
+# "and", "or", a semicolon or a comma between two parts, but not the comma of 1,234.
 _SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 
 LIST = "list"
@@ -160,7 +163,7 @@ def boxed_answers(text: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def normalize_latex(text: str) -> str:
-    r"""Return an answer in one kind of LaTeX, without wrappers that change nothing.
+    r"""Return an answer in one spelling of LaTeX, without boxes, dollar signs and other wrappers.
 
     >>> normalize_latex("x\u00b2 \u2264 4"), normalize_latex(r"$\boxed{\dfrac12}$.")
     ('x^{2} \\le 4', '\\frac{1}{2}')
@@ -168,10 +171,11 @@ def normalize_latex(text: str) -> str:
     '\\frac{2}{3}\\pi'
     """
     if "\\begin" not in text:
-        # Escaped twice, as in JSON.
+        # `\\frac` is `\frac` that was escaped twice, as in JSON. In a matrix, `\\` ends a row.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
     text = strip_markup(text).translate(_SIGNS_TABLE)
-    # A box on a line of its own may be another answer; in a matrix lines are only rows.
+    # A box gets a line of its own, because it may be a second answer, and `is_single_answer`
+    # refuses an extra line break. In a matrix, line breaks have no meaning.
     text = _BOX.sub(r"\n\1\n", text)
     if "\\begin" in text:
         text = " ".join(text.split())
@@ -188,7 +192,7 @@ def without_spaces(text: str) -> str:
     >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
     '(\\frac{1}{2},3*x)'
     """
-    # Before the spaces go: one may end the name of the command.
+    # Before the spaces are removed, because one may end the name of the command: `\cdot x`.
     text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
@@ -196,7 +200,7 @@ def without_spaces(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `f(x)` and `(p, q)` are names as well, and a number is none.
+    `f(x)` and `(p, q)` are names too, but a number is not. `\in` splits a text as `=` does.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
@@ -208,7 +212,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def own_names(parts: Sequence[str]) -> list[str]:
-    """Return the names of parts such as `x = 1` and `y = 2`; empty unless each has its own."""
+    """Return the parts' names if each part has a different one; else an empty list."""
     names = [split_name(part)[0] for part in parts]
     return names if all(names) and len(set(names)) == len(names) else []
 
@@ -221,14 +225,14 @@ def is_name(text: str) -> bool:
 def split_brackets(text: str) -> tuple[str, str]:
     """Return the pair of brackets around a whole text, such as `[)`, and the content.
 
-    The pair is empty for any other text: `(1)(2)` is in two pairs.
+    Without such a pair, as in `(1)(2)`, return an empty pair and the text.
     """
     opening = _BRACKET.match(text)
     depth = 0
     for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket["open"] else -1
         if depth == 0:
-            # The first pair closes here. The interval ]1, 2[ has no pair.
+            # The first pair closes here. The text ]1, 2[ begins with a closing bracket instead.
             if opening and opening["open"] and bracket.end() == len(text):
                 return opening[0] + bracket[0], text[opening.end() : bracket.start()]
             break
@@ -257,7 +261,7 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
 def split_list(text: str) -> list[str]:
     r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
 
-    The comma of `1,234` separates nothing.
+    A tuple is one part, and the comma of `1,234` separates nothing.
 
     >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
@@ -267,14 +271,14 @@ def split_list(text: str) -> list[str]:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
     if len(parts) > 1 and own_names(parts):
-        # In `x = \pm 1, y = \pm 2`, the signs belong together.
+        # No part is split into + and -: in `x = \pm 1, y = \pm 2`, the signs belong together.
         return parts
     signed_parts = []
     for part in parts:
         if len(_PLUS_MINUS.findall(part)) == 1:
             signed_parts += [_PLUS_MINUS.sub(sign, part) for sign in "+-"]
         else:
-            # A part with several signs is left: it may have two values or four.
+            # A part with several \pm stays whole, because it may have two values or four.
             signed_parts.append(part)
     return signed_parts
 
@@ -284,12 +288,12 @@ class Shape:
     """The parts of an answer and how they belong together."""
 
     name: str
-    """Name of the answer: `x` in `x = 1`."""
+    """Name of the answer, `x` in `x = 1`; empty if there is none."""
     kind: str
-    """A word ("list", "named", "ratio", "expression"), or a pair of brackets such as `[)`.
+    """Either "list", "named", "ratio" or "expression", or the brackets of a tuple or interval.
 
-    The kind of a tuple or interval is its pair of brackets. `x = 1, y = 2` is "named", because each
-    part has a name of its own. If all names are single letters, the parts are sorted by name.
+    `x = 1, y = 2` is "named", because each part has a different name. If all names are single
+    letters, the parts are sorted by name.
     """
     parts: list[str]
     conjunctions: Sequence[str] = ()
@@ -317,7 +321,7 @@ class Shape:
         name, rest = split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
-        # As one expression, the ratio 1:3:2 would equal 1:2:3: math-verify reads a quotient.
+        # A ratio is not an expression: math-verify reads 1:3:2 as a quotient, which equals 1:2:3.
         parts = split_outside_brackets(text, ":")
         return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
 
@@ -336,8 +340,8 @@ def _with_intervals(text: str) -> str:
 
 
 def _interval(text: str) -> tuple[str, str]:
-    r"""Return name and interval of `1 < x \le 2` or `x > 1`; an empty name for other texts."""
-    # Sides and signs in turn: 1, <, x, \le, 2.
+    r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
+    # Values and signs in turn: 1, <, x, \le, 2.
     pieces = _INEQUALITY_SIGN.split(text)
     if len(pieces) not in (3, 5):
         return "", text

@@ -1,35 +1,38 @@
-r"""Spell the symbols of an expression so that math-verify keeps each of them.
+r"""A spelling of expressions from which math-verify drops no symbol.
 
 math-verify ignores capitals, drops primes, and takes a variable at the end for a unit: `R/r` would
-be `r/R`, `y'` would be `y`, and `\pi r^2 h` would be `\pi r^2`. It does keep an index, so a capital
-and a prime are written as one. All functions here read LaTeX of `math_shapes.normalize_latex`.
+be `r/R`, `y'` would be `y`, and `\pi r^2 h` would be `\pi r^2`. It does keep indices, so a capital
+and a prime are each rewritten as an index. It also keeps a variable in braces. All functions here
+read the LaTeX of `math_shapes.normalize_latex`.
 """
 
 import re
 
 from grpo_nb.tasks.number_reading import unit_name
 
-# Two letters are a product, such as ab or ix, except for these words. Three letters are a product
-# without e, i, o and u, such as mgh. "cat" counts as a product too.
+# Two letters are a product of symbols, such as ab or ix, unless they are one of these words. Three
+# letters are a product, such as mgh, if e, i, o and u are not among them. So "cat" is one too.
 _PRODUCT = (
     r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
     r"|[a-df-hj-np-tv-z]{3}"
 )
 PRODUCT = re.compile(_PRODUCT, re.IGNORECASE)
 """Letters that are read as a product of symbols, and not as a word."""
+# A single letter, or a product.
 _SYMBOLS = re.compile(rf"[a-z]|{_PRODUCT}", re.IGNORECASE)
-# Letters, a command, or a command with the text that it keeps together: \text{cm}, \mathbb{R},
+# Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
 _LETTERS = re.compile(
     r"(\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+)"
 )
-# \Gamma is a function, and \Pi a product.
+# Without \Gamma, which is also a function, and \Pi, which is also the sign of a product.
 _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
 # The 1A of x_{1A}.
 _INDEX = re.compile(r"(?<=_\{)\w+(?=\})")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
 _PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# A variable at the end, after another one. After a mere number, it is a unit.
+# A variable at the end, after another variable. A letter after a number alone, as in 5 h, is left
+# as it is, because it is a unit.
 _LAST_VARIABLE = re.compile(
     r"""
     (.*(?<![\\A-Za-z])
@@ -50,9 +53,9 @@ WITH_UNIT = re.compile(
 
 
 def has_distinct_capitals(expression: str) -> bool:
-    r"""Return True if an expression has a letter as a capital and a small one, or a Greek capital.
+    r"""Return True if a letter occurs both as a capital and small, or if a Greek capital occurs.
 
-    In any other expression, capitals are only a spelling.
+    Otherwise capitals are only a spelling: `X` in one answer may be `x` in the other.
 
     >>> has_distinct_capitals(r"\frac{R}{r}"), has_distinct_capitals("x^{2} + C")
     (True, False)
@@ -63,7 +66,7 @@ def has_distinct_capitals(expression: str) -> bool:
 
 
 def with_named_capitals(expression: str) -> str:
-    r"""Return an expression with a small symbol for each capital. Words and texts stay.
+    r"""Return an expression with each capital as a small symbol with an index. Words stay.
 
     >>> with_named_capitals(r"\frac{R_{1}}{r} + \Delta x_{A}")
     '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x_{acapital}'
@@ -72,7 +75,7 @@ def with_named_capitals(expression: str) -> str:
     expression = _INDEX.sub(
         lambda index: re.sub("([A-Z])", r"\1capital", index[0]).lower(), expression
     )
-    # Letters, and the characters between them, in turn.
+    # Letters and commands are the pieces with an odd number.
     pieces = _LETTERS.split(expression)
     for number, piece in enumerate(pieces):
         if _GREEK_CAPITAL.fullmatch(piece):
@@ -80,14 +83,15 @@ def with_named_capitals(expression: str) -> str:
         elif _SYMBOLS.fullmatch(piece):
             # Mg becomes x_{capitalm}g.
             pieces[number] = re.sub("([A-Z])", r"x_{capital\1}", piece).lower()
-    # A symbol has one index: x_{capitalr}_{1} becomes x_{capitalr1}.
+    # Join two indices of a symbol: x_{capitalr}_{1} becomes x_{capitalr1}.
     return re.sub(r"(_\{capital\w*)\}_\{", r"\1", "".join(pieces))
 
 
 def with_kept_symbols(expression: str) -> str:
-    r"""Return an expression in a spelling of which math-verify drops no symbol.
+    r"""Return an expression spelled so that math-verify drops no prime and no variable at the end.
 
-    Primes are written as an index, and a variable at the end is put in braces.
+    Primes become an index, and a variable at the end is put in braces. An expression with a unit is
+    returned as it is.
 
     >>> with_kept_symbols("y'' + 1"), with_kept_symbols(r"\pi r^2 h")
     ('y_{prime2} + 1', '\\pi r^2 {h}')
@@ -107,7 +111,7 @@ def _with_prime_as_index(match: re.Match[str]) -> str:
 
 
 def split_unit(expression: str) -> tuple[str, str]:
-    r"""Split an expression from its unit. The unit is empty if there is none.
+    r"""Split an expression from its unit, which is empty if there is none.
 
     >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
     (('5\\sqrt{2}', 'cm'), ('2ab', ''))

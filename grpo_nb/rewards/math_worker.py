@@ -23,11 +23,11 @@ PAIR_SECONDS = 2.0
 
 Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
 """
-# Time on the clock, for a worker that waits instead of computing, as under memory pressure. It
-# leaves room for a busy machine.
+# Seconds on the clock per second of processor time. This limit ends a worker that waits instead of
+# computing, as under memory pressure, and leaves room for a busy machine.
 _CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY_BYTES = 2 << 30
-# Verdicts. With the longest answers, 800 characters a pair, they take about 15 MB.
+# Verdicts in the cache. With the longest answers, 800 characters a pair, they take about 15 MB.
 _MOST_REMEMBERED = 16_384
 
 _lock = threading.Lock()
@@ -72,7 +72,7 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # No buffers: a fork of this process would write the content of one a second time.
+        # No buffers: a fork of this process would write a buffer's content a second time.
         bufsize=0,
         env={**os.environ, "PYTHONPATH": search_path},
         # The notebook's stop button interrupts the kernel and not the worker.
@@ -98,7 +98,7 @@ def _exchange(worker: subprocess.Popen[bytes], request: str) -> bytes:
             worker.stdin.write(f"{request}\n".encode())
             reply = worker.stdout.readline()
     finally:
-        # Also after an interrupt: otherwise the late reply would be read as that to the next pair.
+        # Also after an interrupt: otherwise the late reply would be read as the next pair's reply.
         if not reply:
             # Leaving the block waits for the end of the process and closes its pipes.
             with worker:
@@ -143,7 +143,8 @@ def _verify(given: str, gold: str) -> bool:
     given_parsed, gold_parsed = expressions
     are_expressions = isinstance(given_parsed, Basic) and isinstance(gold_parsed, Basic)
     if are_expressions:
-        # math-verify reads the imaginary unit as a variable, with other assumptions in each text.
+        # math-verify reads the imaginary unit as a variable, and the variables of the two texts can
+        # differ in their assumptions.
         given_parsed = _with_imaginary_unit(given_parsed)
         gold_parsed = _with_imaginary_unit(gold_parsed)
     is_same = verify([gold_parsed], [given_parsed], timeout_seconds=None)

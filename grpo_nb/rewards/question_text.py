@@ -13,7 +13,7 @@ from grpo_nb.tasks.answers import folded, read_letter
 from grpo_nb.tasks.markup import in_one_spelling, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
-# 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
+# Signs of arithmetic that is left undone: 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 # A), (a), B., [C] and D:, but not the (x) of f(x)
@@ -58,15 +58,15 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
 def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
     """Return True for the gold letter with its option's text, False with another text.
 
-    An answer with the letter of one option and the text of another would be right for both. The
-    text of the option may have words that are no clear choice elsewhere: "B) x = 2 or x = 3".
+    By its letter alone, an answer with the text of another option would be right. And the text of
+    the gold option may have an "or", which elsewhere makes an answer wrong: "B) x = 2 or x = 3".
 
     None (undecided, so the caller compares as usual) in these cases:
 
     * The letter is not the gold letter, or no text follows it.
     * The text goes on to another option: "B) Rome C) Berlin".
     * The question is not known.
-    * The text follows the letter in the question, which has no marks such as `B)`.
+    * The text follows the letter in the question, but the question has no marks such as `B)`.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
     >>> is_option_of_question("B) x = 2 or x = 3", "B", row)
@@ -79,16 +79,18 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
         return None
     searched = re.escape(_for_search(folded(text_after)))
     pattern = rf"(?<!\w){letter.casefold()}(?:([)\].:])|\W)\W{{0,5}}{searched}{_EDGE}"
-    # `read_letter` takes ** out of the answer too.
+    # `read_letter` also removes ** from the answer.
     question = _text_of_prompt(row["prompts"]).replace("**", "")
     matches = list(re.finditer(pattern, _for_search(question)))
     if any(match[1] for match in matches):
-        # The copied text may go on to another option: "B) Rome C) Berlin".
+        # In the question, this text follows the letter with its mark. But it may go on to another
+        # option: "B) Rome C) Berlin".
         return None if _OPTION_MARK.search(text_after) else True
-    # A single letter may be the end of a sentence.
+    # Two marked letters are options. One alone may be the end of a sentence.
     marked_letters = set(_MARKED_LETTER.findall(question))
     if letter in marked_letters and len(marked_letters) > 1:
-        # A match without a mark is another word, such as the article in "not a dog".
+        # The options have marks, so a match without a mark is no option. It may be the article in
+        # "not a dog".
         return False
     if matches:
         return None
@@ -96,7 +98,7 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
 
 
 def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
-    """Return the text of the messages of a prompt, or of those with one of these roles."""
+    """Return the text of a prompt; with `roles`, only the messages with one of these roles."""
     if isinstance(prompt, str):
         return prompt
     turns = [turn for turn in prompt or () if not roles or turn.get("role") in roles]

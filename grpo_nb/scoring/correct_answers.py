@@ -5,8 +5,9 @@ training, as the first of these:
 
 1. The only reward of the set that compares the answer slot. It is a `SlotReward`, such as `maths()`
    or a user's subclass, and not marked `relative`.
-2. If the set has no such reward: the function (the user's or `code_tests()`) with the highest
-   weight, if there is only one and it is not marked `relative`.
+2. If no reward of the set compares the slot: the only function (the user's or `code_tests()`) that
+   has the highest weight of the whole set and is not marked `relative`. A kit reward such as
+   `xml_format` may have the same weight, but not a higher one.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in
@@ -65,9 +66,7 @@ Grader = SlotReward | FunctionGrader
 def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     """Return the reward of a set that decides which answers are correct.
 
-    The rules are in the docstring of this module. None if `correctness()` decides. The kit's other
-    rewards (format and `judge`) may share the highest weight with a function; they are never
-    chosen.
+    The rules are in the docstring of this module. None if `correctness()` decides.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
@@ -108,12 +107,12 @@ def choose_grader(
 ) -> Grader:
     """Return the grader for a deciding reward: a function with its pass score.
 
-    The gold answers of the first rows are scored, and for each of them a wrong answer, which is the
-    gold answer of another row, and an empty completion. The pass score is, in this order:
+    For each of the first rows, three completions are scored: the gold answer, a wrong answer (the
+    gold answer of another row) and an empty completion. The pass score is the first of these:
 
     1. The upper end of the function's attribute `range`.
-    2. The lowest score of a gold answer that is above all wrong and empty ones. Questions may be
-       worth different scores:
+    2. The lowest score of a gold answer that is above all scores of wrong answers and empty
+       completions. Questions may be worth different scores:
 
        | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
@@ -159,7 +158,8 @@ def choose_grader(
     pass_scores = [value for value in scores[: len(golds)] if value > highest_other + _ROUNDING]
     declared_range = range_of(reward)
     if declared_range is not None:
-        # It takes precedence: the gold answers of eight rows may not reach it.
+        # The declared maximum takes precedence, because the gold answers of eight rows may not
+        # reach it.
         _, pass_score = declared_range
         reason = "its declared maximum"
     elif pass_scores:
@@ -174,15 +174,15 @@ def choose_grader(
         function=reward,
         pass_score=pass_score,
         reason=reason,
-        # If all gold answers are the same, no wrong one was tried.
+        # If all gold answers are the same, no wrong answer was tried.
         is_proven=bool(pass_scores) and any(wrong_answers),
     )
 
 
 def _wrong_answer(right_answers: Sequence[str], golds: Sequence[str]) -> str:
-    """Return another row's gold answer, which looks like a right one; empty if there is none.
+    """Return a wrong answer: the gold answer of another row, or "" if there is none.
 
-    It does not contain a right answer, because a function may search for that in the text.
+    It does not contain a right answer, because a function may search the text for one.
     """
     for other in golds:
         is_right = any(is_same_answer(other, right) for right in right_answers)
@@ -254,7 +254,7 @@ def grader_scores(
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
         function_arguments: Completions, rows and token ids as a training passes them to a function
-            (`generation.samples.scoring_arguments`). The texts and rows if not given.
+            (`generation.samples.scoring_arguments`). Without it, `texts` and `rows`.
     """
     if not texts:
         return []
@@ -274,9 +274,9 @@ def are_correct_anywhere(
 ) -> list[bool] | None:
     """Return for each completion whether its last answer is correct, in the format or not.
 
-    The last candidates of `grpo_nb.scoring.last_answer` for each gold answer are given to the same
-    grader. A completion that is correct in the format counts as correct here too. Returns None for
-    a grader that does not compare with gold answers.
+    `grpo_nb.scoring.last_answer` finds the last candidates for each gold answer, and the same
+    grader scores them. A completion that is correct in the format counts as correct here too.
+    Returns None for a grader that does not compare with gold answers.
 
     Args:
         grader, texts, rows, format: The same as for `grader_scores`.
@@ -284,7 +284,7 @@ def are_correct_anywhere(
     """
     if not isinstance(grader, SlotReward):
         return None
-    # With several samples a row comes several times, which would make any answer look like a label.
+    # With several samples of a row, its answer would recur and look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     golds_of_rows = [grader.golds(dict(row)) for row in distinct_rows]
     labels = recurring_labels([golds[0] for golds in golds_of_rows if golds])

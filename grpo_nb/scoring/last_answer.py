@@ -31,9 +31,11 @@ _LONGEST_TEXT = 20_000
 _LONGEST_FORMULA_TEXT = 2_000
 """Characters at the end that are searched for a formula, which takes longer."""
 _FEWEST_QUESTION_WORDS = 3
-"""Words. A shorter question, such as one word to classify, may be the answer itself."""
+"""Fewest words of a question that is not searched. A shorter one, such as a single word to
+classify, may be the answer itself."""
 _LONGEST_QUESTION = 5_000
-"""Characters. A longer question is hardly ever repeated, and searching for it takes time."""
+"""Most characters of a question that is not searched. A longer one is hardly ever repeated, and
+looking for it takes time."""
 
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
 # A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
@@ -57,12 +59,13 @@ _NUMBER_IN_TEXT = re.compile(
     re.VERBOSE,
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
-# Things that are counted, such as apples.
+# Words for things that are counted, such as apples.
 _THINGS = re.compile(r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s")
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
+# The words before an answer at the end of a line, such as "So the result is".
 _LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
 _CLOSING = " \t\r\n.!*_`\"'"
 
@@ -171,8 +174,8 @@ def _last_number(text: str, gold: str) -> list[str]:
     unit = read_with_word.unit
     gold_unit = read_number(gold).unit
     is_preposition = word_after[1] == "in" and gold_unit != unit
-    # 5 pears are not 5 apples. But 20 apples may be 20 apples per day. Without the s of a plural,
-    # as in "12 left", the word may be no thing.
+    # 5 pears are not 5 apples, so another thing is kept as a unit. But 20 apples may be 20 apples
+    # per day. A word without the s of a plural, as in "12 left", may not be a thing.
     is_other_thing = _THINGS.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
     is_named = known_unit(unit.partition("/")[0]) or is_other_thing
     is_unit = is_named and not read.unit and not is_preposition
@@ -192,14 +195,14 @@ def _label_pattern(label: str) -> str:
     pattern = rf"(?<!\w){words}(?![\w'])"
     if label != "A":
         return pattern
-    # A may be the article of "A dog", which starts a sentence and comes before a small word. So A
-    # is a label after another word, before "is" or "was", and where no small word follows.
+    # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
+    # word, as in "option A", before "is" or "was", and where no small word follows.
     return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
 def _last_json(text: str) -> list[str]:
-    # Up to the last closing bracket, because the value may hold other ones. One pattern for all of
-    # it would take quadratic time on many opening brackets.
+    # Up to the last closing bracket, because the value may contain brackets. A single pattern for
+    # both ends would take quadratic time on many opening brackets.
     opening = re.search(r"[{\[]", text)
     end = max(text.rfind("}"), text.rfind("]")) + 1
     if opening is None or end <= opening.start():

@@ -6,8 +6,8 @@ and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the
 function or an object holds: its attributes, closure, defaults and the arguments of a
 `functools.partial`.
 
-Global variables are not recorded. An object inside these values is recorded as Python writes it,
-and a function inside them by its name. Nothing in a record is ever executed.
+Global variables are not recorded. An object among these values is recorded as its `repr`, and a
+function among them as its name. Nothing in a record is ever executed.
 """
 
 import dataclasses
@@ -125,8 +125,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
     """Return the kit reward that a record describes.
 
-    None for the record of a user's own reward, for that of a `judge`, whose `ask` function is not
-    recorded, and for a record that cannot be used.
+    None for a user's own reward, for a `judge` (its `ask` function is not recorded), and for a
+    record that cannot be used.
     """
     try:
         parameters = {}
@@ -148,7 +148,7 @@ def _compared_fields(value: Any) -> dict[str, Any]:
 
 
 def _number_or_fields(value: Any) -> Any:
-    """Return a number of numpy as one of Python, and another object as its fields."""
+    """Return a numpy number as a Python number, and another object as its fields."""
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
@@ -159,8 +159,8 @@ def _number_or_fields(value: Any) -> Any:
 def _hash_of_state(reward: RewardFunction) -> str:
     """Return the hash of the values that a reward holds, written as text; empty if this fails.
 
-    An object whose text has an address, such as a client, a lock or a function, counts by its type
-    or name.
+    An object whose text contains an address, such as a client, a lock or a function, is hashed by
+    its type or name only.
     """
     try:
         # With this width, pformat writes each value on a line and sorts dicts and sets, whose order
@@ -189,7 +189,7 @@ def _held_values(reward: RewardFunction) -> Any:
         saved = {str(name).strip("_") for name in reward.state_dict()}
     attributes = {}
     for name, value in vars(reward).items():
-        # A run records the name and the weight on their own.
+        # A run records the name and the weight separately.
         if name not in ("__name__", "weight") and name.strip("_") not in saved:
             attributes[name] = value
     if not isinstance(reward, types.FunctionType):

@@ -53,13 +53,14 @@ _FLOAT32_MAX = 3.4028234663852886e38
 _EPSILON = 1e-4
 
 SMALLEST_SPREAD = 1e-6
-"""Scores closer than this are equal: `_EPSILON` shrinks their advantages to about nothing."""
+"""Totals that differ by less count as equal, and an advantage below this counts as 0, because such
+differences come from floating-point rounding."""
 
 
 class RewardError(Exception):
     """A reward function failed. The message names it, the row and the completion.
 
-    `__cause__` is the exception that the function raised.
+    `__cause__` is the exception that the function raised, or the error in its scores.
     """
 
 
@@ -77,8 +78,8 @@ def make_batch(
     """Return the batch with which TRL would call the rewards. Arguments as in `score`.
 
     Raises:
-        ValueError: Lengths that do not match, rows that are no dicts, or completions of two kinds.
-        KeyError: A row that does not have a column of the first row.
+        ValueError: The lengths do not match, a row is not a dict, or completions are of two kinds.
+        KeyError: A row does not have a column of the first row.
     """
     _require_completions(completions)
     # In a column of pandas, completions[0] need not be the first one.
@@ -175,8 +176,8 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
     Raises:
         ValueError: The number of scores is not the number of completions, or a score is infinite in
             the float32 tensor in which TRL holds scores.
-        TypeError: A score that is not one number, such as text or a list.
-        OverflowError: An int that is too large for any float. Torch fails on it too.
+        TypeError: A score is not one number, but for example text or a list.
+        OverflowError: An int is too large for any float. Torch fails on it too.
     """
     if len(output) != count:
         raise ValueError(
@@ -271,9 +272,9 @@ def score(
     Raises:
         RewardError: A reward raised, or returned something that TRL cannot use. The message names
             the first such row.
-        ValueError: Two rewards of the same name, a reward that is not a function, or rows that do
-            not fit the completions.
-        KeyError: A row that does not have a column of the first row.
+        ValueError: Two rewards have the same name, a reward is not a function, or the rows do not
+            fit the completions.
+        KeyError: A row does not have a column of the first row.
         EnvironmentProblem: A reward cannot work on this machine, such as a judge without its
             server.
 
@@ -400,9 +401,9 @@ def group_advantages(
     """Return the advantage of each completion within its group, by the formula of trl 1.15.
 
     The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
-    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and
-    None are left out of mean and std and get the advantage 0. The numbers are computed in float64;
-    TRL uses float32.
+    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN, None
+    and infinite totals are left out of mean and std and get the advantage 0. The numbers are
+    computed in float64; TRL uses float32.
 
     Args:
         totals: Weighted totals, the completions of a group next to each other.
@@ -410,7 +411,7 @@ def group_advantages(
         scale_rewards: As in `GRPOConfig`.
 
     Raises:
-        ValueError: Totals that cannot be divided into groups, or an unknown `scale_rewards`.
+        ValueError: The totals cannot be divided into groups, or `scale_rewards` is unknown.
 
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
