@@ -86,6 +86,11 @@ def test_card_escapes_labels_and_gold_answers() -> None:
     assert "&lt;q1&gt;" in page
 
 
+def test_card_draws_a_label_that_looks_like_a_formula() -> None:
+    side = evaluation("$run_$", [True, False, True, False])
+    assert "<img" in Comparison(side, side)._repr_html_()
+
+
 def test_card_has_an_alternative_text_for_its_figure() -> None:
     assert 'alt="Held-out comparison. Better: ' in BETTER._repr_html_()
 
