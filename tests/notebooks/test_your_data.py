@@ -81,6 +81,6 @@ def test_greedy_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> N
 def test_reason_of_the_failure_is_shown(notebook: nbformat.NotebookNode) -> None:
     before = all_text_of(cell_with(notebook, "gate = gn.baseline("))
     assert "groups without one" in before
-    reason = all_text_of(cell_with(notebook, "untaught = "))
+    reason = all_text_of(cell_with(notebook, "pushes = "))
     for mood in ("negative", "neutral", "positive"):
         assert mood in reason
