@@ -54,7 +54,7 @@ def test_lessons_show_figures_and_the_repeated_pair_agrees(algorithms: Path) -> 
     assert told.count(" stored; ") == 2
     assert "grpo: held-out" in told
     assert "dapo: held-out" in told
-    last = printed(cell_with(notebook, "print(length.sentence, difficulty"))
+    last = printed(cell_with(notebook, "for result in (length"))
     assert last.startswith("Letters of wrong answers; lower than grpo: dapo.")
 
 
