@@ -264,7 +264,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 #
 # **A positive sum is not yet a win.** At one place the probabilities add up to 1, so what one branch gains, others lose. From
 # section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative with respect to the logit $z_k$ of a branch is **its sum − $p_k$ × the sum of the
-# branch above**. The second part is its *share* (here without the weights $1/T_i$). The comma: 0.95 − 0.467 × 3.26 = −0.57. Will the comma become more
+# branch above**. The second part is its *share* (here without the weights $1/T_i$). The comma: 0.95 − 0.47 × 3.26 = −0.58. Will the comma become more
 # or less likely? Section 6 takes one step.
 #
 # (Short texts count more, because their sum is divided by 8 and not by 24. So the pushes at *The* do not cancel exactly.) The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
