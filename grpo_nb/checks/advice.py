@@ -18,7 +18,7 @@ MANY_TRUNCATED = 0.1
 """From this share of truncated completions on, a higher limit is advised."""
 
 FEW_READABLE = 0.05
-"""Below this share of readable answers, the format is what the model lacks."""
+"""Below this share of readable answers, the model has not learnt the format."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _advise_length(baseline: Baseline, begun: int) -> Iterable[Advice]:
     """Propose a higher length limit if many completions are truncated and some begin the format."""
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
-    # A text without the format would only run on: twice the room would take twice the time.
+    # A text without the format would only run on, so twice the limit would take twice the time.
     is_in_format = baseline.readable_share >= FEW_READABLE or begun > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
         limit = baseline.settings.max_completion_length

@@ -74,7 +74,7 @@ class ProbeRunner:
         self.rows = rows
         self.seconds = seconds
         self.scores: dict[Probe, float] = {}
-        """By probe, for all that the reward returned. NaN if it returned None."""
+        """Score of each probe whose call succeeded, NaN if the reward returned None."""
         self.failures: dict[Probe, CallResult] = {}
         self.completions = 0
         self.seconds_used = 0.0
@@ -90,7 +90,7 @@ class ProbeRunner:
     def run(self, probes: Iterable[Probe]) -> None:
         """Try all new probes one by one, unless the reward turns out to be too slow."""
         for probe in probes:
-            # Some probes are the same in two steps, and each call may cost money.
+            # Two steps may write the same probe, and each call may cost money.
             is_new = probe not in self.scores and probe not in self.failures
             if is_new and not self.is_given_up:
                 result = self.call([probe])
@@ -103,8 +103,8 @@ class ProbeRunner:
         """Call the reward once with these probes, and note the time and side effects."""
         limit = HANG_FACTOR * self.seconds
         batch = self.make_batch(probes)
-        # Compared after the call, because TRL passes the same lists to the next reward. Compared as
-        # text, because columns may hold arrays. An environment may change: that is its purpose.
+        # The inputs must not change, because TRL passes the same lists to the next reward. They are
+        # compared as text, because columns may hold arrays. An environment is meant to change.
         inputs = [values for name, values in batch.items() if name != "environments"]
         inputs_before = repr(inputs)
         executions_before = EvalTrap.count
@@ -158,7 +158,7 @@ class ProbeRunner:
         return batch
 
     def table(self) -> pandas.DataFrame:
-        """Return the called probes: the fields of `Probe`, and `score`, which is NaN for None."""
+        """Return the probes with a score: the fields of `Probe`, and `score` (NaN for None)."""
         import pandas
 
         # The columns hold objects, because pandas refuses a lone surrogate in a column of texts.
@@ -180,7 +180,7 @@ def _copy_if_possible(values: list[Any] | None) -> list[Any] | None:
 
 def check_signature(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
-    # Nothing is called, because a TypeError of a call could come from inside the reward.
+    # The reward is not called, because its own code could raise a TypeError too.
     batch = runner.make_batch([Probe("prose", "", "", row=0, layout="")])
     arguments = dict.fromkeys([*batch, *TRL_KEYWORDS])
     try:
@@ -202,15 +202,15 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
         return []
     one_by_one = [[probe] for probe in probes]
     results = []
-    for called in (*one_by_one, probes, probes[::-1]):
-        result = runner.call(called)
+    for call_probes in (*one_by_one, probes, probes[::-1]):
+        result = runner.call(call_probes)
         if result.failure_kind:
             kind = "hangs" if result.failure_kind == "hangs" else "unsteady"
             what = (
                 "the first call returns scores, a later call with the same completions does not: "
                 f"{result.error!r:.200}"
             )
-            return [make_finding(kind, runner.name, what, [called[0].text])]
+            return [make_finding(kind, runner.name, what, [call_probes[0].text])]
         results.append(result.scores)
 
     *alone, together, in_reverse = results

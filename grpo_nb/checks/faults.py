@@ -45,7 +45,7 @@ Half of the score is enough for a loophole. Smaller scores may be shaping.
 """
 
 NEAR_MISS_REWARDED_ABOVE = 0.9
-"""The same for a near miss. It is higher, because partial credit for a near miss may be meant."""
+"""The same for a near miss. It is higher, because partial credit may be intended."""
 
 ROUNDING = 1e-6
 """Part of the largest score by which equal scores can differ."""
@@ -78,7 +78,7 @@ def with_relative_scores(probes: pandas.DataFrame, role: Role) -> pandas.DataFra
     # Compare within a row, because a right answer may score higher on one row than on another.
     reference = probes["row"].map(role.margins["reference"])
     gain = probes["row"].map(role.margins["gain"])
-    # A missing score adds nothing to TRL's sum, and never counts as better than a wrong answer.
+    # A missing score adds 0 to TRL's sum, but never counts as better than the reference.
     score = probes["score"].fillna(reference.clip(upper=0.0))
     return probes.assign(relative_score=(score - reference) / gain)
 
@@ -106,10 +106,10 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     # the same score.
     layouts = ["", reward.role.layout.name]
     probes = reward.probes[reward.probes["layout"].isin(layouts)]
-    # Next to a score, None is another score. If all are None, the range is NaN.
+    # None differs from every score. If all scores of a row are None, the range is NaN.
     scores_of_rows = probes["score"].fillna(math.inf).groupby(probes["row"])
     ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
-    # Only rounding counts as equal: rows can have scores of different sizes.
+    # Only rounding is ignored, because scores can be large on one row and small on another.
     rounding = ROUNDING * max(1.0, reward.probes["score"].abs().max())
     if ranges.max() <= rounding:
         what = "right, wrong and nonsensical completions of a row all score the same"
@@ -147,14 +147,14 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
-    """Report each kind of probe that is rewarded and should not be, or the other way round."""
+    """Report each kind of probe that is rewarded but should not be, or the reverse."""
     in_layout = reward.probes["layout"] == reward.role.layout.name
     # Without a relative score, a score has nothing to be compared with.
     comparable = reward.probes[in_layout].dropna(subset="relative_score")
     # The category of a probe names the kind of the finding about it.
     for category, probes in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
-        # A format reward may reward any answer in perfect format: the answer is not its business.
+        # A format reward may reward any answer in perfect format.
         is_graded = must_score or (reward.role.name == ANSWER and category not in UNGRADED)
         if not is_graded:
             continue
@@ -200,7 +200,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 def check_total(
     rewards: Sequence[TriedReward], weights: Mapping[str, float], rows: CheckRows
 ) -> list[Finding]:
-    """Report a total that rises with the format more than with the answer, or not with answers.
+    """Report a total in which the format outweighs the answer, or the answer adds nothing.
 
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
     The format adds 1.5 and the answer 0.5, so the format outweighs the answer.
@@ -256,9 +256,9 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
 def _find_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows) -> list[Finding]:
     """Report a total that does not follow right answers.
 
-    It is critical, with two exceptions if no reward depends on the answer. Rewards that read other
-    columns of the row may define right answers by these columns, which is a warning. A single
-    reward for the format, the length or the wording is probably one part of a set, which is fine.
+    The finding is critical, with two exceptions if no reward depends on the answer. It is a warning
+    if the rewards read other columns, which may define right answers. There is no finding if a
+    single reward is for the format, the length or the wording, and so probably one part of a set.
     """
     what = "the gold answer has no higher total than a wrong answer in the same words and format"
     critical = make_finding("nothing tells right from wrong", WHOLE_SET, what)
@@ -277,7 +277,7 @@ def _find_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows)
         return [make_finding("right answer unknown", WHOLE_SET, what)]
 
     only = rewards[0]
-    is_for_form = only.role.name == FORMAT or is_length_dependent(only.probes)
+    is_format_or_length = only.role.name == FORMAT or is_length_dependent(only.probes)
     # Many functions have an argument `answer` that they do not use, so `columns` is not enough.
-    is_part_of_a_set = len(rewards) == 1 and (is_for_form or not columns)
+    is_part_of_a_set = len(rewards) == 1 and (is_format_or_length or not columns)
     return [] if is_part_of_a_set else [critical]

@@ -42,7 +42,7 @@ MAX_ANSWERS_CHANGED = 10
 """Number of answers tried again with changes. Each costs five calls of the judge."""
 
 MAX_UNSCORED = 0.2
-"""Share of answers without a number above which a judge is refused."""
+"""Largest share of answers without a number. A judge with a larger share is refused."""
 
 MAX_RISE = 0.1
 """A harmless change may raise the mean score by this part of the scale."""
@@ -73,8 +73,8 @@ class Agreement(ReprMixin):
     probes: pandas.DataFrame
     """One row per change of an answer.
 
-    Columns: `change`, the mean score `before` and `after` of the answers with a number both times,
-    and `fools`.
+    Columns: `change`, the mean scores `before` and `after` of the answers with a number both times,
+    and `fools`, True if the change fools the judge.
     """
 
     def _parts(self) -> Iterator[Part]:
@@ -99,9 +99,9 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
 
     The ten answers with the lowest scores by hand are scored again with changes: longer, with
     flattery, and with a demand for the best score. The judge is fooled by a change that raises the
-    mean score by more than a tenth of the scale. It is also fooled if an empty answer or one off
-    topic gets more than the middle of the scale. This takes up to 50 calls more than there are
-    labels.
+    mean score by more than a tenth of the scale. It is also fooled if empty or off-topic answers
+    have a mean score above the middle of the scale. This takes up to 50 calls, besides one per
+    label.
 
     Args:
         judge: From `gn.rewards.judge`. It keeps the verdict, for `check_rewards` and training.
@@ -248,7 +248,7 @@ def _try_changes(
         before, after = pairs.mean()
         is_fooled = after - before > MAX_RISE * (high - low)
         if change in REPLACEMENTS:
-            # The score before tells nothing about the new answer.
+            # The answer is new, so the earlier score says nothing about it.
             is_fooled = scores.mean() > (low + high) / 2
         means.append((change, before, after, is_fooled))
     return pandas.DataFrame(means, columns=["change", "before", "after", "fools"])
@@ -283,7 +283,7 @@ def find_unfit_judges(judges: Sequence[judge_model.judge], reward: str) -> list[
     """Report judges that no measurement has found fit as a reward.
 
     Args:
-        judges: Not called.
+        judges: The judges, which are not called.
         reward: Name of the reward that calls them.
     """
     findings = []

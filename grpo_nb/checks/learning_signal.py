@@ -94,13 +94,13 @@ class Baseline(ReprMixin):
     grader: Grader
     """Decides whether an answer is correct."""
     greedy_scores: Scores
-    """Scores of the greedy completion of each prompt. Held-out comparisons use greedy ones."""
+    """Scores of the greedy completion of each prompt. Held-out comparisons decode greedily too."""
     majority: tuple[str, float] | None = None
     """Most frequent answer of the task and its share, if the answers are labels."""
 
     @functools.cached_property
     def groups(self) -> tuple[GroupResult, ...]:
-        """Result of each group: whether its totals differ, and if not, why."""
+        """Result of each group: its totals differ, or all, none or some answers are correct."""
         totals = in_groups(self.scores.totals, self.num_generations)
         return tuple(map(_compare_group, totals, self.is_right_by_group))
 
@@ -131,7 +131,7 @@ class Baseline(ReprMixin):
 
     def _are_correct(self, scores: Scores) -> list[bool]:
         if isinstance(self.grader, FunctionGrader):
-            # Its scores are known, so do not call it again.
+            # The scores of a function are known, so do not call it again.
             return are_correct(self.grader, scores.values[self.grader.name])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
@@ -180,8 +180,8 @@ class Baseline(ReprMixin):
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
         `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        gives no group a signal. If the grader is not among the rewards, one flat reward with a
-        weight is enough.
+        gives no group a signal. If the grader is not among the rewards, it is enough that one
+        reward with a weight gives no group a signal.
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:

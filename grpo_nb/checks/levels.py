@@ -14,7 +14,7 @@ from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.tasks.task import Task
 
 MASTERED = 2 / 3
-"""Share of correct answers from which on a level counts as mastered.
+"""Smallest share of correct answers at which a level counts as mastered.
 
 A gain above it would be hard to show on held-out questions.
 """
@@ -80,7 +80,7 @@ def choose_level(
     >>> choice = choose_level(model, tokenizer, levels, rewards, settings)
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
-    # All levels are known before the first is measured, because measuring takes long.
+    # Load all levels first, so that an error does not come after a long measurement.
     levels = tuple(levels)
     if not levels:
         raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")

@@ -190,7 +190,7 @@ class Finding(ReprMixin):
     what: str
     """Observation with its numbers."""
     example: str | None
-    """Shortest completion that shows it. None if none does, "" for an empty completion."""
+    """Shortest completion that shows the fault; "" if it is empty, None if there is none."""
     effect: str
     fix: str
 
@@ -211,7 +211,7 @@ def make_finding(kind: str, reward: str, what: str, texts: Collection[str] = ())
         kind: Key of `KINDS`.
         reward: Name of the reward, or `WHOLE_SET`.
         what: Observation, with its numbers.
-        texts: Completions that show it. The shortest becomes the example.
+        texts: Completions that show the fault. The shortest becomes the example.
     """
     return Finding(
         reward=reward,
@@ -233,7 +233,7 @@ class RewardProblem(ValueError):
 class RewardReport(ReprMixin):
     """Result of `check_rewards`.
 
-    Shows itself as the verdict, the role of each reward, and the findings.
+    Displayed as the verdict, the role of each reward, and the findings.
     """
 
     findings: tuple[Finding, ...]
@@ -268,15 +268,15 @@ class RewardReport(ReprMixin):
     def summary(self) -> str:
         """The verdict in one sentence."""
         counts = Counter(finding.severity for finding in self.findings)
-        found = []
+        phrases = []
         for severity in WORST_FIRST:
             if count := counts[severity]:
                 # "critical" is an adjective and has no plural.
                 plural = "s" if count > 1 and severity != "critical" else ""
-                found.append(f"{count} {severity}{plural}")
+                phrases.append(f"{count} {severity}{plural}")
         verdict = "Nothing found." if self.checked else "Nothing was checked."
-        if found:
-            verdict = f"Found: {', '.join(found)}."
+        if phrases:
+            verdict = f"Found: {', '.join(phrases)}."
         return f"{verdict} {self.checked}".rstrip()
 
     def _parts(self) -> Iterable[Part]:

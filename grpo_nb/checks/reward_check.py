@@ -59,7 +59,7 @@ class RewardResult:
     tried: TriedReward | None = None
     """The reward with its scores. None if no scores show what the reward adds to the total."""
     is_left_out: bool = False
-    """True if the weighted total is checked without this reward."""
+    """True if `tried` is None, but the weighted total is checked without this reward."""
 
 
 def check_rewards(
@@ -76,7 +76,7 @@ def check_rewards(
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
     is not called, because each call may cost money. All calls of a reward together take about ten
     times `seconds_per_call` at most. On the main thread, a call is stopped after four times
-    `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
+    `seconds_per_call`, unless it is inside one long call of C code. On another thread, nothing can
     stop it.
 
     Args:
@@ -85,15 +85,15 @@ def check_rewards(
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
-            right answer, for tasks such as Countdown, which have many.
+            right answer, for tasks with many right answers, such as Countdown.
         tokenizer: For rewards that count tokens. Without it, words are counted.
-        seconds_per_call: Time that one call may take. A call that takes four times as long hangs.
+        seconds_per_call: Time that one call may take. Four times as long counts as a hang.
 
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
             rows without gold answers, or a value out of range. No reward has been called then.
-        Exception: A reward's `state_dict`, which is called before the rewards, or its
-            `load_state_dict`, which is called after them, raised it.
+        Exception: Any error of a reward's `state_dict`, which is called before the rewards, or of
+            its `load_state_dict`, which is called after them.
 
     >>> from grpo_nb.rewards import correctness, xml_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
@@ -186,7 +186,7 @@ def _try_reward(
 def _try_all_probes(
     runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, texts: set[str]
 ) -> RewardResult:
-    """Try a reward whose calls work with all other probes, and find its faults.
+    """Try all other probes on a reward whose calls work, and find its faults.
 
     Args:
         runner: The runner that has called the reward with the controls.
@@ -265,7 +265,7 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
 
 
 def _write_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
-    """Write harmless changes and cheats for a few rows, and all others for the first of them."""
+    """Write harmless changes and cheats for a few rows, and all other probes for the first row."""
     rows = runner.rows
     # One row that shows a fault is enough for its finding.
     detail_rows = rows.chosen[:DETAIL_ROWS]
@@ -273,8 +273,8 @@ def _write_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
         cheats = probes.write_cheats(row, layout, rows.all_golds)
-        # A row may have other right answers than the one that the function returns. Without a slot,
-        # a text that contains this answer may be right too, and only an empty one is surely wrong.
+        # A row may have right answers that the function does not return. Without a slot, the whole
+        # text is the answer, so only an empty text is surely wrong.
         if callable(rows.answer) and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
         written += cheats

@@ -35,7 +35,7 @@ SMALLEST_RANGE = 1e-3
 
 MIN_GOLDS_FOLLOWED = 2
 MIN_PART_FOLLOWED = 0.25
-"""A reward may follow fewer than most gold answers: at least this number and this part of them.
+"""Smallest number and part of gold answers that a reward follows if it follows half or fewer.
 
 A reward that follows only one gold answer may just reward that label.
 """
@@ -136,7 +136,7 @@ def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
     """Return the difference up to which two scores count as equal."""
-    # If no score is known, the range is NaN, and `max` returns its first argument.
+    # If no score is known, the range is NaN, and `max` returns SMALLEST_RANGE, which comes first.
     known_range = max(SMALLEST_RANGE, score_range(probes))
     return RELATIVE_TOLERANCE * known_range
 
@@ -148,7 +148,7 @@ def score_range(probes: pandas.DataFrame) -> float:
 
 
 def is_answer_dependent(probes: pandas.DataFrame) -> bool:
-    """Return whether another answer in the same words changes the score of some row by much.
+    """Return True if another answer in the same words changes the score of some row a lot.
 
     "I do not know" in the slot counts as another answer, because a reward for any label scores
     right and wrong answers alike.
@@ -162,8 +162,8 @@ def is_answer_dependent(probes: pandas.DataFrame) -> bool:
 
 
 def is_length_dependent(probes: pandas.DataFrame) -> bool:
-    """Return whether more words of reasoning change the score of the same answer."""
+    """Return True if more words of reasoning change the score of the same answer."""
     is_longer = (probes["category"] == "growth") & probes["variant"].isin(FILLERS)
-    # NaN, which is not above the tolerance, if no such probe was scored.
+    # If no such probe was scored, the change is NaN, which is never above the tolerance.
     change = score_range(probes[is_longer])
     return bool(change > tolerance_of(probes))

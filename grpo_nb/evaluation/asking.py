@@ -46,32 +46,33 @@ def evaluate(
     The first of these decides which answers are correct, and the result names it:
 
     1. `correct`, if you pass it.
-    2. The kit's reward for the answer among `rewards`. By default these are the rewards of the run.
-    3. Your own function among them, if it alone has the highest weight.
+    2. The only kit reward for the answer among `rewards`.
+    3. Your own function among `rewards`, if it alone has the highest weight.
     4. `correctness()`.
 
     An answer to which your function gives None is not correct.
 
     Args:
-        subject: Model to ask: a run or its folder (its adapter), `"base"` or `"start"` (with `run`:
-            its base model, and the model that it started from), the folder of a model such as a
+        subject: Model to ask: a run or its folder (the trained adapter), `"base"` or `"start"` (the
+            base model of `run`, or the model that it started from), the folder of a model such as a
             merged export, the name of a model, or `(model, tokenizer)`.
         task: Questions: a task, or a set from `load_holdout`. Rows or a file are asked in the
             format of the run. By default the questions that are stored with the run.
-        run: Run that the model belongs to. It is needed for `"base"` and `"start"`, and gives
-            other models its settings and training questions.
-        rewards: Rewards of the training, one of which decides which answers are correct.
-        limit: Number of questions, always the same ones. By default all.
-        samples: Answers per question: 1 is the greedy answer, several are sampled for pass@k, with
+        run: Run that the model belongs to. `"base"` and `"start"` need it. Other models get its
+            settings, and are checked against its training questions.
+        rewards: Rewards of the training. By default those of the run.
+        limit: Number of questions, by default all. The same limit always selects the same ones.
+        samples: Answers per question. One answer is greedy. Several are sampled for pass@k, with
             the temperature and the seed of the settings.
-        max_completion_length: Tokens of an answer, by default as in the settings.
+        max_completion_length: Limit of tokens per answer, by default as in the settings.
         settings: Settings for length and sampling, by default those of the run or of the kit.
         label: Name of the model in the result.
-        allow_contaminated: If True, go on although held-out questions were trained on. The result
+        allow_contaminated: If True, evaluate even if held-out questions were trained on. The result
             reports their number.
-        correct: Reward function that decides which answers are correct. An answer is correct if
-            it gets the full score: the upper end of the function's attribute `range`, or without
-            one the lowest score of a gold answer that is above all scores of wrong answers.
+        correct: Reward function that decides which answers are correct. An answer is correct if it
+            scores at least the upper end of the function's attribute `range`. Without `range`, it
+            needs the lowest score of a gold answer that is above the scores of all wrong and empty
+            answers that were tried, or 1.0 if there is none.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has
@@ -83,7 +84,7 @@ def evaluate(
     True
     """
     require_types("gn.evaluate(subject, task)", subject=subject)
-    # A wrong name or path is found here, before a model is loaded.
+    # A wrong name or path raises here, before a model is loaded.
     located, run = locate_subjects([subject], run)
     exam = Exam(
         subjects=located,
@@ -117,21 +118,21 @@ def compare(
 ) -> Comparison:
     """Compare a model with another one on the same held-out questions.
 
-    `compare(run, task)` compares a run with the model that it started from: the base model, or
-    after priming or an earlier stage the model with the earlier adapter.
-    `compare(subject, against=other, task=task)` compares any two models; the other one is `before`
-    in the result. Both get the same prompts and the same decoding.
+    `compare(run, task)` compares a run with the model that it started from. That is the base model,
+    or after priming or an earlier stage the model with the earlier adapter.
+    `compare(subject, against=other, task=task)` compares any two models. `other` is `before` in the
+    result. Both models get the same prompts and the same decoding.
 
-    `compare(run)` on all of its own prompts, with greedy answers and its own grader, is kept in the
-    folder of the run, for its summary and model card. Keep any other comparison with
-    `.save(folder)`.
+    The result of `compare(run)` is kept in the folder of the run, for its summary and model card.
+    This needs greedy answers to all held-out prompts of the run, with its length limit and its own
+    grader. Keep any other comparison with `.save(folder)`.
 
     Args:
         subject: Model to ask, as in `evaluate`. A run if there is no `against`.
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
         run: Run that the models belong to. By default the subject if it is a run, otherwise
-            `against`.
+            `against`. Ignored without `against`, because the subject is then the run.
         rewards, limit, samples, max_completion_length, settings, allow_contaminated, correct: As
             in `evaluate`.
 
@@ -167,8 +168,7 @@ def compare(
         names = [name_of(model) for model in located]
         runs = [model.run.path for model in located if isinstance(model, RunModel)]
         is_one_run = len(runs) == 2 and runs[0] == runs[1]
-        # Two models may have one name, and are then told apart by their order. So are the base
-        # model and the adapter of one run.
+        # Two models of one name, or of one run, keep the labels "before" and "after".
         if names[0] != names[1] and not is_one_run:
             labels = names
     exam = Exam(
@@ -183,9 +183,9 @@ def compare(
         allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    # Only the full comparison with the start is a result of the run. One of another length, or
-    # with another model, must not replace it in the summary and the model card. Asked before
-    # grading, because a function that keeps what it has seen is another one afterwards.
+    # Only the full comparison with the starting model is a result of the run. No other comparison
+    # may replace it in the summary and the model card. Decided before grading, because grading may
+    # change the state of a function, which then differs from its record.
     is_result_of_run = is_against_start and exam.is_result_of_run
     comparison = Comparison(*exam.evaluate_all(labels))
     if is_result_of_run:
@@ -242,7 +242,7 @@ def ask(
     # Without the messages of the training, the model would answer another kind of prompt.
     start = shared_start(run)
     rows = [{"prompt": [*start, {"role": "user", "content": question}]} for question in questions]
-    # Greedy decoding without samples, so that the two answers differ only because of the training.
+    # Decoding is greedy, so that the two answers differ only because of the training.
     exam = Exam(subjects=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
     answers = []
     for part in (start_part(run), "adapter"):

@@ -1,4 +1,4 @@
-"""Two models on the same questions: the difference in each measure, tested, shown and kept.
+"""Two models on the same questions: the tested difference in each measure, shown and saved.
 
 A verdict of `better` or `worse` needs at least ten questions, and a p-value below 0.05 in an exact
 test. Otherwise it is "no difference shown". The card escapes all text that a model, a user or a
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FREQUENT_SHARE = 0.2
-"""Smallest share of the questions that makes their common gold answer a baseline."""
+"""Smallest share of questions with the same gold answer that makes this answer a baseline."""
 
 FREQUENT_COUNT = 3
 """Smallest number of these questions."""
@@ -91,12 +91,12 @@ class Comparison(ReprMixin):
 
     @property
     def contamination(self) -> Contamination | None:
-        """Questions that were trained on, None if the training questions are not known."""
+        """Questions that were trained on, None if it is unknown whether there are any."""
         return self.after.contamination
 
     @property
     def changed(self) -> dict[str, int]:
-        """Number of questions `gained`, `lost`, `both right`, or `both wrong`.
+        """Number of questions per change: `gained`, `lost`, `both right` or `both wrong`.
 
         With several samples, a question whose share of correct answers stays the same,
         strictly between 0 and 1, is `equal`.
@@ -161,7 +161,7 @@ class Comparison(ReprMixin):
         return headline
 
     def _what_changed(self) -> str:
-        """Return the measures that have the verdict of the correct answers, in words."""
+        """Return in words which measures have the same verdict as the correct answers."""
         if self.after.unproven_grader:
             return f"the score of {self.after.unproven_grader}()"
         anywhere = self.results["anywhere"]
@@ -233,11 +233,11 @@ class Comparison(ReprMixin):
     def save(self, folder: str | Path) -> None:
         """Write the numbers (comparison.json) and `transcripts()` (parquet) into a folder.
 
-        The numbers come last, because they show that there is a complete comparison.
+        The numbers are written last, because their file marks a complete comparison.
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        # Before a file is replaced, because this can fail.
+        # This can fail, so it is done before a file is replaced.
         numbers = self.to_dict()
         with staged_file(folder / "transcripts.parquet") as file:
             self.transcripts().to_parquet(file, index=False)
@@ -353,7 +353,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _small_print(comparison: Comparison) -> Html:
-    """Return how the numbers were made, with the ids of the models."""
+    """Return an explanation of the numbers, with the description and id of each model."""
     lines = [
         "In brackets: 95 % interval, the range in which the true share probably lies.",
         "p: how often two equally good models show such a change, or a larger one, by chance. "

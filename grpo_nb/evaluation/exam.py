@@ -74,7 +74,7 @@ class Exam:
 
     @functools.cached_property
     def questions(self) -> Task | Holdout:
-        """The questions of the task, or without a task those that are stored with the run."""
+        """Questions of the task, or those stored with the run if there is no task."""
         if self.task is None and self.run is None:
             raise ValueError(
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its "
@@ -92,7 +92,7 @@ class Exam:
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the questions."""
+        """Rows of the questions to ask."""
         rows = sample_rows(list(self.questions.holdout), self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
@@ -148,7 +148,7 @@ class Exam:
         return reward or correctness()
 
     def _grader(self, tokenizer: Any) -> Grader:
-        """Return the grader. To find a function's full score, gold answers are scored with it."""
+        """Return the grader. Call a function with gold answers first, to find its full score."""
         return choose_grader(
             self.deciding_reward,
             self.rows,
@@ -159,12 +159,12 @@ class Exam:
 
     @property
     def is_result_of_run(self) -> bool:
-        """True if the run's own reward grades greedy answers to all its prompts, with its length.
+        """True if prompts, length limit and grader are those of the run, and decoding is greedy.
 
         Only such a comparison becomes the result that the run shows.
         """
-        # Other questions, formats or examples make other prompts, and so another measure.
-        # Corrected answers are another measure too.
+        # Other questions, formats or examples change the prompts. Corrected gold answers change the
+        # grades. Both would make another measure.
         asked = [_as_graded(row) for row in self.rows]
         held_out = [_as_graded(row) for row in self.run.holdout]
         length = self.decoding.max_completion_length
@@ -196,7 +196,7 @@ class Exam:
         evaluations = []
         for subject, label in zip(self.subjects, labels, strict=True):
             with open_model(subject) as (model, tokenizer):
-                # Both models have the same grader, and its trial may cost money.
+                # All models share one grader. Choosing it may cost money, so it is done once.
                 grader = grader or self._grader(tokenizer)
                 completions = self.answer_rows(model, tokenizer, asked_rows, f"held-out, {label}")
                 format = self.questions.format.for_template(
@@ -234,21 +234,21 @@ class Exam:
             )
 
     def _runs(self) -> list[Run]:
-        """Return the run, and those of the models. The same run may be in the list twice."""
+        """Return the run, and the runs of the models. A run may be in the list twice."""
         runs = [subject.run for subject in self.subjects if isinstance(subject, RunModel)]
         return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
         """Return the questions that were trained on. Raise if there are any, unless allowed.
 
-        None if there are none among the known training questions, but not all of them are known.
+        None if nothing was found, but some training questions are unknown.
         """
         runs = self._runs()
         trained = all_trained_questions(getattr(self.questions, "train", None), runs)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()
-        # Without contamination in the known training questions, the unknown ones may still have it.
+        # Even if no known training question is held out, an unknown one may be.
         is_unknown = not trained or any(run.trained_questions is None for run in runs)
         return None if is_unknown and not contamination.count else contamination
 
@@ -265,13 +265,13 @@ class Exam:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedReward(Reward):
-    """A reward of which the folder of a run has only the record, such as a user's function."""
+    """A reward that the folder of a run has only as a record, such as a user's function."""
 
     record: Mapping[str, Any]
 
 
 def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[RewardFunction]:
-    """Return the rewards of a run from memory, or from their records if it was reopened.
+    """Return the rewards of a run from memory, or from their records if the run was reopened.
 
     Args:
         run: A run. If it was opened from its folder, its functions are not in memory.
@@ -285,9 +285,9 @@ def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[Reward
         if reward is None:
             reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
             if record.get("is_relative") or record.get("kind") == "judge":
-                # A relative reward never decides, nor does a judge.
+                # Neither a relative reward nor a judge may decide which answers are correct.
                 reward = relative(reward)
-        # A record does not show that a user's class compares the answer slot.
+        # A record does not show that a user's class compares the answer slot. The reward does.
         if isinstance(given, SlotReward) and _is_record_of(given, record):
             reward = given
         rewards.append(reward)
@@ -300,7 +300,7 @@ def _as_graded(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
 
 
 def _is_record_of(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
-    """Return True if a reward is still as in a record of it."""
+    """Return True if a reward still matches a record of it."""
     now = record_of(reward)
     # Records of the first versions lack some fields, which are then not compared.
     return not differences(now | record, now)
@@ -325,8 +325,8 @@ def _asked_as_in_training(source: Source, run: Run) -> Holdout:
 def shared_start(run: Run) -> Chat:
     """Return the messages with which all prompts of a run start, before their questions.
 
-    If the prompts have system messages of their own, or no question was held out, return the system
-    prompt of the format.
+    If the prompts start with different system messages, or no question was held out, return the
+    system prompt of the format.
     """
     starts = [row["prompt"][:-1] for row in run.holdout]
     shared = []

@@ -11,14 +11,14 @@ from grpo_nb.core.palette import BLUE, GREY, INK
 from grpo_nb.evaluation.results import MEASURES
 
 MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
-"""Colour and marker of each model. The markers tell the models apart in grey."""
+"""Colour and marker of each model. In greyscale, the markers distinguish the models."""
 
 LINE_INCHES = 0.42
-"""Height of the line of one model."""
+"""Height of one line, which shows one measure of one model."""
 
 
 def comparison_figure(comparison: Any) -> Figure:
-    """Draw the measures of each model. A measure that was not taken is left out.
+    """Draw the measures of each model, except those without a result.
 
     Args:
         comparison: A `Comparison`.

@@ -37,7 +37,7 @@ class Holdout:
 
     format: AnswerFormat
     holdout: Dataset | list[dict[str, Any]]
-    """Rows with `prompt`, `question`, `answer` and the columns of the source, as `Task.holdout`."""
+    """Rows with `prompt`, `question`, `answer` and the source's columns, as in `Task.holdout`."""
 
 
 def load_holdout(
@@ -53,7 +53,7 @@ def load_holdout(
     Args:
         source: Path of a file, rows, a `Dataset`, or the id of a data set on the Hub. `"gsm8k"`
             stands for `openai/gsm8k`. The questions of a data set are those of its split `test`.
-        limit: Number of questions, always the same ones. By default all.
+        limit: Number of questions, by default all. The same limit always selects the same ones.
         format: Answer format to ask in. For a model that was trained on a task, pass
             `format=task.format`.
         columns: As in `load_task`.
@@ -85,10 +85,10 @@ def grade_answers(
 ) -> list[dict[str, Any]]:
     """Grade each completion, and return a row of `Evaluation.rows` for it.
 
-    There are three grades. `is_correct`: the answer is right, and is where the format has it.
+    There are three grades. `is_correct`: the grader counts the completion as correct.
     `is_formatted`: the completion is exactly in the format. `is_correct_anywhere`: the last
     candidate in the text is the right answer (`grpo_nb.scoring.last_answer`), None if the grader
-    does not show where it reads the answer.
+    is a function, because it does not show where it reads the answer.
 
     Args:
         questions: Rows with `question` and `answer`.

@@ -37,11 +37,11 @@ class Evaluation(ReprMixin):
     counted_as_correct: str = ""
     """Description of the answers that count as correct."""
     contamination: Contamination | None = None
-    """Questions that were trained on, None if the training questions are not known."""
+    """Questions that were trained on, None if it is unknown whether there are any."""
     anywhere_note: str = ""
     """Description of how a correct answer is found anywhere in a completion, or why it is not."""
     compares_gold: bool = True
-    """False if a function decides what is correct. It may read answers outside of the format."""
+    """False if a function decides what is correct, which may read answers outside of the format."""
     model_id: str | None = None
     """Id of the adapter of a run (`Run.model_id`), empty for other models, None if unknown."""
     unproven_grader: str = ""
@@ -137,7 +137,7 @@ class Evaluation(ReprMixin):
 
     @property
     def asked_sentence(self) -> str:
-        """Number of questions, and how they were answered, in a sentence."""
+        """Sentence on the number of questions and the kind of decoding."""
         if self.samples == 1:
             return f"{self.questions} questions, one greedy answer to each."
         return (
@@ -151,9 +151,9 @@ class Evaluation(ReprMixin):
         return f"Correct answer anywhere in the completion: {self.anywhere_note}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields and numbers for comparison.json, which has its own contamination."""
+        """Return the fields and the measures of this model for comparison.json."""
         numbers = dict(vars(self))
-        # The completions have a file of their own, and both models the same contamination.
+        # The completions have a file of their own. comparison.json has the contamination once.
         del numbers["rows"], numbers["contamination"]
         for name in MEASURES:
             numbers[name] = self.share_of(name)

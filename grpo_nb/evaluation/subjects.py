@@ -33,7 +33,7 @@ PART_IN_WORDS = {
     "step.",
     "adapter": "The adapter of the run {}.",
 }
-"""Description of each part of a run, with a place for the name of the run."""
+"""Description of each model of a run. The braces stand for the name of the run."""
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
@@ -64,14 +64,14 @@ class RunModel:
 
 
 Subject = RunModel | tuple[Any, Any] | str
-"""A model under evaluation: of a run, a model in memory with its tokenizer, or a folder or name on
-the Hub."""
+"""A model under evaluation: a model of a run, a model in memory with its tokenizer, or the folder
+or the Hub name of a model."""
 
 
 def locate_subjects(
     subjects: Sequence[Any], run: Run | str | Path | None = None
 ) -> tuple[list[Subject], Run | None]:
-    """Find what paths and names refer to, and the run that they belong to.
+    """Find the models that paths and names refer to, and the run that they belong to.
 
     Args:
         subjects: Runs or their folders, `"base"`, `"start"`, folders or names of models, or pairs
@@ -89,7 +89,7 @@ def locate_subjects(
         run = open_run(run)
     elif own_runs:
         run = own_runs[-1]
-    # "base" and "start" are models of a run, which may be that of another subject.
+    # "base" and "start" may belong to the run of another subject, so they are located last.
     for place, subject in enumerate(located):
         if subject in EARLIER_PARTS:
             if run is None:
@@ -125,25 +125,24 @@ def name_of(subject: Subject) -> str:
 
 
 def model_id_of(subject: Subject) -> str:
-    """Return the id of a run's adapter (`Run.model_id`), empty for a model that no run has."""
+    """Return the id of a run's adapter (`Run.model_id`), empty if the model has none."""
     if not isinstance(subject, RunModel):
         return ""
-    # An adapter that was moved away has no id, so that no comparison counts as one of it.
+    # A missing adapter has no id, so that no comparison is attributed to it.
     if subject.part == "adapter":
         return subject.run.model_id("adapter") or ""
-    # A run that began with a new adapter, which changes nothing, started from the base model.
+    # If the starting adapter is new, it changes nothing, so the base model has its id.
     if subject.part in ("start", start_part(subject.run)):
         return subject.run.model_id("start") or ""
     return ""
 
 
 def start_part(run: Run) -> Literal["base", "start"]:
-    """Return the part of a run that it started from.
+    """Return which earlier model a run started from.
 
-    It is `"start"` if the adapter had learnt something before: after priming, after an earlier
-    stage, or with an adapter from elsewhere. A comparison with the base model would credit the run
-    with that earlier learning too. A new LoRA, whose B matrices are zero, changes nothing, so such
-    a run started from `"base"`.
+    `"start"`: the adapter had learnt something before, in priming, in an earlier stage or
+    elsewhere. A comparison with the base model would credit the run with that learning too.
+    `"base"`: the adapter was a new LoRA, whose B matrices are zero, so it changed nothing.
     """
     from safetensors.torch import load_file
 
@@ -167,7 +166,7 @@ def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
     elif isinstance(subject, str):
         yield _load(subject)
     else:
-        # The three parts of a run share one model in memory. Only the adapter is switched.
+        # The three models of a run share one model in memory. Only the adapter is switched.
         model, tokenizer = _model_of(subject.run)
         switched = contextlib.nullcontext()
         if subject.part == "base":
@@ -209,8 +208,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
 
     Raises:
         FileNotFoundError: The run has no adapter yet.
-        ValueError: The model in memory was trained after this run, so its answers are not those of
-            the run.
+        ValueError: The adapter in memory is no longer the one that the run ended with.
     """
     has_adapter = (run.adapter_path / ADAPTER_FILE).is_file()
     if run.model is None and not has_adapter:
@@ -222,8 +220,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
         run.model, run.tokenizer = load_model(run.settings)
         load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
-    # A training that was stopped leaves its model in memory and no adapter on disk. Then there is
-    # nothing to compare the model with.
+    # A stopped training leaves a model in memory, but no adapter file to compare it with.
     elif has_adapter and not _holds_adapter_of(run):
         raise ValueError(
             f"the model in memory is not the one that the run {run.name!r} ended with: it was "
@@ -243,7 +240,7 @@ def _holds_adapter_of(run: Run) -> bool:
         run.model, adapter_name="default", save_embedding_layers=False
     )
     for name, value in in_memory.items():
-        # Compared in the dtype of the file, because training may hold the weights in another one.
+        # Compare in the dtype of the file, because training may use another dtype.
         if name not in saved or not value.cpu().to(saved[name].dtype).equal(saved[name]):
             return False
     return True
@@ -274,7 +271,7 @@ def answers_of_model(
 ) -> list[GeneratedCompletion]:
     """Answer the prompts of rows with a model in memory.
 
-    The model and the random state are afterwards as before.
+    The model and the random state are restored afterwards.
     """
     import torch
 
