@@ -1,7 +1,7 @@
 """Export a run as files that work elsewhere, each verified against the run; push them to the Hub.
 
-`verify_child.py` runs in a process of its own, which does not import the kit. A folder in which a
-run continues on other machines is written by `scaleout`.
+`verify_child.py` runs in a process of its own, which does not import grpo_nb. `scaleout` writes a
+folder that trains a run again on other machines.
 """
 
 from grpo_nb.export.adapter import export_adapter

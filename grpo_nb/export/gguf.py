@@ -80,7 +80,7 @@ def export_gguf(
             "questions verify the GGUF file. Write "
             f"merged = gn.export.open(path, run={run_path!r})."
         )
-    # Before the conversion, which takes minutes. The GGUF file must not replace the merged model.
+    # Checked before the conversion, which takes minutes. The merged model must not be replaced.
     check_target(target, overwrite, [reopened.path])
     require_llama_cpp()
 

@@ -26,12 +26,12 @@ SECRET = re.compile(
     rb"|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
     rb"|xox[abp]-[A-Za-z0-9-]{20,})"
 )
-#: Files in a repository that an error names.
+#: Most files of a repository that an error names.
 MAX_SHOWN_FILES = 5
 
 
 class PushError(ValueError):
-    """Raised before anything is sent: the export or the repository must not be used for a push."""
+    """Raised, before any file is sent, if the export or the repository is not fit for a push."""
 
 
 def push_problems(export: Export | str | Path) -> list[str]:
@@ -80,7 +80,7 @@ def files_with_secrets(files: Mapping[str, Path], token: str | None = None) -> l
     """Return the names of text files that hold the token, or text in the form of a key."""
     names = []
     for name, file in files.items():
-        # Weights are gigabytes of numbers, in which a key could only be by chance.
+        # Weights are gigabytes of numbers, in which only chance could form a key.
         if file.suffix.lower() not in TEXT_SUFFIXES:
             continue
         text = file.read_bytes()
@@ -125,7 +125,7 @@ def push_to_hub(
         raise PushError("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
     api = HfApi()
     folder = folder_of(export)
-    # With the owner, which a name in the user's own account may leave out.
+    # The Hub's answer has the owner, which a name in the user's own account may leave out.
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     info = api.model_info(repo_id)
     if private and not info.private:

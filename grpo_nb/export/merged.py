@@ -1,6 +1,6 @@
 """Export a run as a merged model: the 16-bit base plus the adapter, verified weight by weight.
 
-Only the tensors of one output file are in memory at a time, so the model need not fit into it.
+Only the tensors of one output file are in memory at a time, so the model can be larger than memory.
 Adapters that are more than a plain LoRA on linear layers (DoRA, trained biases, whole modules,
 experts) are refused.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MIN_RETAINED = 0.95
 #: Dtypes that are tried, until one keeps the change. Those of 16 bit come first.
 DTYPES = ("bfloat16", "float16", "float32")
-#: Bytes of an output file, unless one tensor is larger. safetensors writes from memory.
+#: Most bytes of an output file, unless one tensor is larger. safetensors needs it all in memory.
 MAX_FILE_BYTES = 2**27
 LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Rows of a weight that are measured at once.
@@ -62,10 +62,10 @@ def export_merged(
     in float32 at twice the size.
 
     The adapter is added to one tensor of the base at a time, so the model need not fit into memory.
-    A separate process, which imports neither the kit nor Unsloth, then compares every weight with
+    A separate process, which imports neither grpo_nb nor Unsloth, then compares every weight with
     base plus adapter. It also compares answers, if the model fits into memory in float32. The
-    folder gets its name only if all of them agree. A training in 4 bit rounds the base in another
-    way, so the merged model can answer differently: measure it with
+    folder appears at `path` only if every check passes. A training in 4 bit rounds the base in
+    another way, so the merged model can answer differently: measure it with
     `gn.compare(path, against=run)`.
 
     Args:
@@ -273,8 +273,8 @@ def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) 
 def tensor_files(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor of a model.
 
-    The files say which tensors they hold. The verification reads the index instead, so that a fault
-    of one of the two is found.
+    The names are read from the files themselves. The verification reads them from the index, so
+    that an error in one of the two is found.
     """
     from safetensors import safe_open
 
@@ -307,8 +307,8 @@ def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, 
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
 
-    # Tensors without memory, which have a size. The index must be known before the first file is
-    # written, because the names of the files hold their number.
+    # Meta tensors have a size and take no memory. The index must be known before the first file is
+    # written, because the names of the files include the number of files.
     outlines = {}
     for name, file in files_by_tensor.items():
         weight = read_tensor(file, name)

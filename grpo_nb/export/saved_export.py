@@ -25,7 +25,7 @@ VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
 EDITABLE = {"README.md", FIGURE}
-#: Changed files that an error names.
+#: Most changed files that an error names.
 MAX_SHOWN_CHANGES = 5
 
 
@@ -78,7 +78,7 @@ class Export(ReprMixin):
         """Path to give to other programs: the GGUF file, or the folder."""
         if self.kind != "gguf":
             return self.path
-        # The verification can come from somebody else: its name must not lead out of the folder.
+        # The verification can come from somebody else, so this name may lead out of the folder.
         return safe_path(self.path, self.verification.get("file"))
 
     @property
@@ -124,7 +124,7 @@ class Export(ReprMixin):
                 "characters that cannot be printed, so no command is made of it. Ask "
                 "whoever sent it for the name of the base model."
             )
-        # vLLM does not know the kit's name for it, but can load its folder.
+        # vLLM does not know grpo_nb's name for the embedded model, but can load its folder.
         if base == EMBEDDED_MODEL:
             base = resolve_model(base)
         # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).

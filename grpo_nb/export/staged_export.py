@@ -1,4 +1,4 @@
-"""Make an export: fill a folder next to its place, verify it, and move it there.
+"""Make an export: fill a folder next to its target, verify it, and move it to the target.
 
 Each kind of export has its own file (`merged.py`, `adapter.py`, `gguf.py`), which fills the folder
 and returns what was verified. `saved_export.py` reads an export again.
@@ -63,7 +63,7 @@ def make_export(
     *,
     overwrite: bool,
 ) -> Export:
-    """Make an export next to its place, verify it, and move it there with its card.
+    """Make an export next to its target, verify it, and move it there with its card.
 
     Args:
         run: The run that is exported.
@@ -105,10 +105,10 @@ def make_export(
                 "so answers may differ: gn.compare(path, against=run) measures it."
             )
         write_export_card(run, staged, kind, verification)
-        # After the last file was written, because every file is hashed.
+        # This comes after the last other file, because every file is hashed.
         verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
-        # Once more, because the folder may have appeared in the minutes since.
+        # Checked again, because the folder may have appeared in the minutes since.
         check_target(target, overwrite, needed_folders)
         put_in_place(staged, target)
     return Export(target, verification, run)

@@ -1,4 +1,4 @@
-"""Compare an export with base and adapter, in a process that imports neither the kit nor unsloth.
+"""Compare an export with base and adapter, in a process that imports neither grpo_nb nor unsloth.
 
 `grpo_nb.core.processes.run_script` calls `answer` with a request. After each step the script prints
 a line with a dot, which the parent counts for its progress bar.
@@ -31,8 +31,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
 #: Largest relative error that a weight may have. bfloat16 has 7 bits after the leading one, so
-#: rounding to the nearest value errs by at most 2^-8. The limit is twice that largest error in
-#: float16, and 16 times in float32, because B @ A can be summed in another order.
+#: rounding to the nearest value errs by at most 2^-8. For float16 the limit is twice the largest
+#: rounding error, for float32 16 times, because B @ A can be summed in another order.
 ROUNDING = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-10,
@@ -42,7 +42,7 @@ ROUNDING = {
 SMALLEST_STEP = 1e-7
 #: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
 VALUES_AT_ONCE = 2**20
-#: A loaded model takes this many times the bytes of its weights in float32.
+#: Memory of a loaded model, as a multiple of its weights in float32.
 MEMORY_FACTOR = 1.1
 #: Bytes that the activations of a model take besides its weights.
 ACTIVATION_BYTES = 2**30
@@ -71,7 +71,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     merged_folder = Path(request["merged_folder"])
     base_folder = Path(request["base_folder"])
     tokenizer = AutoTokenizer.from_pretrained(base_folder)
-    # The base has the tokenizer of the training, except for a template that was set there.
+    # The base has the tokenizer of the training, except for a template that the training set.
     tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
     fits = fits_in_memory(merged_folder, request["free_memory"])
     # Without a variable for the base, which would keep it in memory after `del reference`.
@@ -114,7 +114,7 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     prompts = [row["prompt_ids"] for row in request["answers"]]
     answers = [row["ids"] for row in request["answers"]]
     expected = prompt_tokens(tokenizer, request)
-    equal_count = sum(read == ids for read, ids in zip(prompts, expected, strict=True))
+    equal_count = sum(ids == wanted for ids, wanted in zip(prompts, expected, strict=True))
     checks: Checks = {
         "prompts are read as the same tokens": (
             equal_count == len(expected),
@@ -126,8 +126,8 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     }
     if not fits_in_memory(merged_folder, request["free_memory"]):
         return checks | NOT_COMPARED
-    # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read. It reports
-    # None, here NaN, inside a character that is made of several tokens.
+    # Each model scores the answers of llama.cpp, after the tokens that llama.cpp read. llama.cpp
+    # gives None, here NaN, for tokens inside a character that is made of several tokens.
     values = numpy.concatenate([row["log_probs"] for row in request["answers"]])
     gguf_logprobs = torch.from_numpy(values.astype("float32"))
     is_known = gguf_logprobs.isfinite()
@@ -156,9 +156,9 @@ def token_checks(
 ) -> Checks:
     """Return the checks of an export's log-probabilities for the tokens of the same answers.
 
-    The training's effect is the slope of a regression through the origin, of the change from base
-    to export on the change from base to trained model: 0 if the adapter was lost, 2 if it was
-    applied twice.
+    The measured effect compares the change from base to export with the change from base to trained
+    model. It is the slope of a regression through the origin: 0 if the adapter was lost, 2 if it
+    was applied twice.
 
     Args:
         limits: The values of `staged_export.RoundingLimits`.
@@ -186,7 +186,7 @@ def token_checks(
 
 
 def weight_problems(merged_folder: Path, base_folder: Path, reference: PeftModel) -> list[str]:
-    """Name tensors that are missing, unexpected, or not base plus adapter rounded once.
+    """Report tensors that are missing, unexpected, or not base plus adapter rounded once.
 
     The change is PEFT's `get_delta_weight`, so that the formula of the merge is not compared with
     itself.
@@ -216,7 +216,7 @@ def weight_problems(merged_folder: Path, base_folder: Path, reference: PeftModel
 
 def is_rounded_sum(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> bool:
     """Return True if each value is the sum of the terms' values, rounded once."""
-    # Different shapes could be repeated to fit each other.
+    # PyTorch would broadcast different shapes to fit each other.
     if any(term.shape != tensor.shape for term in terms):
         return False
     rounding = ROUNDING.get(tensor.dtype, 0.0)
@@ -308,8 +308,8 @@ def fits_in_memory(folder: Path, free_memory: int) -> bool:
 def load_model(folder: Path, *, in_float32: bool = True) -> Any:
     """Load a model on the CPU, in float32 or with weights that stay mapped from the files.
 
-    The dtype is converted after the load. transformers would keep the pages of the files in memory
-    while it converts, half as much again.
+    The dtype is converted after the load. If transformers converted it, the pages of the files
+    would stay in memory meanwhile, half as much again.
     """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
     return model.float() if in_float32 else model

@@ -94,6 +94,6 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     for row in rows:
         for values in row.get("alerts", ()):
             alert = Alert(**values)
-            # A replaced entry keeps its place, which is that of the first report.
+            # A key that is set again keeps its place, which is that of the first report.
             latest[alert.rule, alert.subject] = alert
     return list(latest.values())

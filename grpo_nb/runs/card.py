@@ -1,9 +1,9 @@
 """Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
-The card holds only what was measured or recorded. It is made to be published. Therefore its texts
-show no home folders, and no logins and keys in addresses (`PRIVATE_PART`). Values with a secret
-name (`SECRET_NAME`) are left out. Other paths stay, and a key inside the source of a reward, such
-as `api_key = "..."`, is not recognised, so read a card before you publish it.
+The card holds only what was measured or recorded. Because it is made to be published, home folders
+and the logins and keys in addresses are removed (`PRIVATE_PART`), and so are values with a secret
+name (`SECRET_NAME`). Other paths stay. A key inside the source of a reward, such as
+`api_key = "..."`, is not recognised, so read a card before you publish it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def model_card(
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=without_private_parts(table),
     )
-    # Last of all, because sentences and sources of rewards can also hold private parts.
+    # The finished text is filtered too, because sentences and sources of rewards can also hold
+    # private parts.
     return displayable(without_private_parts(f"{card}\n"))
 
 
@@ -135,8 +136,8 @@ def card_metadata(run: Run) -> ModelCardData:
 def published_base(run: Run) -> str | None:
     """Return the `published_name` of the model that a run was trained on.
 
-    The run recorded if the model was a local folder when it started. In another working directory,
-    the path of a folder can look like a name on the Hub, and a name on the Hub like a folder.
+    The run recorded whether its model was a local folder. In another working directory, the path of
+    a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
     was_local = run.info.get("is_base_local")

@@ -18,10 +18,10 @@ from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
-#: Numbers of errors that a damaged checkpoint can cause: a path that is not there, is of another
-#: kind, is too long or leads in a circle. All others mean that the drive fails.
+#: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
+#: or a loop of links. Any other number means that the drive fails.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-#: Numbers of errors of a full disk and of a used-up quota.
+#: Error numbers of a full disk and of a used-up quota.
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
@@ -57,7 +57,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
                 if path.is_file():
                     name = path.relative_to(staged).as_posix()
                     files[name] = {"sha256": sha256_of(path)}
-                # Folders too, because they hold the names of their files.
+                # Folders are synced too, because they hold the names of their files.
                 sync(path)
             manifest = staged / MANIFEST
             content = {"step": step, "files": files}
@@ -67,7 +67,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
             staged.rename(target)
             sync(root)
         except Exception as error:
-            # Libraries in C++ or Rust do not pass on the number of the error.
+            # Libraries in C++ or Rust do not pass on the error number, so look at the free space.
             if shutil.disk_usage(root).free < FULL_DISK_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from error
             raise
@@ -77,7 +77,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest complete checkpoint, and why each newer one was passed over."""
     passed_over = []
-    # The newest first: usually it is complete, and hashing the others would take time.
+    # Start with the newest: usually it is complete, and hashing the others would take time.
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
@@ -147,7 +147,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Any other error means that this drive cannot force a file or folder to the disk.
+        # Raise for a failing or full disk. Any other error means that the drive cannot sync.
         if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
             raise
     finally:

@@ -1,4 +1,4 @@
-"""Draw the curves of one run, once or live in a cell, and those of several runs in one figure.
+"""Draw the curves of one run, once or live in a cell, or of several runs in one figure.
 
 By default a figure has three panels: the total reward, each reward, and the held-out scores. A
 panel of something that was not measured is left out. Background and ink work on light and dark
@@ -29,15 +29,15 @@ from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, MEAN_LENGTH, Row
 
-#: With line styles, curves can be told apart without colour too.
+#: Styles that tell curves apart without colour.
 LINE_STYLES = ("-", "--", "-.", ":")
 #: Characters of a line below the panels.
 CAPTION_LINE_CHARACTERS = 125
-#: Most characters of a text below the panels, which can take several lines.
+#: Longest text below the panels, in characters. It can take several lines.
 MAX_CAPTION_CHARACTERS = 600
-#: Most characters of the name of a reward next to a panel.
+#: Longest name of a reward next to a panel, in characters.
 MAX_REWARD_NAME = 20
-#: Most characters of the name of a run next to a panel. Automatic names have 26 characters.
+#: Longest name of a run next to a panel, in characters. Automatic names have 26.
 MAX_RUN_NAME = 26
 
 WIDTH_INCHES = 10.0
@@ -115,7 +115,7 @@ def smoothing_window(value_count: int) -> int:
 
     It is small in a short run, because a long mean would hide the start.
     """
-    # From 500 values on, a fiftieth of them smooths better than ten.
+    # From 500 values on, a fiftieth of the values smooths better than ten values.
     return max(1, min(10, value_count // 4), value_count // 50)
 
 
@@ -195,14 +195,14 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     for panel in curves:
         if any(len(curve.values) for curve in curves[panel]):
             shown.append(panel)
-    # A run that somebody sends can name anything as its reference.
+    # The caption names the run's reference, which is any text in a run that somebody sent.
     text = _one_line(caption, MAX_CAPTION_CHARACTERS)
     # matplotlib does not wrap text at words.
     lines = textwrap.wrap(text, CAPTION_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     height = PANEL_INCHES * row_count + CAPTION_LINE_INCHES * (len(lines) + 1.5)
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
-    # A label of the whole figure, because the layout keeps its place free.
+    # A label of the whole figure, because the layout reserves space for it.
     label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
     label.set(linespacing=1.3, parse_math=False)
     column_count = min(PANELS_PER_ROW, len(shown))
@@ -261,7 +261,7 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
         color=colour,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
-        # Few values have a dot each.
+        # Each value gets a dot if there are few.
         marker="o" if len(values) <= 12 else None,
         markersize=3.5,
     )
@@ -284,12 +284,12 @@ def _thinned(values: pandas.Series) -> pandas.Series:
 def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of its end; pull apart those that would overlap."""
     ordered = sorted(labels, key=lambda line: line.get_ydata()[-1], reverse=True)
-    # Many labels come closer, so that all find room.
+    # Many labels are closer together, so that all of them fit.
     distance = min(LABEL_DISTANCE, 1 / max(1, len(ordered) - 1))
     low, high = axis.get_ylim()
     heights = [(line.get_ydata()[-1] - low) / (high - low) for line in ordered]
-    # From the top each label is at least one distance below the one before it. Then from the
-    # bottom, those that were pushed out of the panel come back.
+    # From the top, move each label at least one distance below the label above it. Then, from the
+    # bottom, move labels that left the panel back into it.
     for place in range(1, len(heights)):
         heights[place] = min(heights[place], heights[place - 1] - distance)
     lowest = 0.0
@@ -337,7 +337,7 @@ def png(figure: Figure, dpi: int = 100) -> bytes:
 
 
 def base64_png(figure: Figure) -> str:
-    """Render a figure as PNG in base64, as HTML and notebooks take an image."""
+    """Render a figure as PNG in base64, as HTML and notebooks embed images."""
     return base64.b64encode(png(figure)).decode()
 
 
@@ -362,7 +362,7 @@ class LivePlot:
         self._next_redraw = 0.0
 
     def update(self, is_last: bool = False) -> None:
-        """Draw what the run has logged so far, if a redraw is due or the last one is asked for."""
+        """Draw what the run has logged so far, if a redraw is due or `is_last` is True."""
         now = time.monotonic()
         if not is_last and now < self._next_redraw:
             return

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: Columns of the record of completions that are not rewards.
 OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
-#: Largest difference of advantages that totals equal up to rounding have. TRL divides the totals by
-#: their standard deviation + 1e-4.
+#: Largest difference between the advantages of totals that are equal except for rounding. TRL
+#: divides the totals by their standard deviation + 1e-4.
 ADVANTAGE_OF_ROUNDING = SMALLEST_SPREAD / 1e-4
 
 
@@ -51,7 +51,7 @@ def completions_table(
         group_size: Completions per prompt. The rows of a group are consecutive, because TRL's
             RepeatSampler repeats each prompt `num_generations` times.
         weights: The weight of each reward by name.
-        has_tools: True if a completion is an episode, of which every turn is kept.
+        has_tools: True if each completion is an episode, whose turns are kept too.
     """
     import pandas
 
@@ -70,7 +70,7 @@ def completions_table(
     weighted = scores * pandas.Series(weights)
     columns["total"] = weighted.sum(axis=1, min_count=1)
     columns["advantage"] = list(logs["advantages"])
-    # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
+    # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in logs.get("extra", {}).items():
         if name not in columns:
             # A judge's reply can hold a lone surrogate, which no parquet file can store.
@@ -132,8 +132,8 @@ class CompletionGroup:
     def has_signal(self) -> bool:
         """True if the advantages differ, so that GRPO learns from the group.
 
-        With `multi_objective_aggregation="normalize_then_sum"`, completions with equal totals can
-        have different advantages, and completions with different totals equal ones.
+        With `multi_objective_aggregation="normalize_then_sum"`, equal totals can have different
+        advantages, and different totals can have equal advantages.
         """
         advantages = self.table["advantage"]
         smallest = ADVANTAGE_OF_ROUNDING if self.has_equal_totals else SMALLEST_SPREAD

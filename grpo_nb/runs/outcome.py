@@ -1,7 +1,7 @@
 """Decide if a run worked, test whether its reward rose, and describe the run in one sentence.
 
 Prompts and samples differ from step to step, so a comparison of the first and last steps alone
-could show a rise that is luck. The test takes all steps.
+could show a rise that is luck. The test uses all steps.
 """
 
 import math
@@ -14,18 +14,18 @@ from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, mean, metric_values
 
-#: Significance level: of 100 runs that learn nothing, about one is called a rise.
+#: Significance level: of 100 runs that learn nothing, the test finds a rise in about one.
 LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
 #: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
-#: Notebooks break longer printed lines in the middle of a word.
+#: Characters of a printed line. Notebooks break longer lines in the middle of a word.
 LINE_WIDTH = 88
 
 
 @dataclass(frozen=True)
 class Rise:
-    """Result of the test.
+    """Result of the test whether the reward of a run rose.
 
     Attributes:
         first_mean: Mean reward over the first third of the steps.
@@ -184,7 +184,7 @@ class Outcome:
 
 
 def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -> Outcome:
-    """Decide if a run worked, and say what happened instead where it did not.
+    """Decide if a run worked, and name what is missing if it did not.
 
     "It worked" needs all of these: the held-out comparison is better; the answers themselves did
     not get worse; the model clears the majority-class baseline, where there is one; the reward
@@ -192,8 +192,8 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
-        comparison: The held-out comparison, of which `verdict`, `anywhere_verdict`, `majority`,
-            `contamination` and `sentence` are read; None if there is none.
+        comparison: The held-out comparison with `verdict`, `anywhere_verdict`, `majority`,
+            `contamination` and `sentence`; None if there is none.
         obstacles: Reasons why this comparison cannot show that the run worked.
 
     >>> from types import SimpleNamespace
@@ -223,7 +223,7 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
 
 
 def _missing_in_comparison(comparison: Any) -> list[str]:
-    """Return what a comparison lacks to show that a run worked."""
+    """Return the reasons why a comparison does not show that a run worked."""
     if comparison is None:
         return ["the held-out answers were not compared"]
     missing = []
@@ -240,7 +240,7 @@ def _missing_in_comparison(comparison: Any) -> list[str]:
 
 
 def _facts_of_comparison(comparison: Any) -> list[str]:
-    """Return what a comparison found, in words; without one, how to make it."""
+    """Return the results of a comparison in words; without one, how to make it."""
     if comparison is None:
         return [
             "gn.compare(run, task) compares them. A task without held-out questions needs "

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 #: Share of correct answers to the held-out questions.
 ACCURACY = "holdout/accuracy"
-#: Mean tokens of the completions. TRL logs this key at each step that sampled completions, whatever
-#: their scores were. A row without it reused the completions of an earlier step.
+#: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
+#: whatever their scores were. The step of a row without it reused earlier completions.
 MEAN_LENGTH = "completions/mean_length"
 
 
@@ -51,8 +51,8 @@ class HoldoutMeasure(NamedTuple):
         return [f"{self.key}_low", f"{self.key}_high"]
 
 
-#: The measures of held-out answers, in the order in which they are shown. The format may improve
-#: where the answers do not, so no text shows one without the others.
+#: The measures of held-out answers, in the order in which they are shown. The format can improve
+#: without the answers, so every text shows all measures.
 HOLDOUT_MEASURES = (
     HoldoutMeasure("accuracy", label="correct", column="is_correct"),
     HoldoutMeasure("in_format", label="in the format", column="is_formatted"),
@@ -61,7 +61,7 @@ HOLDOUT_MEASURES = (
 
 
 def in_percent(share: float | None, interval: Sequence[float] | None) -> str:
-    """Return a share with its interval, if it has one, as tables show it."""
+    """Return a share in percent for tables, with its interval if there is one."""
     if share is None:
         return "not measured"
     if interval is None:
@@ -96,7 +96,7 @@ def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
     try:
         yield
     except (*CONTENT_ERRORS, OSError) as error:
-        # For a damaged file, pyarrow raises an OSError without a number. A number means the drive.
+        # For a damaged file, pyarrow raises an OSError without a number. A failing drive gives one.
         is_drive_error = isinstance(error, OSError) and error.errno is not None
         if is_drive_error:
             raise
@@ -140,20 +140,20 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:
-    """Return a row from an entry of the trainer's log: the numbers that were measured."""
-    # Rewards may log numbers of numpy, which become plain ones.
+    """Return the measured numbers of an entry of the trainer's log as a row."""
+    # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
     # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
     if beta == 0:
         measured.pop("kl", None)
-    # `alerts` is ours; a reward may have logged a number under it (TRL's `log_metric`). `step` and
-    # `max_steps` are overwritten below.
+    # `alerts` is kept for the health rules, but a reward may have logged a number of that name
+    # (TRL's `log_metric`). `step` and `max_steps` are overwritten below.
     measured.pop("alerts", None)
     return measured | {"step": step, "max_steps": max_steps}
 
 
 def measure_duplicates(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
-    """Return the entry `completions/duplicates` of a row: how alike its completions are.
+    """Return the entry `completions/duplicates` of a row: the share of repeated completions.
 
     For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
     all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
@@ -177,7 +177,7 @@ def measure_duplicates(texts: pandas.Series, groups: pandas.Series) -> dict[str,
 
 
 def metric_values(rows: Iterable[Row], key: str) -> list[float]:
-    """Return the measured values of a metric: numbers, which may be infinite, but no NaN."""
+    """Return the measured values of a metric, with infinite values but without NaN."""
     values = [row.get(key) for row in rows]
     measured = [value for value in values if isinstance(value, (int, float))]
     return [value for value in measured if not math.isnan(value)]

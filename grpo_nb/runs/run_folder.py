@@ -13,7 +13,7 @@ runs/<name>/
   checkpoints/            the newest two (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
-  adapter/                the LoRA that the run leaves, of its newest checkpoint, with the templates
+  adapter/                the trained LoRA, copied from the newest checkpoint, with the templates
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, every answer
   README.md               the model card
@@ -94,7 +94,7 @@ def require_run_name(name: str) -> None:
 
 
 class Run(ReprMixin):
-    """A finished, crashed or running run. Every property reads the folder when it is asked for.
+    """A finished, crashed or running run. Every property reads the folder anew.
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them.
@@ -138,7 +138,7 @@ class Run(ReprMixin):
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
-        # With the offset of the clock, so that runs of other machines are ordered correctly.
+        # The text has the clock's offset, so that runs of several machines are ordered correctly.
         text = self.info["started"]
         with naming_damaged(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()
@@ -213,11 +213,11 @@ class Run(ReprMixin):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One mapping per logged step, with TRL's metric names, without metrics not measured."""
+        """One mapping per logged step, with the measured metrics under TRL's names."""
         file = self._file("metrics.jsonl")
         rows = read_json_lines(file, is_appended=True)
         with naming_damaged(file):
-            # Metrics have any name, so only the step and the alerts can be checked.
+            # Metrics can have any name, so only the step and the alerts can be checked.
             ROWS.validate_python(rows)
             # This raises an error if an alert is damaged.
             alerts_of(rows)
@@ -274,7 +274,7 @@ class Run(ReprMixin):
         """Return the groups of a step: completions with scores and totals, ordered by advantage.
 
         Raises:
-            FileNotFoundError: The run has no completions of that step; `steps` has those it has.
+            FileNotFoundError: The run has no completions of that step. `steps` lists its steps.
             ValueError: Their file is damaged.
         """
         title = f"Step {number} of {self.name}"
@@ -305,10 +305,10 @@ class Run(ReprMixin):
     def outcome(self, comparison: Any = None) -> Outcome:
         """Return the verdict on the run.
 
-        `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also be of
-        this run, from its start to its adapter of today; without recorded models, this is not
-        checked. None of the questions may be known to have been trained on. Otherwise the sentence
-        says what is missing.
+        `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also be one
+        between the start of this run and its present adapter, which is checked if the comparison
+        recorded its models. None of its questions may be known to have been trained on. Otherwise
+        the sentence names what is missing.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -316,7 +316,7 @@ class Run(ReprMixin):
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
-        # The saved one, so that a finished run can be judged without its model.
+        # With the saved comparison, a finished run can be judged without its model.
         comparison = self.comparison if comparison is None else comparison
         obstacles = self._obstacles(comparison) if comparison is not None else []
         return decide_outcome(self.rise(), comparison, obstacles)
@@ -367,12 +367,12 @@ class Run(ReprMixin):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Hashes of the training questions, each with `the training questions of the run X`.
+        """Mapping from each training question's hash to `the training questions of the run X`.
 
         None if the run did not keep the hashes.
 
         Raises:
-            ValueError: The file is empty or damaged, so that every question would seem to be new.
+            ValueError: The file is empty or damaged. If used, every question would seem new.
         """
         file = self._file("train_questions.txt")
         if not file.is_file():
@@ -424,7 +424,7 @@ class Run(ReprMixin):
         self, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the held-out rows, and hashes of the training questions."""
-        # With all columns, because rewards may read them. Values unknown to JSON become text.
+        # All columns are kept, because rewards may read them. Values unknown to JSON become text.
         lines = [json.dumps(row, default=str) + "\n" for row in holdout]
         write_text(self.path / "holdout.jsonl", "".join(lines))
         write_text(self.path / "train_questions.txt", "\n".join(question_hashes(train_questions)))
@@ -464,8 +464,8 @@ class Run(ReprMixin):
 def open_run(path: str | Path | Run) -> Run:
     """Open a run from its folder, or by its name in `runs`, without loading a model.
 
-    The run may be finished, crashed or running. A `Run` is returned as it is, so that every
-    function that takes a run takes its folder too.
+    The run may be finished, crashed or running. A `Run` is returned as it is, so that functions
+    that take a run also take its folder.
 
     Raises:
         FileNotFoundError: There is no run at that path.

@@ -1,7 +1,7 @@
 """Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
 
-The folder of a run or an export can come from anybody, and from another version of grpo_nb. So the
-fields that the kit reads are checked first, by pydantic. Errors name the file, field and value.
+The folder of a run or an export can come from anybody, and from another version of grpo_nb. So
+pydantic first checks the fields that grpo_nb reads. Errors name the file, field and value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS_OF_EARLIER_VERSIONS = (
     "unsloth_logit_chunk_multiplier",
     "unsloth_grpo_mini_batch",
 )
-#: Every whole number up to the limit is exact as a float.
+#: A whole number from 0 to a limit, below which a float holds every whole number exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
@@ -101,7 +101,7 @@ class RunInfo:
     format_version: Literal[1] = 1
     """Version of this file's format. Increase it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
-    """`Run.status` also tells a crashed run from a running one."""
+    """`Run.status` also distinguishes a crashed run from a running one."""
     started: Text
     """Time with the offset of the clock, in ISO 8601."""
     settings: SettingsRecord
@@ -121,7 +121,7 @@ class RunInfo:
     pid: int | None = None
     """Number of the process that trains."""
     host: Text | None = None
-    """Name of its machine."""
+    """Name of the machine that trains."""
     base: Text | None = None
     """Identity of the base model's weights."""
     is_base_local: bool | None = None
@@ -135,7 +135,7 @@ class RunInfo:
     resumed: list[dict] | None = None
     """Step and changes of each resumption."""
     adapter_step: int | None = None
-    """Step of the adapter that the run left."""
+    """Step of the checkpoint that `adapter/` was copied from."""
     stopped_by: Text | None = None
     """Alert or observer that ended the training."""
     error: Text | None = None

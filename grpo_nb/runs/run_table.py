@@ -85,12 +85,12 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            # Read it now, so that a damaged run is listed below the table.
+            # Read the run now, so that a damaged one is listed below the table.
             _cells_of(run)
             started[run] = run.started
         except (OSError, ValueError, ArithmeticError) as error:
             unreadable[file.parent.name] = str(error)
-    # By their start, because a network drive or a copy changes the times of files.
+    # Sort by the recorded start, because a network drive or a copy changes the times of files.
     runs = sorted(started, key=started.get)
     title = f"Runs in {root}: {len(runs)}"
     return RunTable(title, tuple(runs), shows_curves=False, unreadable=unreadable)

@@ -1,7 +1,7 @@
 """The run viewer: a widget that shows the groups of a step. `Run.step` returns the same.
 
-Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a
-training in the same kernel nothing here answers, from another notebook everything does.
+Only core ipywidgets, 7.7 to 8, are used. Callbacks run on the kernel's main thread between cells,
+so the widget does not react during a training in the same kernel. From another notebook it does.
 """
 
 from pathlib import Path

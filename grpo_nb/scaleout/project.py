@@ -33,7 +33,7 @@ from grpo_nb.runs.rows import (
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
 
-#: Subfolder of a copied base model. `write` puts this name in place of the model in origin.json.
+#: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
 COPIED_BASE = "base"
 #: Entries of a project that are read, and may hold no link to the outside.
 READ_ENTRIES = (
@@ -46,7 +46,7 @@ READ_ENTRIES = (
     "result",
     "back",
 )
-#: Files that `Project.run` needs. train.py writes the first one last of all.
+#: Files that `Project.run` needs. train.py writes `finished.json` last.
 RUN_FILES = (
     "result/finished.json",
     "result/steps.jsonl",
@@ -71,7 +71,7 @@ class Project(ReprMixin):
 
     @property
     def run(self) -> Run:
-        """The run that was trained in the project, made under `back/` on first use.
+        """The run that was trained in the project. The first use makes its folder in `back/`.
 
         It has the name of the project's folder.
 
@@ -100,7 +100,7 @@ class Project(ReprMixin):
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
-        # File times cannot show which training it was, because they are of two machines' clocks.
+        # The start shows if it is the same training. File times are of two machines' clocks.
         elif run.info["started"] != started:
             raise FileExistsError(
                 f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
@@ -171,7 +171,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             project.origin,
             status="finished",
             settings=settings.to_dict(),
-            # All of these are shown on the card of the run.
+            # The card of the run shows the GPU, or else the device.
             machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
             started=finished["started"],
             # Packages that only grpo_nb uses keep the versions with which the project was written.
@@ -217,13 +217,13 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
-        # For an unchanged argument, the settings of the run stay as they were written. Of the
-        # changed ones, settings cannot hold all that train.py accepts, such as bf16 and use_vllm.
+        # An unchanged argument leaves the settings as they were written. Arguments that only
+        # train.py accepts, such as bf16 and use_vllm, are left out.
         if name in SETTABLE and written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
-    # By default, settings take the accumulation steps for the size of a generation. `--set` may
-    # have changed them alone.
+    # By default, a generation lasts `gradient_accumulation_steps` micro-batches. `--set` may have
+    # changed one of the two numbers alone.
     generation_steps = arguments["steps_per_generation"]
     if settings["gradient_accumulation_steps"] != generation_steps:
         extra["steps_per_generation"] = generation_steps

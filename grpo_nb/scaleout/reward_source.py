@@ -2,7 +2,7 @@
 
 A reward of grpo_nb is written as the call that makes it. A function of the user is written with the
 imports, constants and functions that it uses. Everything else is refused. `writing.py` then runs
-the result in a fresh process and compares the scores. So a missing or different part is found.
+the result in a fresh process and compares the scores, which reveals a missing or different part.
 """
 
 import ast
@@ -163,7 +163,7 @@ class RewardSource:
         return repr(value)
 
     def _call_that_makes(self, value: Any) -> str:
-        """Return the call that makes a dataclass object, with the arguments that are no default."""
+        """Return the call that makes a dataclass object, without arguments at their default."""
         cls = type(value)
         self._add_global(cls.__name__, cls)
         arguments = []
@@ -200,7 +200,7 @@ def portable_source(name: str, function: Callable[..., Any]) -> str:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module is of grpo_nb, Python or a package, so not the user's own."""
+    """Return True if a module belongs to grpo_nb, Python or an installed package."""
     package = module.partition(".")[0]
     if package == PACKAGE_FOLDER.name or package in sys.stdlib_module_names:
         return True

@@ -58,7 +58,7 @@ TRAINING_PACKAGES = (
     "bitsandbytes",
     *KIT_PACKAGES,
 )
-#: Fields of run.json that origin.json has as they are.
+#: Fields of run.json that are copied unchanged into origin.json.
 UNCHANGED_FIELDS = (
     "format_version",
     "status",
@@ -70,8 +70,8 @@ UNCHANGED_FIELDS = (
     "base",
     "reference",
 )
-#: Arguments that train.py sets itself, or that mean something on this machine only. Without vLLM,
-#: which needs packages of its own, a folder trains anywhere.
+#: Arguments that train.py sets itself, or that mean something on this machine only. vLLM is left
+#: out because it needs packages of its own, and the folder should train anywhere.
 NOT_IN_RUN_YAML = {
     "generation_batch_size",
     "use_vllm",
@@ -105,7 +105,7 @@ def write(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
-        FileNotFoundError: The run did not keep its rows, or no completions of its first step.
+        FileNotFoundError: The run did not keep its rows, or the completions of its first step.
         ExportError: The base model here is not the one that the run was trained on.
         ValueError: A reward or a setting cannot be written; the message says what to change.
 
@@ -119,7 +119,7 @@ def write(
             f"the run {run.name!r} has tools, which cannot be written to the folder. Train it "
             "here, with gn.train(...)."
         )
-    # A model of the Hub is fetched there. Any other one is copied.
+    # train.py fetches a model of the Hub. Any other model is copied.
     model = published_base(run) or COPIED_BASE
     needed_folders = [run.path]
     if model == COPIED_BASE:
@@ -138,8 +138,8 @@ def write(
     trainer_arguments = _trainer_arguments(run)
     revision = None if model == COPIED_BASE else _cached_revision(run, model)
     with staged_folder(target) as staged:
-        # 2. Write the rewards and prove them. Most refusals come from them, and copying the base
-        # model can take minutes.
+        # 2. Write the rewards and test them first, because they cause most refusals, and copying
+        # the base model can take minutes.
         write_rewards(staged, reward_functions)
         _require_recorded_scores(staged, run, recorded_steps)
         # 3. Write everything else.
@@ -205,7 +205,7 @@ def _cached_revision(run: Run, model: str) -> str | None:
 def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
     rewards = list(given or run.rewards or map(rebuild_reward, run.info["rewards"]))
-    # A record gives None for a reward of your own.
+    # `rebuild_reward` returns None for a user's own reward.
     if None in rewards or [reward_name(reward) for reward in rewards] != [*run.weights]:
         raise NotPortable(
             "these are not the rewards that the run was trained with. A run that was opened from "
@@ -221,7 +221,7 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     arguments = dict(run.info["effective"]["arguments"])
     if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
-    # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
+    # Only memory differs. In several processes (DDP), reentrant checkpointing ends in an error.
     arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     # Rows in an order, as for a curriculum, must not be shuffled by TRL.
     is_ordered = run.info["task"].get("is_ordered", False)
@@ -275,7 +275,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
 def _require_recorded_scores(
     staged: Path, run: Run, recorded_steps: Sequence[dict[str, Any]]
 ) -> None:
-    """Score the recorded completions in a fresh process.
+    """Require that the rewards give the recorded scores in a fresh process.
 
     Raises:
         NotPortable: A reward fails there, or gives other scores.
@@ -350,7 +350,7 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
 
 
 def _requirements() -> list[str]:
-    """Return the packages that train.py needs: TRL_VERSION, all others as installed here."""
+    """Return the packages that train.py needs: TRL_VERSION, and the others as installed here."""
     requirements = [f"trl=={TRL_VERSION}"]
     for name in TRAINING_PACKAGES:
         # A local version such as 2.9.1+cpu is not on the package index.

@@ -1,7 +1,6 @@
 """Start, resume and end a run; try the first step without training.
 
-The run's folder is described in `runs`, and what is made of a run afterwards in `evaluation` and
-`export`.
+`runs` describes the run's folder. `evaluation` and `export` work with runs afterwards.
 """
 
 import lazy_loader

@@ -1,9 +1,9 @@
 """Generate and score the first step of a training, and update nothing.
 
 A dry run is for debugging rewards, prompts and sampling before a training. It uses the trainer's
-own order of data, sampler, reward calls and advantages, and stops before a loss is computed, so it
-gives the first step of a training with the same settings, completion by completion. (`baseline`
-answers another question: whether randomly chosen prompts give a learning signal.)
+own order of data, sampler, reward calls and advantages, and stops before a loss is computed. So its
+completions are those of the first step of a training with the same settings. (`baseline` answers
+another question: whether randomly chosen prompts give a learning signal.)
 """
 
 import contextlib
@@ -45,8 +45,8 @@ def dry_run(
 
     There is no loss, no gradient and no optimizer step. The model's tensors, the random state and
     the folders of runs do not change. Rewards get the `trainer_state` of the training. If a reward
-    has `state_dict` and `load_state_dict`, what it remembers is restored afterwards. The arguments
-    are those of `train`.
+    has `state_dict` and `load_state_dict`, its state is restored afterwards. The arguments are
+    those of `train`.
 
     Returns:
         The groups with scores, totals and advantages, as `run.step(1)` will have them.

@@ -19,7 +19,7 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.scoring.scores import RewardError, find_failure, to_floats
 
-#: Keywords of TRL for a reward that have no value for each completion.
+#: TRL's keywords for rewards that are not lists with one value per completion.
 TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
 #: Only these errors of a reward are searched for an out-of-memory text, because the message of
 #: another error may quote a completion that contains one.
@@ -29,8 +29,8 @@ OUT_OF_MEMORY_ERRORS = (RuntimeError, MemoryError)
 def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
-    Scores that TRL could not use (too few, infinite, not numbers) are errors too, while it is still
-    known which reward gave them.
+    Scores that TRL could not use (too few, infinite, not numbers) raise an error here too, because
+    TRL would not know which reward gave them.
     """
     name = reward_name(reward)
 
@@ -38,7 +38,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         keywords = {"completions": [ending_with_model_message(c) for c in completions], **others}
         try:
             scores = list(reward(**keywords))
-            # One infinite score makes every advantage of its group NaN, and so the adapter.
+            # One infinite score makes every advantage of its group NaN, and then the adapter.
             to_floats(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
@@ -76,7 +76,7 @@ def explaining_machine_faults(
     except (EnvironmentProblem, RewardError):
         raise
     except Exception as error:
-        # Memory first, because new settings cure it.
+        # Memory is checked first, because other settings solve it.
         settings_of_model = settings.replace(fast_inference=has_vllm_engine(model))
         advice = memory_advice(error, settings_of_model, model=model)
         if advice is not None:

@@ -1,7 +1,7 @@
 """Check everything that a training needs before anything slow starts, and build the trainer.
 
-A training and a dry run use the same functions. `effective_settings` shows what the built
-configuration makes of the settings.
+A training and a dry run use the same functions. `effective_settings` shows how the built
+configuration differs from the settings.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ class Prepared:
         settings: The settings, with the task's arguments for the chat template, so that the trainer
             renders the same prompts.
         weights: The weight of each reward by name.
-        engine_choice: Which engine samples, and why. Prompts are shared if
-            `engine_choice.can_use_cpu_engine`.
+        engine_choice: The engine that samples, with the reasons. The completions of a group share
+            their prompt if `engine_choice.can_use_cpu_engine`.
     """
 
     model: Any
@@ -72,7 +72,7 @@ class Prepared:
 
     @property
     def actual_settings(self) -> Settings:
-        """The settings, with `shared_prompts` only if the CPU engine samples."""
+        """Settings for estimates of memory: `shared_prompts` only if the CPU engine samples."""
         return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
 
 
@@ -103,10 +103,10 @@ def prepare(
         example = fitted.changes.examples["too long"]
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
     weights = weights_by_name(rewards)
-    taken = weights.keys() & OWN_COLUMNS
-    if taken:
+    reserved = weights.keys() & OWN_COLUMNS
+    if reserved:
         raise ValueError(
-            f"{sorted(taken)} is already a column of the record of completions: give the reward "
+            f"{sorted(reserved)} is already a column of the record of completions: give the reward "
             "another name."
         )
     engine_choice = choose_engine(model, settings)
@@ -124,7 +124,7 @@ def prepare(
 
 
 def _require_generation_kwargs(settings: Settings, why_not_vllm: str | None) -> None:
-    """Refuse names in `generation_kwargs` without an effect, or with a setting of their own.
+    """Refuse names in `generation_kwargs` without effect, or that belong in `Settings` or `extra`.
 
     `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
     `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
@@ -158,7 +158,7 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     So a missing column or a wrong return value shows before training.
 
     Raises:
-        RewardError: A reward fails, or returns what TRL could not use.
+        RewardError: A reward fails, or returns values that TRL could not use.
         ValueError: Columns of the data do not fit.
     """
     for reward in rewards:
@@ -247,7 +247,7 @@ def grpo_arguments(
 
 
 def _requested_arguments(settings: Settings, model: Any) -> dict[str, Any]:
-    """Return the arguments that follow from the settings."""
+    """Return `requested_arguments` for this machine's GPU, the dtype and the engine."""
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
@@ -257,7 +257,7 @@ def _requested_arguments(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 def set_training_dtype(settings: Settings, model: Any) -> None:
-    """Make Unsloth use the dtype of a training on a CPU, in the whole process.
+    """Make Unsloth use the dtype of the training in the whole process; on a GPU, do nothing.
 
     Call this before a `GRPOConfig` is built, because a model of another dtype may have been loaded
     meanwhile.

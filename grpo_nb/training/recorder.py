@@ -3,7 +3,7 @@
 For each step that TRL logs, the `Recorder` makes a row and the table of its completions, lets the
 observers add to the row, asks the health rules, writes both with `Run.write_step`, shows them, and
 tells the trainer whether to save a checkpoint and whether to stop. Alerts depend only on the rows,
-so a resumed run continues unchanged.
+so a resumed run gets the same alerts.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Recorder(TrainerCallback):
         run: The run whose folder is written to. Its existing rows are continued.
         trainer: The run's `KitTrainer`.
         settings: The run's settings.
-        observers: Called with each row, in this order. The health rules come last, because they
-            read what the others add.
+        observers: Called with each row, in this order. The health rules come after them, because
+            the rules read what observers add.
 
     Attributes:
         is_stop_requested: True after the first Ctrl-C. The training then ends after the current
@@ -95,7 +95,7 @@ class Recorder(TrainerCallback):
 
     @contextlib.contextmanager
     def stopping_at_interrupt(self) -> Iterator[None]:
-        """Within the block, end the training after the current step at the first Ctrl-C.
+        """End the training after the current step at the first Ctrl-C within the block.
 
         A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
         nothing changes.
@@ -186,11 +186,11 @@ class Recorder(TrainerCallback):
                 self.error = self.error or error
 
     def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the row as a resumed run reads it, without what JSON cannot hold."""
+        """Return the row as a resumed run reads it, without values that JSON cannot hold."""
         stored = {}
         for key, value in row.items():
             try:
-                # One by one, so that a value of an observer cannot lose the step.
+                # One by one, so that a bad value of an observer does not lose the whole row.
                 stored |= json.loads(json.dumps({key: value}, default=_number_or_text))
             except Exception as error:
                 error.add_note(f"An observer put {key!r} into the row of a step.")
@@ -242,7 +242,7 @@ class Recorder(TrainerCallback):
 
 
 def _number_or_text(value: Any) -> float | str:
-    """Return a value of an observer that JSON does not know, such as a number of numpy."""
+    """Return a value that JSON does not know, such as a number of numpy, as number or text."""
     try:
         return float(value)
     # RuntimeError for a tensor of several numbers, OverflowError for a number beyond all floats.
@@ -264,13 +264,13 @@ class HoldoutScore:
             shows one measure.
 
     Attributes:
-        counted_as_correct: The grader in words: which answers count as correct.
+        counted_as_correct: Description of the grader: which answers count as correct.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        asked = islice(prepared.task.holdout, prepared.settings.holdout_questions)
-        self._questions = list(asked)
+        first_questions = islice(prepared.task.holdout, prepared.settings.holdout_questions)
+        self._questions = list(first_questions)
         # The grader is chosen once, so that all points of the curve have the same full score.
         self._grader = choose_grader(
             deciding_reward(prepared.rewards),
@@ -291,7 +291,7 @@ class HoldoutScore:
             max_completion_length=prepared.settings.max_completion_length,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
-            # Only with the copies of the weights that the training has too.
+            # The CPU engine needs copies of the weights, which only a training on it has made.
             shared_prompts=prepared.engine_choice.can_use_cpu_engine,
         )
         completions = answers_of_model(prepared.model, prepared.tokenizer, self._questions, greedy)

@@ -28,7 +28,7 @@ CHANGEABLE_SETTINGS = (
     "gpu_memory_utilization",
     "run_root",
 )
-#: Parts of a task that make it another training if they change.
+#: Parts of a task that must not change when a run is resumed.
 TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
 MACHINE_PARTS = ("rollout", "number_type", "host")
@@ -40,7 +40,7 @@ class FoundRun(NamedTuple):
     run: Run
     checkpoint: NewestCheckpoint
     changes: list[str]
-    """Sentences on what differs from the earlier part of the run."""
+    """Sentences on the differences from the earlier part of the run."""
     is_returned: bool = False
     """True if the run is returned without training, because nothing is left to train."""
 
@@ -61,17 +61,16 @@ def find_run(
     | unfinished, `max_steps` already passed | error         | error        |
     | unfinished, without a checkpoint       | error         | error        |
 
-    Changed code or state of a reward is another training if the run is finished and `resume` is
-    "auto". Otherwise it is a change that is reported. A finished run whose adapter is missing
-    counts as unfinished and gets the one of its last checkpoint.
+    If the code or state of a reward has changed, a finished run with `resume="auto"` is refused as
+    another training. In all other cases the change is only reported. A finished run whose adapter
+    is missing counts as unfinished, and gets the adapter of its last checkpoint.
 
     Args:
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
-        info: The `RunInfo` of a new run that would start now, with its settings.
-        locks: An empty stack. It takes the lock of the run that is resumed or returned, and holds
-            it until the caller closes it, so that no other process can resume the run before its
-            end.
+        info: The `RunInfo` that a new run would start with now.
+        locks: An empty stack. It holds the lock of the run until the caller closes it, so that no
+            other process can resume the run meanwhile.
 
     Returns:
         The run and its checkpoint; None if a new run starts.
@@ -97,8 +96,8 @@ def find_run(
     # 1. Refuse the run if it was another training.
     reward_changes = _changes_in_rewards(before, now)
     blocking = _changes_in_training(before, now)
-    # With resume="auto", a finished run is returned only if its rewards are unchanged: otherwise
-    # the cell asks for a training that was never done. In any other case the change is reported.
+    # With resume="auto", a finished run is returned only if its rewards are unchanged. With other
+    # rewards, the cell asks for a training that was never done.
     if is_finished_and_auto:
         blocking += reward_changes
     if blocking:
@@ -187,7 +186,7 @@ def _newest_run(root: Path) -> Run | None:
         ValueError: The `run.json` of a run is damaged, so it is unknown if that run is the newest.
     """
     runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
-    # Of runs that started in the same second, the last name counts.
+    # If several runs started in the same second, the last name is taken.
     runs_by_start = sorted(runs, key=lambda run: run.started)
     return open_run(runs_by_start[-1].path) if runs_by_start else None
 
@@ -252,17 +251,17 @@ def resumed_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
 def rewind(found_run: FoundRun) -> Path:
     """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
-    This can be repeated if it was interrupted.
+    If it was interrupted, call it again.
     """
     run = found_run.run
     step = found_run.checkpoint.step
-    # The steps after the checkpoint are repeated, and would be there twice.
+    # The steps after the checkpoint are trained again, so their rows would be there twice.
     kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept_rows))
-    for recorded in run.steps:
-        if recorded > step:
-            run.completions_file(recorded).unlink()
-    # What was half written when the run was killed, such as a checkpoint or a file of rows.
+    for recorded_step in run.steps:
+        if recorded_step > step:
+            run.completions_file(recorded_step).unlink()
+    # Delete checkpoints and files that were half written when the run was killed.
     for leftover in list(run.path.rglob(".*.partial-*")):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)

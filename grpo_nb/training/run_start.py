@@ -1,12 +1,12 @@
 """Record what a run starts from: the `RunInfo` of its run.json, and its `start/` folder.
 
-With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleout`):
+`grpo_nb.scaleout` uses the start folder to repeat the first steps elsewhere:
 
 runs/<name>/start/
   adapter_*                    the LoRA before the first step; the KL may be measured against it
   train.jsonl                  the training rows in their order
-  generation_000000.json       the generation after 0 steps: the data row and the token ids of each
-                               completion; two more files are of the next generations
+  generation_000000.json       the first generation, after 0 steps: data row and token ids of each
+                               completion; the next two generations have a file each
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def train(
                 holdout_observer = HoldoutScore(prepared)
                 info.holdout_grader = holdout_observer.counted_as_correct
                 observers = [holdout_observer, *observers]
-            # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
+            # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
             folder = (
                 rewind(found_run) if found_run else _make_run_folder(prepared, name, info, locks)
             )
@@ -157,7 +157,7 @@ def train(
 
 
 def _restore_finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
-    """Return a finished run as after its training: with adapter and state of rewards."""
+    """Return a finished run, and load the adapter and the state of its rewards."""
     run = Run(
         found_run.run.path,
         model=prepared.model,
@@ -188,7 +188,7 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
         write_start_folder(run, prepared.model, prepared.task)
         save_templates(run.path, prepared.tokenizer)
     except BaseException:
-        # On a full disk, or after Ctrl-C, a part of the folder would only keep its name taken.
+        # After an error or Ctrl-C, an incomplete folder would only block the name of the run.
         shutil.rmtree(run.path, ignore_errors=True)
         raise
     return run.path
@@ -197,7 +197,7 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
 def _train_and_close(
     recorder: Recorder, prepared: Prepared, info: RunInfo, found_run: FoundRun | None
 ) -> None:
-    """Train, and leave adapter, figure, card and run.json of the newest checkpoint at any end."""
+    """Train, and write adapter, figure, card and run.json however the training ends."""
     run = recorder.run
     trainer = recorder.trainer
     settings = prepared.settings
@@ -258,7 +258,7 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | 
 
 
 def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
-    """Write adapter, run.json, figure and card; return what failed, with the reason.
+    """Write adapter, run.json, figure and card; return a sentence for each failure.
 
     The adapter comes first. A run without it is not called finished, so that it is resumed.
     """
@@ -294,6 +294,6 @@ def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
         # `load_model(adapter=...)` looks for the templates next to the adapter.
         copy_files(run.path, staged, "*_template.*")
         put_in_place(staged, run.adapter_path)
-    # Later cells ask the model in memory, which must be the one that was saved.
+    # Later cells use the model in memory, which must have the adapter that was saved.
     load_adapter(run.model, run.adapter_path)
     info.adapter_step = step

@@ -44,7 +44,7 @@ class KitTrainer(GRPOTrainer):
     Args:
         *args, **kwargs: Those of `GRPOTrainer`.
         engine: Samples and computes log-probabilities on a CPU; None leaves both to TRL and
-            Unsloth. `choose_engine` says if an engine can sample with these settings.
+            Unsloth. `choose_engine` decides if the engine can sample with these settings.
         task_tools: The tools of the task, or None.
 
     Attributes:
@@ -67,14 +67,14 @@ class KitTrainer(GRPOTrainer):
         self.stateful: Mapping[str, Any] = {}
         self.record_generation: Callable[..., None] | None = None
         self._resumed_from: Path | None = None
-        # The last step that was saved, or that a run was resumed at, and the time.
+        # Step and time of the last save, or of the resumption.
         self._saved_step = 0
         self._saved_at = 0.0
         # For each completion of the last tool loop, which of its tokens the model wrote.
         self._tool_masks: list[list[int]] = []
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as TRL does, and give the engine's memory back afterwards."""
+        """Train as TRL does, and release the engine's memory afterwards."""
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -244,8 +244,8 @@ def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have `state_dict` and `load_state_dict`.
 
-    A key is a position and the name, because two can have one name. The position counts all that
-    have `state_dict`, as in the checkpoints of earlier versions.
+    Keys are `<position> <name>`, because two functions can share a name. All functions with
+    `state_dict` are counted, so that older checkpoints keep their keys.
     """
     with_state = [fn for fn in functions if hasattr(fn, "state_dict")]
     named = {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
