@@ -1,8 +1,8 @@
 """Run generated code where it can do no harm.
 
-Inputs go in and values come out. Expected values never enter. Each candidate is a process of its
-own that isolates itself before it runs the code (`child.py`). `docs/reference/sandbox.md` lists
-what is promised and what is not.
+Inputs go in and values come out. Expected values never enter. Each candidate has its own process,
+which isolates itself before it runs the code (`child.py`). `docs/reference/sandbox.md` lists what
+the sandbox promises and what it does not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from grpo_nb.sandbox.jobs import (
 from grpo_nb.sandbox.modules import modules_of
 
 _CHILD = Path(__file__).with_name("child.py")
-# Attacks that `self_test` tries: the forbidden action, and a call that does it.
+# Attacks that `self_test` tries: the forbidden action, and a call that attempts it.
 _ATTACKS = {
     "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
     "looking at a file": Call("os.stat", ("/",)),
@@ -55,7 +55,7 @@ _ATTACKS = {
 _END_SECONDS = 0.1
 # Attack: pages that lie far apart in the address space need page tables of twice their own size.
 # No limit of the kernel counts page tables. Defence: this process reads their size again and again,
-# and allows a 16th of the limit of memory. A list of 512 MB needs only 1 MB.
+# and allows them a 16th of the limit of memory. A list of 512 MB needs only 1 MB.
 _POLL_SECONDS = 0.05
 _MEMORY_PER_PAGE_TABLES = 16
 
@@ -135,7 +135,7 @@ def self_test() -> tuple[str, ...]:
     not_refused = []
     for action, result in zip(_ATTACKS, results, strict=True):
         is_refused = str(result.error).startswith(refusals)
-        # An empty environment gains nothing.
+        # Reading the environment succeeds, but it is empty.
         if not is_refused and result.value != {}:
             not_refused.append(action)
     if ended.status != "limit":
@@ -148,8 +148,8 @@ def self_test() -> tuple[str, ...]:
 def _require_plain(call: Call) -> None:
     """Raise ValueError if an argument of a call is not plain data.
 
-    marshal refuses most other objects itself, but it writes those with a buffer, such as the
-    numbers and arrays of numpy, as bytes.
+    Arguments may have fewer types than results (`values.py`). marshal itself refuses most others,
+    but it writes objects with a buffer, such as numpy's numbers and arrays, as bytes.
     """
     for value in [*call.args, *call.kwargs.values()]:
         try:
@@ -222,7 +222,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     cpu_seconds = usage.ru_utime + usage.ru_stime
     is_killed_by_kernel = has_ended and child.returncode == -signal.SIGKILL
     if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
-        # The code cannot send signals, so this says nothing about the code.
+        # The code cannot send signals, so the system has ended its process.
         return lost_outcome(candidate, "the system killed it: it may be out of memory")
     if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
         reached_limit = "processor time"
@@ -244,7 +244,7 @@ def _ends_by_itself(pid: int) -> bool:
 
 def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, str]:
     """Read a pipe until it is closed or a limit is reached; return its content and the limit."""
-    # A bytearray grows in place, so that output of one byte at a time does not cost quadratic time.
+    # A bytearray grows in place, so that many short pieces of output do not take quadratic time.
     content = bytearray()
     deadline = time.monotonic() + limits.wall_seconds
     next_poll = time.monotonic() + _POLL_SECONDS
@@ -253,7 +253,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, s
         selector.register(pipe, selectors.EVENT_READ)
         while not reached_limit:
             now = time.monotonic()
-            # The clock is read in each round: a pipe that is always ready lets no select time out.
+            # Read the clock in each round: `select` never times out if the pipe always has data.
             if now >= deadline:
                 reached_limit = "time on the clock"
             elif now >= next_poll:

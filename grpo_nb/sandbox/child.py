@@ -1,11 +1,11 @@
 """The process in which one candidate runs. `candidates.py` starts this script; nothing imports it.
 
-It imports the modules that the code will need, isolates itself, and only then runs the code. The
-isolation is a list of the system calls that computing needs. None of them opens a
-file, creates a socket or a process, runs a program or reaches another process.
+It imports the modules that the code will need, isolates itself, and only then runs the code. Once
+isolated, it may make only the system calls that computing needs. None of them opens a file, creates
+a network socket or a process, runs a program or reaches another process.
 
 Standard input holds the job. The original standard error carries the lines of the protocol. What
-the code prints goes nowhere.
+the code prints is lost.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
             package, _, member = name.rpartition(".")
             __import__(package or member, fromlist=[member])
         except Exception:
-            # It does not exist here, or is not meant to be imported.
+            # The module does not exist here, or is not meant to be imported.
             continue
     try:
         _isolate(job)
@@ -125,7 +125,7 @@ def main() -> None:
     module = types.ModuleType("candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
-        # The same code gives the same results, and a reward the same score.
+        # The same code must give the same results, and so the same score.
         sys.modules["random"].seed(0)
     load_error = _load(job["code"], module)
     _send("loaded", load_error)
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def _isolate(job: dict) -> None:
-    """Isolate this process: set limits, give up rights, and refuse all but the listed system calls.
+    """Isolate this process: give up rights, set limits, and refuse all but the listed system calls.
 
     Raises:
         OSError, ValueError: This machine does not support a part of the isolation.
@@ -163,8 +163,9 @@ def _isolate(job: dict) -> None:
         if hard_limit != resource.RLIM_INFINITY:
             limit = min(limit, hard_limit)
         resource.setrlimit(kind, (limit, limit))
-    # Kill this process when the thread that started it ends. As long as that thread lives, it waits
-    # for this process. A change of user would reset this, so it comes after `_become_nobody`.
+    # Kill this process when the notebook's thread that started it ends. That thread waits for this
+    # process, so it ends early only if the notebook does. The kernel forgets this request when the
+    # user changes, so it comes after `_become_nobody`.
     if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
         raise OSError("the kernel does not end this process with the notebook")
     if os.getppid() != job["parent"]:
@@ -180,10 +181,10 @@ def _isolate(job: dict) -> None:
 
 
 def _become_nobody() -> int:
-    """If this process is root's, change to a user that owns nothing.
+    """Change to a user that owns nothing, if this process runs as root.
 
     Returns:
-        Most threads that this user may have already. RLIMIT_NPROC counts them too.
+        Largest number of threads that the user may already have. RLIMIT_NPROC counts them too.
     """
     user = _FIRST_USER + os.getpid() % 4096
     try:
@@ -198,10 +199,10 @@ def _become_nobody() -> int:
 
 
 def _allow_only_listed_system_calls() -> None:
-    """Refuse every system call that is not listed from now on.
+    """Refuse, from now on, every system call that is not listed.
 
     Raises:
-        OSError: libseccomp or the kernel does not support it.
+        OSError: libseccomp or the kernel does not support this.
     """
     lib = ctypes.CDLL("libseccomp.so.2")
     lib.seccomp_init.restype = ctypes.c_void_p
@@ -243,8 +244,8 @@ def _error_text(error: BaseException) -> str:
         return "an exception that cannot be shown"
 
 
-def _send(kind: str, content: object) -> None:
-    data = f'["{kind}",{values.encode(content)}]\n'.encode()
+def _send(tag: str, content: object) -> None:
+    data = f'["{tag}",{values.encode(content)}]\n'.encode()
     while data:
         data = data[os.write(_REPORT, data) :]
 

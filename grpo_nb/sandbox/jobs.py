@@ -33,7 +33,10 @@ class Limits:
     Code that ignores SIGPROF is killed up to two seconds later.
     """
     wall_seconds: float = 0.0
-    """Limit of time on the clock, which ends code that sleeps; 0 means `5 + 5 * cpu_seconds`."""
+    """Limit of time on the clock, which ends code that sleeps; 0 means `5 + 5 * cpu_seconds`.
+
+    To change `cpu_seconds` with `dataclasses.replace`, give `wall_seconds=0` too.
+    """
     memory_mib: int = 512
     """Address space. The interpreter itself takes about 50 MiB."""
     output_kib: int = 256
@@ -46,7 +49,7 @@ class Limits:
         require_number("memory_mib", self.memory_mib, 64, largest)
         require_number("output_kib", self.output_kib, 1, largest)
         if self.wall_seconds == 0:
-            # A busy machine gets more time.
+            # Much more than the processor time, because the machine may be busy.
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
 
@@ -77,7 +80,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Code, and calls of its functions."""
+    """Untrusted code, and calls of its functions."""
 
     code: str
     calls: Sequence[Call] = ()
@@ -128,21 +131,22 @@ def outcome_of(
 ) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
 
-    It has one result for each call, in order: those that arrived, and placeholders for the others.
+    The outcome has one result for each call, in order; a placeholder if it did not arrive.
 
     Args:
         candidate: The candidate that was run.
         report: The lines of the protocol. All but the first may have been written by generated
             code.
-        reached_limit: Name of the limit that it reached; empty if none.
-        exit_code: Exit code of its process.
+        reached_limit: Name of the limit that the candidate reached; empty if none.
+        exit_code: Exit code of the candidate's process.
     """
-    # `isolated`, `loaded` and one line per call. If one more line arrives, the code wrote too many.
+    # A correct report has at most 2 + len(calls) lines: `isolated`, `loaded`, and one for each
+    # call. One more is read, to notice a report that is too long.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
-    kind, content = lines[0] if lines else ("", None)
-    # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
-    if kind != "isolated":
+    tag, content = lines[0] if lines else ("", None)
+    # The kit writes this line before the code runs, so the code cannot fake a machine failure.
+    if tag != "isolated":
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
         error = content or traceback or "its process did not start"
         return lost_outcome(candidate, error)
@@ -151,12 +155,12 @@ def outcome_of(
     result_lines = lines[2:]
     load_error = load_lines[0][1] if load_lines else None
     results = []
-    for kind, content in result_lines:
-        is_value = kind == "value"
+    for tag, content in result_lines:
+        is_value = tag == "value"
         results.append(CallResult(content, None) if is_value else CallResult(error=content))
-    load_kinds = {kind for kind, _ in load_lines}
-    result_kinds = {kind for kind, _ in result_lines}
-    is_allowed = load_kinds <= {"loaded"} and result_kinds <= {"value", "error"}
+    load_tags = {tag for tag, _ in load_lines}
+    result_tags = {tag for tag, _ in result_lines}
+    is_allowed = load_tags <= {"loaded"} and result_tags <= {"value", "error"}
     status: Status = "ok"
     error = ""
     if not is_allowed or len(lines) == most_lines:
@@ -181,16 +185,16 @@ def outcome_of(
 
 
 def _read(line: bytes) -> tuple[str, Any]:
-    """Return kind and content of one line of a report; an invalid line has no kind."""
+    """Return tag and content of one line of a report; an invalid line has an empty tag."""
     try:
         match json.loads(line.decode("ascii")):
             case ["value", content]:
                 return "value", values.decode(content)
             case [
-                "isolated" | "not isolated" | "loaded" | "error" as kind,
+                "isolated" | "not isolated" | "loaded" | "error" as tag,
                 None | str() as text,
             ]:
-                return kind, text and text[: values.LONGEST_ERROR]
+                return tag, text and text[: values.LONGEST_ERROR]
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         # Not a line of the protocol, or not plain data.
         pass

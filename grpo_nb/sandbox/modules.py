@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import sys
 
-# Patterns and no parser, because generated code could crash a parser, and with it this process. A
-# superfluous name only costs milliseconds. Both patterns take linear time on any text.
+# Patterns instead of a parser, because generated code could crash a parser, and with it this
+# process. A superfluous name only costs milliseconds. Both patterns take linear time on any text.
 _FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([\w,\s]*|[\w, \t]*)")
 # Also finds __import__("math") and importlib.import_module("math").
 _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")

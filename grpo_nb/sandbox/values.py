@@ -2,7 +2,7 @@
 
 The sandbox encodes. The caller decodes, and does not trust the data. Pickle would run code that
 the other side chooses. `ast.literal_eval` crashes on some short texts, as its documentation warns.
-Plain JSON has no tuples, sets, bytes and NaN. An integer of more than 4,300 digits is refused,
+Plain JSON has no tuples, sets, bytes or NaN. An integer of more than 4,300 digits is refused,
 because Python would raise an error as soon as the caller shows it.
 """
 
@@ -80,8 +80,8 @@ def encode(value: object, depth: int = 0) -> str:
 def _encode_items(value: object, depth: int) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
-    # A range or a generator must not equal a list. So an iterable with a length is sent as a deque,
-    # and one without a length as an iterator.
+    # A range or generator must never equal a list. So any other iterable is sent as a deque if it
+    # has a length, otherwise as an iterator; neither equals a list.
     name = "deque" if hasattr(type(value), "__len__") else "iter"
     iterable = value
     for kind in _CONTAINERS.values():
@@ -115,8 +115,8 @@ def decode(data: object, depth: int = 0) -> object:
     """Return the value that `encode` wrote.
 
     Raises:
-        ValueError, TypeError, LookupError, ArithmeticError: The data is nothing that `encode`
-            writes, or is nested more than `_MAX_DEPTH` deep.
+        ValueError, TypeError, LookupError, ArithmeticError: `encode` does not write such data, or
+            the data is nested more than `_MAX_DEPTH` deep.
     """
     if depth > _MAX_DEPTH:
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")

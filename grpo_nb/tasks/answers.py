@@ -2,7 +2,7 @@
 
 The gold answers decide the kind, unless the user sets it with `kind=`. A task shows its kind.
 Prompt, default rewards and majority-class baseline depend on the kind. `is_same_answer` does not
-know it, and compares each answer as its gold answer asks for.
+know it: the gold answer alone decides whether numbers, JSON values, letters or texts are compared.
 """
 
 import json
@@ -19,12 +19,12 @@ ACCEPTED = "accepted_answers"
 """Column with a list of right answers, if a row has several. `answer` holds one of them."""
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
-# Share of the rows whose answer may be of another kind, such as "n/a" among numbers.
+# Largest share of rows with an answer of another kind, such as "n/a" among numbers.
 _MAX_SHARE_OF_OTHERS = 0.1
 # Answers are labels if they are few and repeat three times on average.
 _MAX_LABELS = 24
 _MIN_ROWS_PER_LABEL = 3
-_LONGEST_JSON = 20_000  # characters; json.loads is called on what a model wrote
+_LONGEST_JSON = 20_000  # characters; a longer text of a model is not parsed
 _FORMULA = re.compile(
     r"\\[a-zA-Z]+|[\^={}]"  # \frac, x^2, y = 2
     r"|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b"  # 2x, x + 1, 1 - x
@@ -47,12 +47,16 @@ _OPTION_LETTER = re.compile(
 )
 # Before one of these words, an A is a letter, as in "B) A is also right", and no article.
 _AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
-# A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
-# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too. The s of "Newton's" is no letter, nor
-# is the article in "B) a dog", the unit in "B) 3 m" or the variable in "B) x = 4".
+# A letter is not a clear choice if one of these words or a second letter follows: "B or C", "B, C",
+# "B is wrong". "B) Romeo and Juliet" is refused too.
 _HEDGE = re.compile(
-    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|(?<!\w')(?<!\d )(?:[b-z]"
-    rf"|a(?!\s+(?!(?:{_AFTER_LETTER_A})\b)\w{{2}}))(?!\s*=))\b"
+    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather"
+    r"|(?<!\w')"  # not the s of "Newton's"
+    r"(?<!\d )"  # not the unit in "B) 3 m"
+    r"(?:[b-z]|a"
+    rf"(?!\s+(?!(?:{_AFTER_LETTER_A})\b)\w{{2}}))"  # not the article in "B) a dog"
+    r"(?!\s*=)"  # not the variable in "B) x = 4"
+    r")\b"
 )
 # Full stops and exclamation marks at the end, after two letters or a closing mark such as **.
 # After one letter they stay: n! is not n.
@@ -67,14 +71,14 @@ class Answers:
     labels: tuple[tuple[str, float], ...] = ()
     """(answer, share of the rows), the most frequent first.
 
-    All labels of choices, and numbers that repeat such as ratings.
+    Empty unless the answers are choices, or numbers that repeat, such as ratings.
     """
     others: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
 
     @property
     def hint(self) -> str:
-        """Text that the system prompt has in place of the answer."""
+        """Text in place of the answer in the system prompt."""
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
             return f"one of: {', '.join(labels)}"
@@ -141,13 +145,14 @@ def _likely_kind(golds: Sequence[str]) -> Kind:
 
 def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
     """Return the answers that are not of the kind."""
-    # Any answer can be a text or a choice. `bool` says so, because no answer is empty.
+    # Any answer can be a text or a choice, so for these kinds every answer passes: `bool` is True
+    # for each, because no answer is empty.
     is_of_kind = _IS_OF_KIND.get(kind, bool)
     return tuple(gold for gold in golds if not is_of_kind(gold))
 
 
 def _json_gold(gold: str) -> Any:
-    """Return the object or list that a gold answer is, or None for any other answer."""
+    """Return the value of a gold answer that is a JSON object or list; None for any other."""
     value = read_json(gold)
     return value if isinstance(value, (dict, list)) else None
 
@@ -156,7 +161,7 @@ def _is_expression(gold: str) -> bool:
     return read_number(gold) is not None or bool(_FORMULA.search(gold))
 
 
-# In this order, because a number is also a formula.
+# Numbers come first, because each number is also an expression.
 _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
     "number": lambda gold: read_number(gold) is not None,
     "json": lambda gold: _json_gold(gold) is not None,
@@ -168,7 +173,7 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 
 
 def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
-    r"""Say whether an answer is the gold answer: the same number, JSON value, letter or text.
+    r"""Return True if an answer is the same number, JSON value, letter or text as the gold answer.
 
     One `variable =` may stand before a number: `x = 42` is 42, but `41 = 42` is not.
 
@@ -188,7 +193,7 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     gold_value = _json_gold(gold)
     if gold_value is not None:
         # Compared as JSON texts, because True == 1 in Python. An answer that is not JSON becomes
-        # "null", which no object or list is.
+        # "null", which equals no object or list.
         given_text = json.dumps(read_json(given), sort_keys=True)
         gold_text = json.dumps(gold_value, sort_keys=True)
         return given_text == gold_text
@@ -201,7 +206,7 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
 
 
 def folded(text: str) -> str:
-    """Return a text for comparison: without capitals, wrappers, closing marks, extra white space.
+    """Return a text without capitals, markup, closing marks and extra white space, to compare it.
 
     >>> folded('**"Spam"**!'), folded("Positive."), folded("C#")
     ('spam', 'positive', 'c#')
@@ -228,10 +233,10 @@ def read_letter(text: str) -> tuple[str, str]:
 
 
 def read_json(text: str) -> Any:
-    """Return the JSON value that a text is; None for any other text.
+    """Return the value of a JSON text; None for any other text.
 
-    A Markdown fence and a full stop may be around it. A key that comes twice is refused. A float
-    that is whole becomes an int, so that 1.0 is 1.
+    The text may have a Markdown fence around it and a full stop after it. A key that comes twice is
+    refused. A float that is whole becomes an int, so that 1.0 equals 1.
 
     >>> read_json('{"a": 1.0}.'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
     ({'a': 1}, None, None)

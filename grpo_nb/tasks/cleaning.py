@@ -40,7 +40,7 @@ _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n
 
 @dataclass
 class Changes:
-    """The rows of a source that were left out, with reasons and examples, and notes on it."""
+    """Report on a source: the rows left out, with reasons and examples, and notes."""
 
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason."""
@@ -71,7 +71,7 @@ class _UnusableRow(Exception):
     """The reason why a row cannot be used."""
 
 
-# Why rows are left out, by their place in the source.
+# Reason why each row is left out, by the row's number in the source.
 _Reasons = dict[int, str]
 
 
@@ -86,11 +86,11 @@ def clean(
 
     Args:
         source: The result of `read_rows`.
-        changes: The report, which gets what was left out and changed.
+        changes: The report, to which left-out rows and notes are added.
         columns: Name of the column of each role: `question`, `answer` or `prompt`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
-        kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
+        kind: Kind of the answers, if the user set it. With `json`, a list is one answer.
 
     Raises:
         ValueError: No rows, a role without a column, conflicting answers, or no row left.
@@ -108,18 +108,18 @@ def clean(
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(names, columns or {}, described_as)
     answers = [row.get(column_of["answer"]) for row in source.rows]
-    are_lists_accepted = kind != "json" and _are_lists_of_texts(answers)
+    has_lists_of_answers = kind != "json" and _are_lists_of_texts(answers)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of, are_lists_accepted)
+            rows[number] = _read_row(row, column_of, has_lists_of_answers)
         except _UnusableRow as reason:
             reasons[number] = str(reason)
-    # 2. Note how answers and chats were read.
+    # 2. Split solutions off, complete lists of answers, and note how rows were read.
     _note_lost_calls(source.rows, rows, column_of, changes)
     _split_solutions(rows.values(), changes)
-    if are_lists_accepted:
+    if has_lists_of_answers:
         _complete_accepted(rows.values(), changes)
     # 3. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, described_as)
@@ -146,17 +146,16 @@ def clean(
 def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
-    A role without an entry in `columns` has the column of its own name.
-
-    The prompt is read if `columns` has it, or if there is a column `prompt` and `columns` does not
-    have the question. The question is read too, unless `columns` does not have it and there is no
-    column `question`.
+    A role that `columns` does not name has the column of its own name. A prompt is read if
+    `columns` names it, or if there is a column `prompt` and `columns` does not name the question.
+    The question is left out only if a prompt is read, `columns` does not name the question, and no
+    column is called `question`.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
     column_of = {"question": "question", "answer": "answer"}
-    # If the user names the column of the question, a column `prompt` is read only if named too.
+    # If the user names the column of the question, the prompt is read only if it is named too.
     if "prompt" in names and "question" not in columns:
         column_of["prompt"] = "prompt"
     for role, name in columns.items():
@@ -180,7 +179,7 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
 
 
 def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
-    """Return True if the lists in a column hold only texts. Some may be empty, not all.
+    """Return True if the lists in a column hold only texts. Some, but not all, may be empty.
 
     None and NaN do not count as items.
     """
@@ -191,7 +190,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
     return items != [] and all(isinstance(item, str) for item in items)
 
 
-def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) -> TaskRow:
+def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -201,17 +200,17 @@ def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) 
     cells = {role: row.get(name) for role, name in column_of.items()}
     question = cells.get("question")
     prompt = cells.get("prompt")
-    # A row may have a question, a prompt or both. In place of a question, a prompt may be text.
+    # A row may have a question, a prompt or both. A text prompt replaces a missing question.
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
-            # All messages, because many chats end with the same "ok".
+            # The question is all messages, because many chats end with the same "ok".
             _, turns = split_system(task_row["prompt"])
             question = "\n".join(turn["content"] for turn in turns)
     gold = cells["answer"]
-    if are_lists_accepted and isinstance(gold, (list, tuple)):
+    if has_lists_of_answers and isinstance(gold, (list, tuple)):
         texts = [text.strip() for text in gold if _is_filled(text)]
         task_row[ACCEPTED] = list(dict.fromkeys(map(displayable, texts)))
         gold = next(iter(texts), None)
@@ -221,7 +220,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], are_lists_accepted: bool) 
 
 
 def _is_filled(cell: Any) -> bool:
-    """Say whether a cell holds anything other than None, NaN or white space."""
+    """Return True if a cell holds anything other than None, NaN or white space."""
     is_nan = isinstance(cell, numbers.Real) and cell != cell  # numpy's numbers too
     return cell is not None and not is_nan and str(cell).strip() != ""
 
@@ -264,7 +263,7 @@ def _note_lost_calls(
     column_of: Mapping[str, str],
     changes: Changes,
 ) -> None:
-    """Note that `_read_chat` has left out tool calls."""
+    """Add a note if `_read_chat` has left out tool calls."""
     for number, row in rows.items():
         chat = source_rows[number][column_of["prompt"]] if "prompt" in row else []
         if any(turn.get("tool_calls") for turn in chat):
@@ -285,7 +284,7 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
 
 
 def _complete_accepted(rows: Collection[TaskRow], changes: Changes) -> None:
-    """Give rows with a single answer a list too, because `Dataset.from_list` needs all columns."""
+    """Give rows with a single answer a list too, so that every row has the column."""
     for row in rows:
         row.setdefault(ACCEPTED, [row["answer"]])
     changes.note(
@@ -300,7 +299,9 @@ def _complete_accepted(rows: Collection[TaskRow], changes: Changes) -> None:
 def _repeated_rows(
     rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str
 ) -> _Reasons:
-    """Return the rows whose question came before, whatever its white space.
+    """Return the reasons to leave out rows that repeat an earlier question.
+
+    Questions that differ only in white space are the same.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
@@ -330,7 +331,7 @@ def _repeated_rows(
                 'list as its answer, such as ["Paris", "City of Paris"].'
             )
         reasons[number] = "contradictory"
-        # Nobody knows which of the answers is right, so the first row goes too.
+        # Nobody knows which of the answers is right, so the first row is left out too.
         if on_conflict == "drop":
             reasons[first] = "contradictory"
     return reasons
@@ -340,7 +341,7 @@ def _repeated_rows(
 
 
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
-    """Give each row its value of a column, which gets another name if its own is taken."""
+    """Add a column to the rows, under another name if its own is taken."""
     kept_as = name
     reason = "its name is taken"
     are_lists = all(isinstance(value, (list, tuple, type(None))) for value in values)
@@ -356,7 +357,7 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
 
 
 def store_as_text(rows: TaskRows, changes: Changes) -> None:
-    """Make each column that a `Dataset` of these rows would change or refuse a column of texts.
+    """Store as text each column that a `Dataset` of these rows would change or refuse.
 
     Lists of accepted answers become lists of texts.
     """
@@ -373,10 +374,10 @@ def store_as_text(rows: TaskRows, changes: Changes) -> None:
 
 
 def is_changed_by_arrow(values: list[Any]) -> bool:
-    """Say whether a `Dataset` would change or refuse these values.
+    """Return True if a `Dataset` would change or refuse these values.
 
-    Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. The
-    values are compared only in columns with dicts: elsewhere 3.0 for 3 is accepted, as in pandas.
+    Arrow gives each dict in a column the keys of all the dicts, and turns 3 into 3.0 next to 2.5.
+    Only columns with dicts are checked for changes: elsewhere 3.0 for 3 is accepted, as in pandas.
     """
     import pyarrow
 
@@ -385,7 +386,7 @@ def is_changed_by_arrow(values: list[Any]) -> bool:
     except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         return True
     has_dicts = "struct" in str(array.type)
-    # `pformat` sorts the keys of dicts. 3 and 3.0 differ.
+    # `pformat` sorts the keys of dicts, and writes 3 and 3.0 differently.
     return has_dicts and pprint.pformat(array.to_pylist()) != pprint.pformat(values)
 
 

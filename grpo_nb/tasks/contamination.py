@@ -1,7 +1,7 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
-Two questions are the same if they differ only in white space, punctuation and spelling of signs.
-A question in other words is not found, nor is one that the base model saw before this training.
+Two questions are the same if they differ only in white space, punctuation and the spelling of signs
+and numbers. Questions in other words are not found, nor are those that only the base model saw.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.tasks.markup import in_ascii, rewrite
 
-# Pattern -> the one spelling of what it finds, in a question.
+# Pattern -> spelling that replaces its matches in a question.
 _QUESTION_SPELLINGS = {
     r"\$": "",  # marks a formula
     "[\u061c\u202a-\u202e\u2066-\u2069]": "",  # marks of the direction of writing
@@ -24,7 +24,7 @@ _QUESTION_SPELLINGS = {
     r"_\{(\d+)\}(?!\d)": r"\1",  # CO_{2} is CO2, but log_{2}8 is not log_{28}
     r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
     r"(?<=\d),(?=\d{3}(?!\d))": "",
-    # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
+    # 7.0 is 7 and 2.50 is 2.5. The version 1.10.0 stays, but the version 3.10 becomes 3.1.
     r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)": r"\1\2",
     r"\s*([-+*/=<>^])\s*": r"\1",
 }
@@ -39,9 +39,9 @@ _AROUND_WORDS = re.compile(
 
 
 def normalized_question(question: Any) -> str:
-    """Return a question without white space and punctuation that do not change it.
+    """Return a question in one spelling, without extra white space and punctuation.
 
-    Punctuation goes only where a word starts or ends. Inside of words it may be a sign of
+    Punctuation is removed only where a word starts or ends. Inside a word it may be a sign of
     mathematics: 3.4 is not 34, and x - y is not xy. Capitals stay, because a question may ask about
     them.
 
@@ -58,15 +58,15 @@ def normalized_question(question: Any) -> str:
 
 
 def question_key(question: str) -> str:
-    """Return a key of a question. Questions with one key must be in the same part of a task.
+    """Return the normalized question without capitals.
 
-    Their `normalized_question` is the same, apart from capitals.
+    Questions with the same key must be in the same part of a task, training or held-out.
     """
     return normalized_question(question).casefold()
 
 
 def question_hashes(questions: Iterable[Any]) -> list[str]:
-    """Return a hash of each question, which finds the question again without its text."""
+    """Return a hash of each question, to find it again without storing its text."""
     hashes = []
     for question in questions:
         text = normalized_question(question).encode(errors="surrogatepass")
@@ -79,8 +79,9 @@ class Contamination:
     """The number of held-out questions that were trained on."""
 
     questions: int
+    """Number of held-out questions."""
     count: int
-    """Number of these questions that were trained on."""
+    """Number of them that were trained on."""
     source: str
     """Name of the training data."""
 
@@ -107,7 +108,7 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
 
     Args:
         questions: The held-out questions.
-        trained: Hash of each trained question -> name of its data, "the training part".
+        trained: Hash of each trained question -> name of its data, such as "the training part".
 
     >>> trained = dict.fromkeys(question_hashes(["What is 2+2?"]), "the training part")
     >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count

@@ -142,8 +142,8 @@ class AnswerFormat:
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0.
 
-        It is partial credit for a format that is half learned. A bare format has no tags, and 1.0
-        for any text that is not empty.
+        This share is partial credit for a format that is half learned. A bare format has no tags:
+        any text that is not empty gets 1.0.
         """
         if not self.tags:
             return float(bool(text.strip()))
@@ -153,7 +153,7 @@ class AnswerFormat:
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
         r"""Return the (start, end) of each of `tags`; None for a tag that is missing or repeated.
 
-        A closing brace is the one that matches the opening one, with any braces in the answer.
+        A closing brace is the one that matches the opening brace, even if the answer has braces.
 
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
@@ -163,7 +163,7 @@ class AnswerFormat:
             start = text.find(tag)
             is_once = text.count(tag) == 1
             spans.append((start, start + len(tag)) if is_once else None)
-        # The answer may have braces of its own, so the pattern finds the one that closes it.
+        # The pattern finds the brace that closes the answer.
         if self.answer_close == "}":
             slot = self._slot_pattern.search(text)
             is_once = slot is not None and text.count(self.answer_open) == 1
@@ -191,7 +191,7 @@ class AnswerFormat:
         return text.strip()
 
     def is_exact(self, text: str) -> bool:
-        """Say whether the text is in the format, with only white space around its parts."""
+        """Return True if the text is in the format, with only white space around its parts."""
         slot = self._find_slot(text)
         if slot is None or self.completeness(text) < 1 or text[slot.end() :].strip():
             return False
@@ -220,7 +220,7 @@ class AnswerFormat:
         return re.compile(f"{opening}({content}){closing}", re.DOTALL)
 
     def _find_slot(self, text: str) -> re.Match[str] | None:
-        """Return the answer slot; None unless there is exactly one, not empty."""
+        """Return the answer slot; None if there is no slot, an empty one or several."""
         if not self.is_bare and text.count(self.answer_open) != 1:
             return None
         slot = self._slot_pattern.search(text)

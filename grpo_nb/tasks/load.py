@@ -66,46 +66,46 @@ def load_task(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Task:
-    """Make a task from your data, and show the result: answers, format, prompt, rows left out.
+    """Make a task from your data. It shows its answers, format, prompt and the rows left out.
 
     Args:
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
-            set on the Hub. Of several splits, `train` is read.
+            set on the Hub. If there are several splits, `train` is read.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
-            `prompt` is chat messages, or text. See docs/guide/data.md for more.
-        kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
-            decide if it is not given. The kind sets what the prompt asks for and which rewards
-            `gn.rewards.rewards_for` chooses. `gn.rewards.correctness` looks at each gold answer
-            alone: `10` is a number for it, whatever the kind.
-        format: The answer format; `xml()` if not given. If it has no hint for the answer, the
-            kind sets it.
+            `prompt` is chat messages or text. See docs/guide/data.md for more.
+        kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
+            the answers decide. The kind sets what the prompt asks for and which rewards
+            `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
+            reads the gold answer `10` as a number even if the kind is `text`.
+        format: The answer format; `xml()` if not given. If it has no `answer_hint`, the kind sets
+            one.
         system: System prompt to use in place of the format's own,
             `gn.tasks.xml().system_prompt()`; an empty text means the format's own.
-        example: One example turn as `(question, reasoning, answer)`. A small model needs it:
-            without one it never writes a tag, all its completions score the same, and nothing is
-            learned. Or chat messages, such as an episode that was played by hand,
-            `gn.lab.ByHand(task, row_number).example(tokenizer)`.
-        holdout: The rows kept for evaluation: a share (below 1) or number of rows, 0.2 if not
-            given. For `arithmetic`, a number and no share; `holdout_size` if not given.
-            Or rows of your own, from any source. They are read like the training rows and all
-            used. A training row with one of their questions is left out. Of several splits, `test`
-            is read.
-        on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
-            it, or keep the `first`.
+        example: One example turn as `(question, reasoning, answer)`; or chat messages, such as an
+            episode that was played by hand, `gn.lab.ByHand(task, row_number).example(tokenizer)`.
+            Without an example, a small model never writes a tag, all its completions score the
+            same, and it learns nothing.
+        holdout: A share (below 1) or a number of rows to keep for evaluation; 0.2 if not given. For
+            `arithmetic` a number, not a share; `holdout_size` if not given. Or rows of your own
+            from any source, or from its split `test` if it has several splits: all are used, and
+            training rows that ask one of their questions are left out.
+        on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
+            all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
         tokenizer: To leave out prompts longer than `settings.max_prompt_length`, to see which tags
             its template opens, and to show the first prompt as the model sees it.
         chat_template_kwargs: Arguments of the chat template wherever a prompt is rendered, such as
             `{"enable_thinking": False}`.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
-            `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
+            `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has examples, easiest first.
 
     Raises:
         ValueError: No rows, a missing column, conflicting answers, too few distinct questions, all
             prompts too long, or arguments that the chat template does not read.
-        TypeError: A source that holds no rows, or an argument that means nothing for it.
+        TypeError: A source that is not listed above, a row that is not a dict, or an argument that
+            means nothing for the source.
         FileNotFoundError: A path that does not exist.
 
     >>> rows = [{"q": "1+1?", "a": 2}, {"q": "2+2?", "a": 4}]
@@ -132,7 +132,7 @@ def load_task(
         holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HOLDOUT_SHARE
     is_size = isinstance(holdout, numbers.Real)  # numpy's numbers too
     if is_arithmetic:
-        # No rows are generated for a held-out part of the user's own.
+        # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_size else 0
         require_number("holdout", holdout_size, 0)
         generated = arithmetic_rows(seed, holdout_size=holdout_size, **options)
@@ -141,7 +141,7 @@ def load_task(
     else:
         source_rows = read_rows(source)
 
-    # 2. Find question and answer in each row. Held-out rows of the user's own are read alike.
+    # 2. Find question and answer in each row, the user's held-out rows included.
     changes = Changes()
     rows = clean(source_rows, changes, columns, on_conflict, kind)
     own_holdout: TaskRows = []
@@ -154,7 +154,7 @@ def load_task(
         # A column may hold 3 in one source and "3" in the other.
         store_as_text([*rows, *own_holdout], changes)
 
-    # 3. Find the kind of the answers, which decides how they are asked for and compared.
+    # 3. Find the kind of the answers, which decides what the prompt asks for.
     answers = answers_of([row["answer"] for row in [*rows, *own_holdout]], kind)
 
     # 4. Make the prompts.
@@ -170,7 +170,7 @@ def load_task(
     example_messages = example_turns(example, format)
     _require_unchanged_calls(example_messages)
     # A message that calls a tool may have no content.
-    example_texts = [turn.get("content") or "" for turn in example_messages]
+    example_texts = [message.get("content") or "" for message in example_messages]
     train = _without(train, example_texts, "that the example shows", changes)
     held_out = _without(held_out, example_texts, "that the example shows", changes)
     if is_size:
@@ -183,7 +183,7 @@ def load_task(
             f"{changes.reasons_in_words or 'none'}."
         )
 
-    # 6. Check the lengths, and show the result.
+    # 6. Make the task, and leave out prompts that are too long.
     train_part, holdout_part = _as_datasets(train, held_out)
     task = Task(
         source_rows.name,
@@ -207,11 +207,11 @@ def load_task(
 
 
 def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRows]:
-    """Return training and held-out rows; questions with the same key are in the same part."""
+    """Split rows into a training and a held-out part."""
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
     require_number("holdout", holdout, 0)
-    # Rows with one key go together, so that no question is in both parts in another writing.
+    # Rows with the same key stay together, so that no question is in both parts in two spellings.
     keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
@@ -246,7 +246,7 @@ def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]
     """Return both parts as `Dataset`s with the same columns and types."""
     from datasets import Dataset
 
-    # As one data set, because two would guess the types of their columns apart.
+    # Make one data set and cut it, because two would infer the types of their columns separately.
     rows = [*train, *held_out]
     # A column that only some rows have is None in the others.
     empty = dict.fromkeys(itertools.chain(*rows))
@@ -277,7 +277,7 @@ def _note_problems(
             f"{answers.others[0]!r:.60}: an answer must equal them as text"
         )
     mark = format.answer_open.strip()
-    if mark not in "".join(turn.get("content") or "" for turn in rows[0]["prompt"]):
+    if mark not in "".join(message.get("content") or "" for message in rows[0]["prompt"]):
         changes.note(
             f"nothing in the prompt names {mark}: describe the format in system=, or give an "
             "example"

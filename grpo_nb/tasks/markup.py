@@ -1,6 +1,6 @@
 """Take Markdown, LaTeX and invisible characters out of a text.
 
-The spelling changes, never the meaning. Answers are compared after this.
+The spelling changes, never the meaning. Answers are compared in this spelling.
 """
 
 import re
@@ -15,7 +15,7 @@ _LONGEST = 2000  # characters
 _ASCII_OF_SIGN = str.maketrans(
     "\u2212\u2013\u2012\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '-----"""/\''
 )
-# Pattern -> the one spelling of the signs that it finds.
+# Pattern -> spelling that replaces its matches.
 _SIGN_SPELLINGS = {
     # Soft hyphens, zero-width spaces and byte order marks are invisible.
     "[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]": "",
@@ -26,25 +26,26 @@ _SIGN_SPELLINGS = {
     # Exponents and indices; the digits themselves become ASCII later.
     "([\u00b2\u00b3\u00b9\u2070-\u207f]+)": r"^{\1}",
     "([\u2080-\u209c]+)": r"_{\1}",
-    # 1½ gets a space.
+    # A space before the fraction in 1½.
     "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
 }
-# Text between braces, with further braces inside: 8 levels are more than anyone writes.
-# An escaped brace, as of a set, is not counted.
+# Text between braces, with pairs of braces inside: 8 levels are more than anyone writes.
+# An escaped brace, as in \{1, 2\}, is not counted.
 BALANCED_TEXT = r"(?:[^{}\\]|\\.)*+"
 for _ in range(8):
     BALANCED_TEXT = rf"(?:[^{{}}\\]|\\.|\{{{BALANCED_TEXT}\}})*+"
+# A code block, a command of LaTeX or an announcement such as `Answer:` around a whole text.
 _AROUND = re.compile(
     r"```\w*[ \t]*\n(.*)\n[ \t]*```"
     rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({BALANCED_TEXT})\}}"
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
-# Most answers: a number without decoration, or one word.
+# Texts without markup, as most answers are: a plain number or one word.
 _PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
 _PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
-# Pattern -> the one spelling of what it finds.
+# Pattern -> spelling that replaces its matches.
 _SPELLINGS = {
     # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
@@ -52,7 +53,7 @@ _SPELLINGS = {
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
     # 1{,}000
     r"\s*\{\s*,\s*\}\s*": ",",
-    # An escaped sign of dollars.
+    # An escaped dollar sign.
     r"(?<!\\)\\+\$": "$",
     # $4$ inches
     r"^\$([^$]*)\$(?=\s*[a-z%\\][^$]*$)": r"\1",
@@ -85,15 +86,15 @@ def strip_markup(text: str) -> str:
 
 
 def in_one_spelling(text: str) -> str:
-    """Return a text of any length spelled as `strip_markup` spells it, with the marks around it.
+    """Return a text of any length in the spelling of `strip_markup`; keep the marks around it.
 
-    Long runs of white space must be collapsed before, because the patterns are slow on them.
+    Collapse long runs of white space first, because the patterns are slow on them.
     """
     return rewrite(in_ascii(text), _SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:
-    """Return a text in which each pattern, one after the other, is replaced by its spelling."""
+    """Replace the matches of each pattern by its spelling, one pattern after the other."""
     for pattern, spelling in spellings.items():
         text = re.sub(pattern, spelling, text)
     return text
@@ -114,7 +115,7 @@ def in_ascii(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """Return a text without marks around it, such as ** or `$`, also if they are nested."""
+    """Remove the marks around a text, such as ** or `$`, even nested ones."""
     before = None
     while text != before:
         before = text = text.strip()
@@ -134,9 +135,9 @@ def _unwrapped(text: str) -> str:
 
 
 def _is_marked_value(start: str, inner: str) -> bool:
-    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name.
+    """Return True if the marks around a text belong to it: (1, 2) is a pair, __init__ a name.
 
-    The price is that _Paris_ in Markdown keeps its marks: it could be a name too.
+    So _Paris_ in Markdown keeps its marks, because it could be a name too.
     """
     if start in ("(", "{"):
         return re.search("[,;]", inner) is not None

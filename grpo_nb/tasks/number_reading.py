@@ -6,7 +6,7 @@ question would otherwise be a right answer. The decimal mark is the point. An in
 zeros, such as `007`, is no number.
 
 `read_number` takes the markup away, matches one pattern, and computes the value from its parts.
-`is_same_number` compares two numbers. `unit_name` has one spelling of each unit: `km/h`, `kph` and
+`is_same_number` compares two numbers. `unit_name` finds the unit of a text: `km/h`, `kph` and
 `kilometers per hour` are one unit.
 """
 
@@ -30,7 +30,8 @@ _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _FRAC = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
 )
-# Each line is one part of a number. Spaces are written as \s or in brackets.
+# Each line is one part of a number. Spaces are written as \s or in brackets. After a letter,
+# `(?<!\s.)` means that there is no space before the letter.
 _NUMBER = re.compile(
     rf"""
     (?:(?P<name>  # x =, x_1 =, f(x) =, AB =, \theta =
@@ -69,7 +70,7 @@ _SCALES = {
 class Number:
     """A number with its name, `x` in `x = 42`, and its unit, `kg` in `42 kg`.
 
-    With the unit `%`, the value of 42 is 0.42.
+    The value of `42 %` is 0.42.
     """
 
     value: Fraction
@@ -79,7 +80,7 @@ class Number:
 
 @lru_cache(maxsize=16_384)
 def read_number(text: str) -> Number | None:
-    r"""Return the number that the whole text is, exactly; None for any other text.
+    r"""Read a text that is a number, exactly; return None for any other text.
 
     >>> read_number("$1,250.50").value == read_number(r"1250\frac{1}{2} kg").value
     True
@@ -121,7 +122,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
 
 
 def _unit_of(match: re.Match[str]) -> str | None:
-    """Return the unit of a number, or the sign of its currency; None if the two contradict."""
+    """Return the unit with its currency; None if the text after the number is no unit."""
     text = match["unit"] or ""
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = text and not match["gap"]
@@ -134,15 +135,15 @@ def _unit_of(match: re.Match[str]) -> str | None:
 
 
 def _decimal(text: str) -> Fraction:
-    """Return the value of digits with separators between groups of three.
+    """Return the value of a decimal number, with or without separators between its digits.
 
-    White space may also be after the sign of a denominator, even a line break.
+    White space, even a line break, may also follow the minus sign of a denominator.
     """
     return Fraction(re.sub(r"[,'\s]|\.$", "", text))
 
 
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
-    """Say whether two numbers are equal, and their names and units do not contradict.
+    """Return True if two numbers are equal, and their names and units do not contradict.
 
     A name or unit that only one of them has contradicts nothing. A percent sign may also be
     missing from one of them:
@@ -171,7 +172,7 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
         return False
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
-    # As it is written: the float 0.3 is less than 3/10, and the values are exact.
+    # `str` keeps the decimal digits: Fraction(0.3) would be a little less than 3/10.
     tolerance = Fraction(str(tolerance))
     difference = abs(given.value - gold.value)
     difference_as_written = abs(_as_written(given) - _as_written(gold))
@@ -188,7 +189,7 @@ def _as_written(number: Number) -> Fraction:
 
 
 def _reads_as_percent(gold: Fraction) -> bool:
-    """Return True if a gold answer without a sign is in percent: 42 is, 0.5 and 3.5 are not.
+    """Return True if a gold answer without a percent sign is in percent, as 42 but not 0.5.
 
     Integers above 1 are in percent, and all numbers from 10 on. Others are shares: 3.5 is 350 %.
     """
@@ -209,8 +210,8 @@ _SPELLED = dict(zip(_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
 def _value_of_words(words: str) -> int | None:
     """Return the value of an English number word, such as `two hundred and five`."""
     for scale in ("billion", "million", "thousand", "hundred"):
-        count, name, rest = words.partition(f" {scale}")
-        if name:
+        count, found_scale, rest = words.partition(f" {scale}")
+        if found_scale:
             if rest and not rest.startswith(" "):
                 return None
             whole = 1 if count == "a" else _value_of_words(count)
@@ -218,14 +219,14 @@ def _value_of_words(words: str) -> int | None:
             if whole is None or more is None or more >= _SCALES[scale]:
                 return None
             return whole * _SCALES[scale] + more
-    ten, _, one = words.partition(" ")
-    tens = _SPELLED.get(ten, 0)
-    ones = _SPELLED.get(one, 0)
+    tens_word, _, ones_word = words.partition(" ")
+    tens = _SPELLED.get(tens_word, 0)
+    ones = _SPELLED.get(ones_word, 0)
     return tens + ones if tens >= 20 and 0 < ones < 10 else _SPELLED.get(words)
 
 
-# Units. A unit of measurement is in this table. Any other word in small letters counts as the thing
-# that is counted, `12 apples`, unless it changes the number or takes it back: `42 wrong`.
+# Units. Units of measurement are in this table. Any other word in small letters is a thing that is
+# counted, as in `12 apples`, unless it changes the number or takes it back, as in `42 wrong`.
 
 # Each line is a name and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
@@ -329,7 +330,7 @@ _NO_UNIT = re.compile(
     "|permille|point|infinity"
     ")s?"
 )
-# Pattern -> the one spelling of what it finds, in a unit.
+# Pattern -> spelling that replaces its matches in a unit.
 _UNIT_SPELLINGS = {
     r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
     r"\^\\circ": "\u00b0",
@@ -340,14 +341,14 @@ _UNIT_SPELLINGS = {
     r"\bper\b": "/",
 }
 _UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Up to four words, each with an exponent, joined by a space, a product or a quotient.
+# Up to four words, with or without exponents, joined by a space, a product or a quotient.
 _UNIT = re.compile(
     rf"(?:{_UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
 )
 
 
 def unit_name(text: str) -> str | None:
-    """Return a unit in one spelling, in the singular; None for other texts, such as `or 43`.
+    """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
 
     >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
     ('mile/hour', 'redapple', None, None)
@@ -359,12 +360,12 @@ def unit_name(text: str) -> str | None:
     name = re.sub(_UNIT_WORD, lambda word: known_unit(word[0]) or _counted_thing(word[0]), text)
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
-    # "degrees Celsius" has the sign of degrees twice, and "$5 USD" that of dollars.
+    # "degrees Celsius" has the degree sign twice, and "$5 USD" the dollar sign.
     return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
 
 
 def _simple_unit(text: str) -> str:
-    """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
+    """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
@@ -375,9 +376,9 @@ def known_unit(word: str) -> str:
 
 
 def _counted_thing(word: str) -> str:
-    """Return a word such as `apples` in the singular; "?" for a word that is no unit.
+    """Return a word such as `apples` in the singular; "?" if it names no countable thing.
 
-    A word in capitals is none: 25 December is a day, and 10 Downing Street a house.
+    Words with a capital are not counted: 25 December is a day, and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
     return _singular(word) if is_word and not _NO_UNIT.fullmatch(word) else "?"

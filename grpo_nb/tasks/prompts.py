@@ -1,4 +1,4 @@
-"""Make prompts of questions, and check that a tokenizer's chat template can render them."""
+"""Make prompts from questions, and check that a tokenizer's chat template can render them."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ SYSTEM_ROLES = ("system", "developer")
 def fitting_format(
     format: AnswerFormat | None, answers: Answers, system: str | None = None
 ) -> AnswerFormat:
-    """Return the format with the given system prompt, or with one that fits the answers."""
+    """Return the format with the given system prompt, or with a hint that fits the answers."""
     if callable(format):
         raise TypeError(
             f"format = {in_line(format)} is a function: call it, such as format=gn.tasks.boxed()."
@@ -36,25 +36,25 @@ def fitting_format(
 def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) -> TaskRows:
     """Return the rows with the chat messages that ask their question.
 
-    A row's own messages stay, with the example after their system prompt. An `instruction` of the
-    format takes the place of their system prompt.
+    A row's own messages stay, with the example after their system prompt. If the format has an
+    `instruction`, it replaces their system prompt.
     """
     format_system = [{"role": "system", "content": format.system_prompt()}]
     example_messages = example_turns(example, format)
     prompted = []
     for row in rows:
         chat = row.get("prompt", [{"role": "user", "content": row["question"]}])
-        system, turns = split_system(chat)
+        system, other_messages = split_system(chat)
         if format.instruction or "prompt" not in row:
             system = format_system
-        prompted.append({**row, "prompt": [*system, *example_messages, *turns]})
+        prompted.append({**row, "prompt": [*system, *example_messages, *other_messages]})
     return prompted
 
 
 def split_system(chat: Chat) -> tuple[Chat, Chat]:
     """Return the messages that instruct the model, and the others."""
-    system = [turn for turn in chat if turn["role"] in SYSTEM_ROLES]
-    return system, [turn for turn in chat if turn["role"] not in SYSTEM_ROLES]
+    system = [message for message in chat if message["role"] in SYSTEM_ROLES]
+    return system, [message for message in chat if message["role"] not in SYSTEM_ROLES]
 
 
 def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
@@ -65,8 +65,8 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
     """
     if not example:
         return []
-    if all(isinstance(turn, Mapping) for turn in example):
-        return [dict(turn) for turn in example]
+    if all(isinstance(message, Mapping) for message in example):
+        return [dict(message) for message in example]
     if isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
             f"example = {in_line(example)}: write (question, reasoning, answer), or chat messages "
@@ -81,7 +81,7 @@ def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[st
 
 
 def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()) -> None:
-    """Check that a tokenizer has a chat template, which reads the given arguments.
+    """Check that a tokenizer has a chat template that reads the given arguments.
 
     Raises:
         ValueError: There is no chat template, or it does not read one of the arguments. The
@@ -131,8 +131,8 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
                 + _SYSTEM_PROMPT_ADVICE
             )
         raise
-    for turn in system:
-        if turn["content"].strip() not in rendered:
+    for message in system:
+        if message["content"].strip() not in rendered:
             raise ValueError(
                 "the model's chat template leaves out the system prompt. " + _SYSTEM_PROMPT_ADVICE
             )

@@ -36,10 +36,10 @@ class SourceRows:
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
-    """Return up to `limit` random rows in their order, or all; with one seed always the same.
+    """Return up to `limit` random rows in their original order; all rows for None.
 
-    The first rows would all have one label in a file that is sorted by label, and so would every
-    n-th row in a file whose labels alternate.
+    The same seed chooses the same rows. The first rows of a file that is sorted by label would all
+    have one label, and so would every n-th row of a file whose labels alternate.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
     places = random.Random(seed).sample(range(len(rows)), count)
@@ -54,7 +54,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         split: Split of a `DatasetDict` or of a data set on the Hub.
 
     Raises:
-        TypeError: The source holds no rows.
+        TypeError: A source of another type, or a row that is not a dict.
         ValueError: A file or data set that cannot be read, with its name and line.
         FileNotFoundError: A path that does not exist.
     """
@@ -82,9 +82,9 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
 
 
 def _rows_of_iterable(source: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the rows of a `Dataset` or list, with the names of `ClassLabel`s.
+    """Return the rows of a `Dataset` or list, with names in place of `ClassLabel` numbers.
 
-    A label of -1 stands for no label and becomes None.
+    The number -1 stands for no label and becomes None.
 
     Raises:
         TypeError: A row is not a dict.
@@ -177,14 +177,14 @@ def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
         text = path.read_text("utf-8-sig")
     except UnicodeError:
         if path.read_bytes()[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            # Excel saves "Unicode Text" so.
+            # Excel saves "Unicode Text" in UTF-16.
             text = path.read_text("utf-16")
         else:
             text = path.read_text("cp1252")
             note = (
                 "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
             )
-    # Without quoted texts, which may hold separators and line breaks.
+    # Quoted texts are removed, because they may hold separators and line breaks.
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
     separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
     frame = pandas.read_csv(
@@ -213,7 +213,7 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_hub(name: str, split: str) -> SourceRows:
-    """Read a data set on the Hub, which is named by its owner: owner/name."""
+    """Read a data set on the Hub by its id, owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):

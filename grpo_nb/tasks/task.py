@@ -39,8 +39,8 @@ class Task(ReprMixin):
     """Training and held-out prompts that share no question, and the format of their answers.
 
     `train` and `holdout` are `datasets.Dataset`s with the columns `prompt` (chat messages),
-    `question`, `answer` and those of the source. A method that chooses rows leaves this task as it
-    is and returns another one.
+    `question`, `answer` and those of the source. Methods that choose rows return a new task, and
+    leave this one unchanged.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Task(ReprMixin):
     changes: Changes = dataclasses.field(default_factory=Changes)
     """Report on rows left out and on changes of the source, with reasons and examples."""
     is_ordered: bool = False
-    """Train on the rows in their order; otherwise the trainer shuffles them."""
+    """True to train on the rows in their order; otherwise the trainer shuffles them."""
     answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -77,8 +77,8 @@ class Task(ReprMixin):
         """Return the task with functions that a model may call before it answers.
 
         The model sees the name of a function, the types of its arguments and its docstring, in
-        which each argument has a line below `Args:`. It gets what the function returns or raises.
-        Functions run in the process of the training (docs/guide/tools.md).
+        which each argument has a line below `Args:`. The model gets what a function returns or
+        raises. Functions run in the process of the training (docs/guide/tools.md).
 
         Args:
             functions: Tools that are the same for all completions.
@@ -91,12 +91,12 @@ class Task(ReprMixin):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: An async tool, or an environment with `get_reward` or that starts
-                differently within a group. A function without type hints or without a docstring is
+            ValueError: An async tool, an environment with `get_reward`, or an environment that
+                starts differently within a group. A function without type hints or a docstring is
                 refused later, when transformers describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # The first row stands for all, because a random start differs for every row.
+        # Checking one row is enough, because a random start differs for every row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 
@@ -113,7 +113,7 @@ class Task(ReprMixin):
         return [self.tools.start(row)[0] for row in rows]
 
     def start_episode(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row with the environment of an episode that has just started, if any."""
+        """Start an episode; return its row, with its environment if the task has one."""
         environment = self.tools.start(row)[1] if self.tools is not None else {}
         return {**row, **environment}
 
@@ -136,13 +136,14 @@ class Task(ReprMixin):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of every row of both parts, in order, of the template's arguments and the tools.
+        """Hash of all rows, of the arguments of the chat template and of the tools.
 
-        A run records it next to the sizes of both parts, which the hash does not contain.
+        The training rows come first. The hash does not show where they end, so a run also records
+        the sizes of both parts.
         """
         digest = hashlib.sha256()
         tools = self.tools.identity if self.tools is not None else []
-        # A task without such arguments and tools is hashed by its rows alone.
+        # Without such arguments and tools, only the rows are hashed.
         extra = filter(None, [dict(self.chat_template_kwargs), tools])
         for item in (*self.train, *self.holdout, *extra):
             digest.update(json.dumps(item, sort_keys=True, default=str).encode())
@@ -152,7 +153,7 @@ class Task(ReprMixin):
         """Return settings with which the trainer renders prompts as this task does.
 
         Raises:
-            ValueError: Their `extra` has other arguments of the chat template.
+            ValueError: The `extra` of the settings has other arguments of the chat template.
         """
         of_task = dict(self.chat_template_kwargs)
         of_settings = settings.extra.get("chat_template_kwargs")
@@ -171,7 +172,7 @@ class Task(ReprMixin):
     def fit(self, tokenizer: Any, max_prompt_length: float) -> Task:
         """Return the task without prompts of more than `max_prompt_length` tokens.
 
-        They are counted in `dropped`.
+        The prompts left out are counted in `dropped`.
 
         Raises:
             ValueError: No training prompt or no held-out prompt is short enough, or the chat
@@ -179,7 +180,7 @@ class Task(ReprMixin):
             TemplateError: The chat template refuses a prompt.
         """
         prompts = [*self.train["prompt"], *self.holdout["prompt"]]
-        # One prompt for each distinct system message stands for all.
+        # Checking one prompt for each distinct system message is enough.
         prompt_of_system = {repr(split_system(prompt)[0]): prompt for prompt in prompts}
         for prompt in prompt_of_system.values():
             require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)

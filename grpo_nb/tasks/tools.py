@@ -86,9 +86,9 @@ class Tools:
     def environment_class(self) -> type | None:
         """The environment as a class whose `reset` starts each episode with an empty object.
 
-        TRL uses an object again for a later completion, and attributes that `reset` forgets would
-        still be there. The row is copied, because a list that one episode has emptied would be
-        empty for the next.
+        TRL reuses an object for a later completion, and attributes that the environment's own
+        `reset` does not set would still be there. The row is copied, because a list that one
+        episode has emptied would be empty for the next.
         """
         environment = self.environment
         if environment is None:
@@ -104,7 +104,7 @@ class Tools:
     def limited(self, tool: Tool) -> Tool:
         """Return a tool as the model calls it: in limited time, with a result that is text.
 
-        The environment and rewards call methods as they were written.
+        The environment itself and rewards call the unlimited methods.
         """
 
         @functools.wraps(tool)
@@ -120,7 +120,7 @@ class Tools:
 
     @functools.cached_property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as a chat template takes them."""
+        """JSON schemas of the tools, for the chat template."""
         # Imported here, because unsloth has to be imported before transformers.
         from transformers.utils import get_json_schema
 
@@ -136,11 +136,10 @@ class Tools:
         """Start an episode with a row.
 
         Returns:
-            The prompt of the row and a column for rewards. The text that the environment's `reset`
-            returns is added to the prompt. The column `environments` holds the environment; there
-            is no column without an environment.
+            The prompt of the row, with the text that the environment's `reset` returns at its end;
+            and a column `environments` for rewards, if there is an environment.
         """
-        prompt = [dict(turn) for turn in row["prompt"]]
+        prompt = [dict(message) for message in row["prompt"]]
         if self.environment is None:
             return prompt, {}
         environment = self.environment_class()
@@ -150,7 +149,7 @@ class Tools:
     def require_repeatable(self, row: Row) -> None:
         """Refuse an environment that starts the same row differently each time.
 
-        The completions of a group would play different games.
+        With such an environment, the completions of a group would play different games.
 
         Raises:
             ValueError: With the name of the attribute that was different.
@@ -176,7 +175,7 @@ class Tools:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Return a value for a comparison; empty for a connection or a lock, which is not compared."""
+    """Return a pickled value, to compare it; empty if it cannot be pickled, such as a lock."""
     try:
         return pickle.dumps(value)
     except Exception:
@@ -212,8 +211,8 @@ def transcript(turns: Chat) -> str:
         for tool_call in turn.get("tool_calls") or ():
             function = tool_call["function"]
             arguments = function["arguments"]
-            # A model can write arguments without names. They are no dict then, and TRL has already
-            # answered the model that the call failed.
+            # If a model writes arguments without names, they are no dict. TRL has then already told
+            # the model that the call failed.
             if isinstance(arguments, Mapping):
                 arguments = ", ".join(f"{name}={value}" for name, value in arguments.items())
             lines.append(f"{function['name']}({arguments})")
