@@ -21,7 +21,8 @@
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *How to read it:* left, the score that the model is trained on; in the middle, its three parts. Right, 16 questions that it is never trained on:
-# the format is learned first. With 16 questions the rest may be luck, so [the comparison](#Before-and-after) asks 96.
+# the format is learned first. (*In the format*: all four tags. *Correct anywhere*: the right sum, with or without tags. *Correct*: both.) With 16
+# questions the rise of *correct* may be luck, so [the comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -33,7 +34,7 @@
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# The division puts all groups on one scale. (Adding 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The
+# The division puts all groups on one scale. (The standard deviation divides by n − 1, and adding 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The
 # right city earns 1 point, and a short answer half a point. The answer "Sydney." earns 0.5. That is more than zero, but less than the mean of its
 # group, 1.0. So it is pushed down.
 #
@@ -152,8 +153,8 @@ print(choice.sentence)
 # figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the curve shows mostly luck: easier or harder questions (here
-# it falls).
+# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the model hardly changes: here
+# the curve falls mostly because these questions are harder.
 # Then you should see tags and format rise first, and correct answers after them.
 #
 # The left and the middle part show answers *sampled* in training: an unlikely token is picked now and then. The held-out questions (right)
@@ -194,7 +195,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
 # 2. **All tokens of a completion share its advantage.** In the last group all eight begin with *18 + 6 = 24*. On these words the pushes
-#    cancel (6 × 0.540 = 2 × 1.620). A push is left only from the word on at which the texts part.
+#    cancel (6 × 0.540 = 2 × 1.620). A push remains only from the first word on that differs.
 # </details>
 
 # %%
@@ -216,8 +217,8 @@ display(early_group, last_group)
 # | mean of its group | 0.98 | 3.0 |
 # | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. A right one is pushed up in both
-# groups. Nobody planned this: the mean moves. Why the sums come later at all is a question for [Rewards](02_rewards.ipynb).
+# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. A right answer in the format is
+# pushed up in both groups. Nobody planned this: the mean moves. Why the sums come later at all is a question for [Rewards](02_rewards.ipynb).
 #
 # ## Before and after
 #
@@ -260,10 +261,10 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   | 1 | 16 % to 100 % | 53 % to 60 % | 0.07 |
 #
 #   Three times as many steps may help: in 42 steps, seed 0 went from 54 % to 72 % (p < 0.001).
-# * *Does it add better, or only start better?* 17 − 3 = 14 more sums are right (53 to 67). Some of this comes from the first tag alone: started with
-#   `<reasoning>`, the original model gets 58 right. So at most 9 of the 14 are better adding.
+# * *Does it add better, or does only the first tag help?* 17 − 3 = 14 more sums are right (53 to 67). Some of this comes from the first tag alone: started with
+#   `<reasoning>`, the original model gets 58 right. So about 9 of the 14 are better adding.
 #
-# So 14 steps teach the format on every seed, and sums surely on one. `CHANGES = {"max_steps": 42}` trains three times as long.
+# So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as long.
 #
 # ## Ask your own question, and take the model with you
 #
@@ -282,8 +283,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree. The reward rose by more than chance: the test counts how often shuffled rewards rise as
-# clearly. And the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It
+# *It worked* needs two measurements that agree. The reward rose by more than chance: the test asks how often the reward would rise as
+# clearly if the order of the steps were shuffled. And the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It
 # judges this run, not the recipe. If the model could already do the task, you get a message saying so. That is not a failure.
 
 # %%
@@ -315,21 +316,21 @@ print(outcome)
 # Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
 # </details>
 #
-# **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the early group with other weights of
-# `correctness`. The first line repeats the real advantages. Predict the second. Then look for a weight with which a *wrong* answer gets the highest advantage.
+# **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the two groups above, with the weight 2 of
+# `correctness` and with 0.1. **Predict:** in which group does the weight matter?
 #
 # ```python
-# values = early_group.table[["correctness", "xml_format", "xml_tags"]]
-# for weight in (2, 0.1):
-#     totals = (values * [weight, 1, 0.5]).sum(axis=1)
-#     print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
+# for group in (early_group, last_group):
+#     values = group.table[["correctness", "xml_format", "xml_tags"]]
+#     for weight in (2, 0.1):
+#         totals = (values * [weight, 1, 0.5]).sum(axis=1)
+#         print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# With 0.1 the right answer still leads, but barely: +1.29 against +1.14 for a wrong answer in the format. So the model would learn the format
-# first. Once all completions of a group are in the format, that tenth is the only difference left, and the division by the standard
-# deviation makes it count fully. A wrong answer leads only with a negative weight; with 0 it draws level.
+# Only in the early one. There the right answer leads with 0.1 as well, but barely: +1.29 against +1.14 for a wrong answer in the format. In the
+# last group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
 # </details>
 #
 # ## Next

@@ -14,8 +14,8 @@
 # # GRPO by hand
 #
 # One prompt, eight completions, one update of a real language model, with nothing hidden. By the end you have a working GRPO
-# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and you have watched the model
-# get better within eight steps.
+# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and you have watched its
+# reward rise within eight steps.
 #
 # **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
 #
@@ -30,7 +30,7 @@
 # %% [markdown]
 # ## Settings and model
 #
-# Change the settings after the first run: another seed samples other completions, and the numbers in the text then differ from yours.
+# Leave the settings for the first run. Another seed samples other completions, and then your numbers differ from those in the text.
 #
 # `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 
@@ -98,9 +98,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # matter. The loss below uses the model's own probabilities. With another temperature the samples would come from another distribution, and
 # the loss would no longer point to more reward.
 #
-# A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
-# for a short answer. When you read the table, cover the rewards and score the eight yourself first. (Three of them name the right city and
-# then ramble on. They still earn a whole point, because our reward does not look at what follows.)
+# A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
+# most eight words. When you read the table, cover the rewards and score the eight yourself first.
 
 # %%
 question = [{"role": "user", "content": "What is the capital of Australia?"}]
@@ -244,16 +243,15 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 #
 # Both average to ∇p, the direction that we want. A minus sign means that the right answer becomes less likely. So without the mean, each draw of
 # the wrong answer makes the *wrong* answer more likely (−12.5 ∇p). Only the average over many samples comes out right: single pushes scatter
-# around it with a standard deviation of 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With the
-# rewards 1 and 0 the mean changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model to predict that mean, the
-# *baseline*. GRPO needs no such model.
+# around it with a standard deviation of 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With
+# rewards of 1 and 0 it changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model for that mean; GRPO needs none.
 #
 # <details><summary>The proof for every reward, in one line</summary>
 #
 # Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
 # the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
 # reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
-# The mean of a group of eight contains the completion itself. That makes the average push 7/8 as long, and leaves its direction. Here $p$ is
+# The mean of a group of eight contains the completion itself. This shortens the average push to 7/8 and does not turn it. Here $p$ is
 # that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are choices of GRPO.
 # </details>
 #
@@ -262,12 +260,16 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # *The*, and their advantages sum to 0. Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the
 # full stop gets +2.31 and the comma +0.95. (One text, with −1.37, leaves the tree at its second word.) **The comparison within the group finds the words that matter, where the completions part.**
 #
-# **A positive sum is not yet a win.** At one place the probabilities add up to 1, so what one branch gains, others lose. From
-# section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative with respect to the logit $z_k$ of a branch is **its sum − $p_k$ × the sum of the
-# branch above**. The second part is its *share* (here without the weights $1/T_i$). The comma: 0.95 − 0.47 × 3.26 = −0.58. Will the comma become more
-# or less likely? Section 6 takes one step.
+# **A positive sum is not yet a win.** After *Canberra* the model chooses mainly between the full stop (+2.31) and the comma (+0.95), and their
+# probabilities share 1. Both are pushed up, one harder. Can both win? Section 6 takes one step.
 #
-# (Short texts count more, because their sum is divided by 8 and not by 24. So the pushes at *The* do not cancel exactly.) The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
+# <details><summary>The rule, and the last column of the table</summary>
+#
+# From section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative of the summed log-probabilities with respect to the logit $z_k$ of a branch
+# is *its sum* − $p_k$ × *the sum of the branch above* (the *share*). The comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
+# </details>
+#
+# The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
 
 # %%
@@ -345,8 +347,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL. But for a single token $-d$ can be negative, as if moving away
-# earned something. Adding $e^d - 1$, whose average is 0, leaves the average as it is and makes every value at least 0 (right half of the figure
+# $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL. But for a single token $-d$ can be negative, and the loss would
+# then reward it for moving away. Adding $e^d - 1$, whose average is 0, leaves the average as it is and makes every value at least 0 (right half of the figure
 # above). TRL also multiplies by
 # $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
@@ -409,14 +411,15 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # <details><summary>What you should see</summary>
 #
 # The printed lines give each probability after the branch above. After *Canberra* the full stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, although its sum was positive. The three texts with the
-# comma become more likely all the same, because *Canberra* carries them.
+# comma become more likely all the same. Up to the comma they gain only × 1.06 (1.09 × 1.17 × 0.83). The rest comes from the words after it: there
+# each text is alone, so its +0.32 meets no opposite push.
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone, for three reasons:
 #
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
 # * The bar adds up the changes of all tokens. A rambling text has many unlikely ones: so −1.37 gives × 0.03, and +1.16 only × 1.58.
-# * Completions share weights, and many share their first words, so each feels the pushes of the others: +0.32 gives × 1.45, nearly as
+# * Completions share weights, and many share their first words, so a push on one text also moves the others: +0.32 gives × 1.45, nearly as
 #   much as +1.16. In another batch a bar may even point the wrong way.
 #
 # The printed line counts the tokens that have already moved by more than 20 % in the direction that their advantage asks for. If the same

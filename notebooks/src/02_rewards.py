@@ -140,7 +140,7 @@ lab
 # | finding | means | here |
 # | --- | --- | --- |
 # | critical | the trick replaces the task, and the model learns the trick instead | a completion that lists all answers of the task contains the right one |
-# | warning | the task is still learned, but less well | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
+# | warning | the reward also pays for something else. How bad that is depends on how much it pays | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
 #
 # *Critical* means that it ends badly if the model finds the trick. How soon it finds it depends on its samples. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
 # details of the same two.)
@@ -199,14 +199,14 @@ for when, group in groups.items():
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# So right answers are pushed down, and rambling is pushed up. (From step 2 on: in step 1 the learning rate is 0, so this very group moves
+# So the right answer in its place is pushed down, and rambling is pushed up. The check called this only a *warning*. It does the damage because its
+# points spread five times as widely: read warnings too, and look at the spread. (From step 2 on: in step 1 the learning rate is 0, so this very group moves
 # nothing.) This is **reward hacking**: it did what you scored, not what you wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
 # *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
 #
-# The long texts are not wrong from their first word on: nearly all of the last group still write the sum first, and then fill the place of
-# the answer with words.
+# All eight of the last group still write the sum first. The long ones then fill the place of the answer with words.
 #
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used.
 #
@@ -255,8 +255,7 @@ for name in ("before", "after"):
 # %% [markdown]
 # ## Close the loopholes
 #
-# The training below uses `correctness`. But first see in code what the repair of `gold_somewhere` looks like, because you will write such rewards
-# yourself. The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
+# The training below uses `correctness`. First repair `gold_somewhere` yourself, because you will write such rewards. The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
 # bonus for length is dropped, because length is not what you want. `task.format.extract_last` returns the content of the answer
 # tags. You should see that nothing is found any more.
 #
@@ -309,14 +308,12 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# The spread of a sum is at most the sum of the spreads. In the first step that is 0.35 + 0.17 = 0.52 for format and tags, against 0.35 for the sums:
-# the form probably decides. (Step 1 itself moves nothing, because the learning rate is 0, but the next steps look alike.) In the middle it is at most
-# 0.26 + 0.08 = 0.34 against 0.52: now the sums decide. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
+# In the first step format and tags probably decide: their spreads are 0.35 and 0.17, against 0.35 for the sums. (Step 1 itself moves nothing, because
+# the learning rate is 0.) In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
 # spread is 0, and these prompts have nothing more to teach.
 #
-# **Why is the format learned first?** How much of the advantage a reward decides is one half of the answer. The other half is probably that the
-# pushes of different prompts agree: every prompt asks for the same tags, so these pushes add up, while each sum has another answer. Besides,
-# an answer counts only between its tags.
+# **Why is the format learned first?** First, it differs more within a group. Second (probably), the pushes of different prompts agree: every prompt
+# asks for the same tags, so these pushes add up, while each sum has another answer. Besides, an answer counts only between its tags.
 #
 # The KL does not tell a hacked training from a sound one: in the lines under the two figures (the mean of the last third of the steps) it is
 # 0.094 for the hacked one and 0.184 for the sound one. This is one run with one seed.
@@ -339,6 +336,9 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results. Both trainings raised their reward by more than
 # chance, so the total reward alone would call both a success. Only the last two lines tell them apart.
+#
+# Two things changed between the two trainings: where the answer is read, and the bonus for length. Which one cured it? Exercise 2 says: not the
+# first alone.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 

@@ -24,7 +24,7 @@
 # | good texts to imitate | supervised fine-tuning |
 # | no texts, but a program that can check one | GRPO |
 #
-# For labels alone GRPO is not the right tool. It would be for replies: *write at most 30 words that name the thing, and apologise if the remark is
+# For labels alone GRPO is not the right tool. For replies it would be: *write at most 30 words that name the thing, and apologise if the remark is
 # negative*. A program can check all of it, and nobody has written the replies (exercise 2). We use labels all the same, because they are easy to
 # count: you see which of them GRPO learns and which it does not. The model also writes a short reason before each label. Nothing here rewards a
 # *good* reason.
@@ -129,7 +129,7 @@ task
 # text, the way many people first write it. The second gives a point for a short reason of three to fifteen words. This is only a wish about
 # the form and says nothing about the mood, so its weight is small.
 #
-# **Predict before you run:** which three kinds of completions earn the point of the first reward without choosing one mood? (The check
+# **Predict before you run:** write a wrong completion that still earns the point of the first reward, and find two more kinds. (The check
 # lists them. `short_reason` should follow neither answers nor format: it is about length only.)
 
 
@@ -181,8 +181,8 @@ report
 #
 # <details><summary>What you should see</summary>
 #
-# *Signal*. Sampled, 22 % of the answers are right; greedily, 68 %. Two reasons: sampling sometimes picks an unlikely token, and 46 % of the
-# samples have no answer that can be read. So the model is sometimes right, but not reliably. This is what training can improve. The verdict
+# *Signal*. Sampled, 22 % of the answers are right; greedily, 68 %. Sampling picks an unlikely token now and then, so 46 % of the samples have no
+# answer that can be read. So the model is sometimes right, but not reliably. This is what training can improve. The verdict
 # looks at all groups together. The table by mood is the warning: of 48 sampled answers to *neutral* remarks 2 are right, and in 4 of the 6
 # groups there is none.
 # </details>
@@ -226,7 +226,8 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
 # accuracy clearly above it shows by itself that the model reads the remarks. The column *how sure* says whether the *training* improved
-# anything. The held-out part has more *neutral* remarks (15 of 42; above, 6 of 60). So its baseline is lower (36 %), and so is the model's start.
+# anything. The held-out part has more *neutral* remarks (15 of 42; above, 6 of 60). So always answering *positive* gets only 36 %, and the model also starts
+# lower than above.
 #
 # The first line of the output is the competitor that the beginning of this notebook recommends: a few lines that count which words came with
 # which mood. **Predict before you run:** will our trained model beat it?
@@ -313,8 +314,9 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # (−7.4), and *neutral* got 0. **A group without a right answer cannot teach the label. It still pushes wrong ones up.**
 #
 # 7 groups had a right answer, a few more than the 4 predicted, and there *neutral* was pushed up (+18.0). It was not enough: 9 of its 48 answers
-# were right in the first third, and 1 of 40 in the last. All remarks share one LoRA, in which the labels compete. Add up the columns: over all
-# groups *negative* was pushed up by 79.5, *positive* by 51.5 and *neutral* by 7.4.
+# were right in the first third, and 1 of 40 in the last. The probable reason: on its own 15 groups *neutral* gained 18.0. On the other 81
+# it lost 10.6, while *positive* and *negative* together gained 129.5. All remarks share one LoRA, so those pushes also act on neutral remarks. To be
+# pushed up is not enough if others are pushed up more, like the comma in [GRPO by hand](01_grpo_by_hand.ipynb), section 4.
 # </details>
 
 # %%
@@ -380,10 +382,10 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22: `num_generations=22` in place of 8, and nearly three times the
-# sampling. Cheaper: make a right answer more frequent before the training (some supervised steps), give partial credit, or choose questions
+# $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22. In practice 24, with a batch of 96 for four prompts: three times
+# the sampling. Cheaper: make a right answer more frequent before the training (some supervised steps), give partial credit, or choose questions
 # that are a little easier. With one answer in four right,
-# eight are enough: $1 - 0.75^8 = 90\%$.
+# eight are enough: $1 - 0.75^8$ is 90 %.
 # </details>
 #
 # **2. A reward without a right answer** (ten minutes). Nobody has written replies to these remarks, but a program can check one. Score the three
