@@ -51,6 +51,9 @@ class Machine:
         """Check the environment; vLLM is installed unless it is one of the versions."""
         real_version = packages.installed_version
         with self._monkeypatch.context() as patch:
+            for name in versions:
+                # Other tests may have imported it, in its real version.
+                patch.delitem(sys.modules, name, raising=False)
             versions.setdefault("vllm", "0.31.0")
             patch.setattr(
                 packages, "installed_version", lambda name: versions.get(name, real_version(name))
