@@ -20,8 +20,8 @@ class HandScores:
     """Scores by hand, the oldest first.
 
     Raises:
-        ValueError: The file is not a .csv file, or has a score that is not between the first and
-            the last of `CHOICES`.
+        ValueError: The file is not a .csv file, has no column `completion`, or has a score that is
+            not between the first and the last of `CHOICES`.
     """
 
     file: Path
@@ -34,6 +34,8 @@ class HandScores:
         # pandas raises an error for a file without a header line.
         if self.file.is_file() and self.file.read_bytes().strip():
             self.rows = read_rows(self.file).rows
+            if self.rows and "completion" not in self.rows[0]:
+                raise ValueError(f"{self.file} has no column 'completion' with the scored texts")
         for score in hand_scores(self.rows):
             # Scores on two scales have no common order.
             if score is not None and not CHOICES[0] <= score <= CHOICES[-1]:

@@ -167,6 +167,8 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
         if name not in names:
             # Of two columns, the first is usually the question.
             question, answer = names if len(names) == 2 else ["<column>", "<column>"]
+            if question == "answer":
+                question, answer = answer, question
             to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
                 f"{described_as} has no column {name!r} for the {role}; it has "
@@ -245,7 +247,11 @@ def _as_json(value: Any) -> str:
 def _read_chat(turns: Any) -> Chat:
     """Return chat messages with `role` and `content` alone."""
     try:
-        chat = [{"role": turn["role"], "content": displayable(turn["content"])} for turn in turns]
+        chat = []
+        for turn in turns:
+            # A turn that only calls tools can have no content.
+            content = "" if turn["content"] is None else turn["content"]
+            chat.append({"role": turn["role"], "content": displayable(content)})
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(

@@ -52,6 +52,13 @@ def test_empty_file_has_no_scores(tmp_path: Path, text: str) -> None:
     assert HandScores(file).rows == []
 
 
+def test_file_without_completions_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("question,score\nWhy?,4\n")
+    with pytest.raises(ValueError, match="no column 'completion'"):
+        HandScores(file)
+
+
 def test_score_that_could_not_be_saved_is_not_kept(tmp_path: Path, monkeypatch) -> None:
     scores = HandScores(tmp_path / "labels.csv")
     monkeypatch.setattr("grpo_nb.lab.hand_scores.write_text", Mock(side_effect=OSError("full")))

@@ -215,9 +215,16 @@ def test_calls_that_a_chat_loses_are_noted() -> None:
     calls = [{"function": {"name": "read", "arguments": {"place": "mill"}}}]
     rows = [{"prompt": _chat(f"case {n}"), "answer": "a"} for n in range(3)]
     assert "tool_calls" not in repr(gn.load_task(rows, holdout=1).changes.notes)
-    rows[1]["prompt"][2]["tool_calls"] = calls
-    notes = gn.load_task(rows, holdout=1).changes.notes
-    assert any("tool_calls in prompts were left out" in note for note in notes)
+    rows[1]["prompt"][2] |= {"content": None, "tool_calls": calls}
+    task = gn.load_task(rows, holdout=1)
+    assert task.dropped == {}
+    assert any("tool_calls in prompts were left out" in note for note in task.changes.notes)
+
+
+def test_advice_keeps_the_column_of_the_answer() -> None:
+    rows = [{"answer": "4", "text": "2+2?"}] * 3
+    with pytest.raises(ValueError, match=r'columns=\{"question": "text", "answer": "answer"'):
+        gn.load_task(rows)
 
 
 def test_system_and_example_are_put_into_chats() -> None:
