@@ -165,10 +165,9 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
         del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
-            # Of two columns, the first is usually the question.
-            question, answer = names if len(names) == 2 else ["<column>", "<column>"]
-            if question == "answer":
-                question, answer = answer, question
+            # Of two columns, the first is usually the question, unless it is called "answer".
+            in_order = sorted(names, key=lambda name: name == "answer")
+            question, answer = in_order if len(names) == 2 else ["<column>", "<column>"]
             to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
                 f"{described_as} has no column {name!r} for the {role}; it has "
