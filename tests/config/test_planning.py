@@ -20,6 +20,12 @@ from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS, plan_on
 
 
+@pytest.fixture(autouse=True)
+def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the dtype of a CPU to the kit: in bfloat16 a run needs less memory."""
+    monkeypatch.delenv("UNSLOTH_CPU_BF16", raising=False)
+
+
 def gpu_of(memory_gb: float) -> Gpu:
     """Return a GPU with bfloat16."""
     return Gpu("a GPU", memory_gb * 1e9 / 2**30, (8, 0))
