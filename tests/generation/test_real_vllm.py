@@ -134,7 +134,7 @@ def test_vllm_decodes_as_transformers_with_the_adapter_off(model, prompts) -> No
     ],
 )
 def test_vllm_samples_from_the_distribution_of_transformers(
-    model, prompts, sampling: dict[str, Any]
+    model, prompts, sampling: dict[str, Any], tmp_path: Path
 ) -> None:
     """By the log-probabilities of its tokens, with transformers' processors. Measured: 2e-5."""
     from vllm import SamplingParams
@@ -146,7 +146,7 @@ def test_vllm_samples_from_the_distribution_of_transformers(
         [{"prompt_token_ids": prompts[0]}],
         sampling_params=[params],
         use_tqdm=False,
-        lora_request=model.load_lora("unused", load_tensors=True),
+        lora_request=model.load_lora(str(tmp_path / "unused"), load_tensors=True),
     )
     completion = output.outputs[0]
     tokens = list(completion.token_ids)
