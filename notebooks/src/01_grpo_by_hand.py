@@ -99,7 +99,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # the loss would no longer point to more reward.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
-# most eight words. When you read the table, cover the rewards and score the eight yourself first.
+# most eight words. When you read the table, cover its last column and score the eight yourself first.
 
 # %%
 question = [{"role": "user", "content": "What is the capital of Australia?"}]
@@ -125,7 +125,7 @@ torch.manual_seed(SEED)
 completions = sample(8)
 texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
 rewards = torch.tensor([reward(text) for text in texts])
-table = pandas.DataFrame({"reward": rewards, "completion": texts})
+table = pandas.DataFrame({"completion": texts, "reward": rewards})
 table.style.format(precision=1, escape="html").set_table_styles(left)
 
 # %% [markdown]
