@@ -16,7 +16,8 @@
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
 # learns from these scores with GRPO (*group relative policy optimization*). Supervised fine-tuning needs a good answer to
-# every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats.
+# every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats. How it
+# turns scores into a better model is explained [before the training](#GRPO-in-one-minute).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
