@@ -53,8 +53,9 @@ _FLOAT32_MAX = 3.4028234663852886e38
 _EPSILON = 1e-4
 
 SMALLEST_SPREAD = 1e-6
-"""Totals that differ by less count as equal, and an advantage below this counts as 0, because such
-differences come from floating-point rounding."""
+"""Scores or totals that differ by less are equal: the difference is floating-point rounding."""
+SMALLEST_ADVANTAGE = 1e-6
+"""An advantage below this counts as 0."""
 
 
 class RewardError(Exception):
@@ -278,8 +279,8 @@ def score(
         EnvironmentProblem: A reward cannot work on this machine, such as a judge without its
             server.
 
-    >>> from grpo_nb.rewards import correctness, xml_tags
-    >>> score([correctness(), xml_tags()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
+    >>> from grpo_nb.rewards import correctness, partial_format
+    >>> score([correctness(), partial_format()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
     (2.5, 0.0)
     """
     rewards = reward_list(rewards)
@@ -437,6 +438,6 @@ def effect_in_words(advantage: float) -> str:
     """
     if math.isnan(advantage):
         return "not a number"
-    if abs(advantage) < SMALLEST_SPREAD:
+    if abs(advantage) < SMALLEST_ADVANTAGE:
         return "not moved"
     return "more likely" if advantage > 0 else "less likely"
