@@ -178,8 +178,8 @@ class exact_text(SlotReward):
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
-        is_literal: If True, the texts must be the same: `paris` is wrong for `Paris`. If False, they
-            are compared as in `correctness`: `paris`, `**Paris**` and `"Paris".` are right.
+        is_literal: If True, the texts must be the same: `paris` is wrong for `Paris`. If False,
+            they are compared as in `correctness`: `paris`, `**Paris**` and `"Paris".` are right.
 
     >>> completions = ["<answer>Paris</answer>", "<answer>paris</answer>"]
     >>> exact_text()(completions=completions, answer=["Paris", "Paris"])

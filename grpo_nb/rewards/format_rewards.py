@@ -32,10 +32,10 @@ class exact_format(Reward):
 class partial_format(Reward):
     r"""The share of the answer format's tags that occur exactly once, 0.0 to 1.0.
 
-    `exact_format` gives all or nothing, while this score rises with every tag. The tags of `boxed()`
-    are `\boxed{` and its `}`. It also rewards tags in the wrong order and tags that are only
-    mentioned, so its weight must be below that of the answer. Source: the tag count of open-r1, as a
-    share.
+    The tags of `boxed()` are `\boxed{` and its `}`. `exact_format` gives all or nothing, while this
+    score rises with every tag. It also rewards tags in the wrong order and tags that are only
+    mentioned, so its weight must be below that of the answer. Source: the tag count of open-r1, as
+    a share.
 
     >>> partial_format()(completions=["<answer>7</answer>"])
     [0.5]

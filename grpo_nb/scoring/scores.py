@@ -280,7 +280,8 @@ def score(
             server.
 
     >>> from grpo_nb.rewards import correctness, partial_format
-    >>> score([correctness(), partial_format()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
+    >>> rewards = [correctness(), partial_format()]
+    >>> score(rewards, ["<answer>7</answer>", "7"], {"answer": "7"}).totals
     (2.5, 0.0)
     """
     rewards = reward_list(rewards)
