@@ -261,8 +261,8 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
         name = reward_name(reward)
         if name in weights:
             raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average them: give one another "
-                "name, such as name='strict' for a reward of the kit, or "
+                f"two rewards are named {name!r}, and TRL would average them: rename one "
+                "of them, with name='strict' for a reward of the kit, or with "
                 "strict.__name__ = 'strict' for a function."
             )
         weights[name] = weight_as_float(_attribute(reward, "weight", default=1.0), name)

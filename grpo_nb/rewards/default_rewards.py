@@ -25,8 +25,7 @@ def rewards_for(task: Task) -> list[Reward]:
     [('exact_text', 2.0), ('exact_format', 1.0), ('partial_format', 0.5)]
     """
     # Labels such as "A" are letters of options; "spam" is a word that must be written out.
-    labels = [label for label, _ in task.answers.labels]
-    are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
+    are_letters = all(len(label) == 1 and label.isalpha() for label, _ in task.answers.labels)
     answer_reward: Reward = correctness(format=task.format)
     if task.answers.kind == "expression":
         answer_reward = maths(format=task.format)

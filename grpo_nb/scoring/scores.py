@@ -45,8 +45,8 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# Names of data columns that are left out too, because TRL ignores them.
-_REPLACED_BY_TRL = ("prompt", "completion")
+# Data columns that are left out too, because TRL ignores them.
+_COLUMNS_TRL_IGNORES = ("prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
@@ -111,7 +111,7 @@ def make_batch(
         "completion_ids": completion_ids,
     }
     for name in first_row:
-        if name not in TRL_KEYWORDS and name not in _REPLACED_BY_TRL:
+        if name not in TRL_KEYWORDS and name not in _COLUMNS_TRL_IGNORES:
             batch[name] = [row[name] for row in listed_rows]
     return batch
 
