@@ -98,8 +98,8 @@ task
 # %%
 rewards = [
     gn.rewards.correctness(weight=2.0),
-    gn.rewards.xml_format(weight=1.0),
-    gn.rewards.xml_tags(weight=0.5),
+    gn.rewards.exact_format(weight=1.0),
+    gn.rewards.partial_format(weight=0.5),
 ]
 in_format = task.format.render("2 + 5 = 7", "7")
 examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
@@ -322,7 +322,7 @@ print(outcome)
 #
 # ```python
 # for group in (early_group, last_group):
-#     values = group.table[["correctness", "xml_format", "xml_tags"]]
+#     values = group.table[["correctness", "exact_format", "partial_format"]]
 #     for weight in (2, 0.1):
 #         totals = (values * [weight, 1, 0.5]).sum(axis=1)
 #         print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())

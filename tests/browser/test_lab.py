@@ -80,8 +80,8 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     nbformat.write(published, server.folder / "lab.ipynb")
     rewards = [
         gn.rewards.correctness(weight=2.0),
-        gn.rewards.xml_format(weight=1.0),
-        gn.rewards.xml_tags(weight=0.5),
+        gn.rewards.exact_format(weight=1.0),
+        gn.rewards.partial_format(weight=0.5),
     ]
     page.open(server, "lab.ipynb")
     page.run_all()
