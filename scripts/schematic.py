@@ -36,10 +36,10 @@ class Row(NamedTuple):
 
 
 ROWS = [
-    Row("Canberra.", "1.5", "+1.22", "more likely", UP),
+    Row("Canberra.", "1.5", "+1.22", "pushed up", UP),
     Row("Canberra, which…", "1.0", "0.00", "no push", NEUTRAL),
     Row("Canberra, also…", "1.0", "0.00", "no push", NEUTRAL),
-    Row("Sydney.", "0.5", "\N{MINUS SIGN}1.22", "less likely", DOWN),
+    Row("Sydney.", "0.5", "\N{MINUS SIGN}1.22", "pushed down", DOWN),
 ]
 COLUMNS = {"completion": 4.9, "reward": 6.5, "advantage": 7.7, "effect": 9.2}
 

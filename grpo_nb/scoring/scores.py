@@ -435,10 +435,10 @@ def effect_in_words(advantage: float) -> str:
     """Return in words what training does to a completion with this advantage.
 
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
-    ('more likely', 'less likely', 'not moved')
+    ('pushed up', 'pushed down', 'no push')
     """
     if math.isnan(advantage):
         return "not a number"
     if abs(advantage) < SMALLEST_ADVANTAGE:
-        return "not moved"
-    return "more likely" if advantage > 0 else "less likely"
+        return "no push"
+    return "pushed up" if advantage > 0 else "pushed down"

@@ -118,7 +118,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # right city earns 1 point, and a short answer half a point. The answer "Sydney." earns 0.5. That is more than zero, but less than the mean of its
 # group, 1.0. So it is pushed down.
 #
-# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
+# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
 #
 # If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
 # +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples

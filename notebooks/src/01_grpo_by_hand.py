@@ -87,7 +87,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by
 # zero, and the standard deviation is the one with $n - 1$.)
 #
-# ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
+# ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
 #
 # ## 1. One prompt, eight completions
 #

@@ -34,7 +34,7 @@ def page(tmp_path: Path) -> Iterator[LabPage]:
 
 def on_page(scores: Scores) -> list[dict[str, str]]:
     """Return the values that the page should show for these scores."""
-    words = {1: "more likely", 0: "not moved", -1: "less likely"}
+    words = {1: "pushed up", 0: "no push", -1: "pushed down"}
     return [
         {name: f"{value:.4g}" for name, value in zip(scores.values, values, strict=True)}
         | {

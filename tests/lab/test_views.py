@@ -46,7 +46,7 @@ def test_marks_differ_on_a_page_without_styles(weight: float, answer: str, eleme
 def test_texts_of_the_table_stay_at_the_left_without_styles() -> None:
     scores = gn.score([correctness()], ["<answer>8</answer>"], {"answer": "7"})
     view = scores_view(scores)
-    for text in ("Completion", "&lt;answer&gt;8&lt;/answer&gt;", "In training", "not moved"):
+    for text in ("Completion", "&lt;answer&gt;8&lt;/answer&gt;", "In training", "no push"):
         assert f'<div align="left">{text}</div>' in view
 
 

@@ -403,9 +403,9 @@ def test_table_has_a_row_for_each_completion() -> None:
 @pytest.mark.parametrize(
     ("advantage", "words"),
     [
-        (0.7, "more likely"),
-        (-0.7, "less likely"),
-        (0.0, "not moved"),
+        (0.7, "pushed up"),
+        (-0.7, "pushed down"),
+        (0.0, "no push"),
         (math.nan, "not a number"),
     ],
 )
