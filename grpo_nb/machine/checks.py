@@ -163,13 +163,13 @@ def _check_gpu(state: GpuState) -> Check:
         f"{gpu.name} ({major}.{minor}), {gpu.memory_gib:.0f} GiB, "
         f"driver {state.driver_version} for CUDA {state.newest_cuda[0]}.{state.newest_cuda[1]}"
     )
-    build = packages.read_torch_build()
-    if build is None:  # `_check_packages` reports the missing torch
+    torch_build = packages.read_torch_build()
+    if torch_build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", finding)
-    torch_label = f"torch {build.version}"
+    torch_label = f"torch {torch_build.version}"
     # CUDA 13 dropped all GPUs before Turing; triton and bitsandbytes need 7.0 with any CUDA.
-    oldest_capability = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
-    if build.cuda is None:
+    oldest_capability = (7, 5) if torch_build.cuda and torch_build.cuda >= (13, 0) else (7, 0)
+    if torch_build.cuda is None:
         problem = f"{torch_label} is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL_FIX}"
     elif gpu.compute_capability < oldest_capability:
@@ -179,10 +179,10 @@ def _check_gpu(state: GpuState) -> Check:
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."
         )
-    elif state.newest_cuda[0] < build.cuda[0]:
+    elif state.newest_cuda[0] < torch_build.cuda[0]:
         # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
         # compatibility").
-        problem = f"{torch_label} needs CUDA {build.cuda[0]}"
+        problem = f"{torch_label} needs CUDA {torch_build.cuda[0]}"
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
             f"CUDA {state.newest_cuda[0]} (PyTorch's web site)."

@@ -104,8 +104,8 @@ def find_gpu() -> Gpu | None:
 
     Before torch is installed, the first visible GPU is returned.
     """
-    build = read_torch_build()
-    if build is not None and build.cuda is None:
+    torch_build = read_torch_build()
+    if torch_build is not None and torch_build.cuda is None:
         return None
     try:
         state = read_gpu()
