@@ -39,7 +39,7 @@ DRIVE = ""  # @param {"type": "string"}
 
 # %%
 changes = {
-    "run_root": gn.machine.run_folder(DRIVE, report=print),
+    "run_root": gn.machine.choose_run_folder(DRIVE, report=print),
     "max_steps": STEPS,
     "max_completion_length": 40,
     "gradient_accumulation_steps": 1,
