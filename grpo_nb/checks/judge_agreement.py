@@ -264,8 +264,10 @@ def _decide(
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval
     if count < MIN_HAND_SCORES or table["person"].nunique() < 2:
-        reason = f"it takes at least {MIN_HAND_SCORES} scores by hand, not all the same"
-        return "too few hand scores to tell", reason
+        return (
+            "too few hand scores to tell",
+            f"it takes at least {MIN_HAND_SCORES} scores by hand, not all the same",
+        )
     if unscored > MAX_UNSCORED * count:
         return "not fit as a reward", f"{unscored} of {count} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
@@ -276,8 +278,10 @@ def _decide(
     if changes["after"].isna().all():
         return "not fit as a reward", "no answer got a number both before and after a change"
     if low < ENOUGH_CORRELATION:
-        reason = "the interval of the correlation is too wide: score more answers"
-        return "too few hand scores to tell", reason
+        return (
+            "too few hand scores to tell",
+            "the interval of the correlation is too wide: score more answers",
+        )
     return "fit as a reward", "nothing that was tried fooled it"
 
 
