@@ -83,7 +83,7 @@ CONTENT_ERRORS = (
 
 
 @contextlib.contextmanager
-def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
+def reporting_damage_in(file: Path, where: str = "") -> Iterator[None]:
     """Raise any error about the content of a file as a `ValueError` that names the file.
 
     The errors of JSON and pyarrow do not name the file. Keep the block small, because a bug of ours
@@ -126,7 +126,7 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        with naming_damaged(file, f", line {number},"):
+        with reporting_damage_in(file, f", line {number},"):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:

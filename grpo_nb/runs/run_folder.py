@@ -46,7 +46,7 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
-from grpo_nb.runs.rows import Row, best_row, naming_damaged, read_json_lines
+from grpo_nb.runs.rows import Row, best_row, read_json_lines, reporting_damage_in
 from grpo_nb.runs.run_info import ROWS, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
@@ -140,7 +140,7 @@ class Run(ReprMixin):
         """Time of the start, which orders the runs of a folder."""
         # The text has the clock's offset, so that runs of several machines are ordered correctly.
         text = self.info["started"]
-        with naming_damaged(self.path / "run.json"):
+        with reporting_damage_in(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()
 
     @property
@@ -151,7 +151,7 @@ class Run(ReprMixin):
             ValueError: `run.json` is damaged, or has settings that this version does not know.
         """
         values = self.info["settings"]
-        with naming_damaged(self.path / "run.json"):
+        with reporting_damage_in(self.path / "run.json"):
             return Settings.from_dict(values)
 
     @property
@@ -216,7 +216,7 @@ class Run(ReprMixin):
         """One mapping per logged step, with the measured metrics under TRL's names."""
         file = self._file("metrics.jsonl")
         rows = read_json_lines(file, is_appended=True)
-        with naming_damaged(file):
+        with reporting_damage_in(file):
             # Metrics can have any name, so only the step and the alerts can be checked.
             ROWS.validate_python(rows)
             # This raises an error if an alert is damaged.
@@ -266,7 +266,7 @@ class Run(ReprMixin):
                 raise FileNotFoundError(
                     f"{self.name} has no completions of step {number}. run.steps lists its steps."
                 )
-            with naming_damaged(file):
+            with reporting_damage_in(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
@@ -377,7 +377,7 @@ class Run(ReprMixin):
         file = self._file("train_questions.txt")
         if not file.is_file():
             return None
-        with naming_damaged(file):
+        with reporting_damage_in(file):
             hashes = file.read_text().split()
             lengths = {len(text) for text in hashes}
             if lengths != {16}:
@@ -394,7 +394,7 @@ class Run(ReprMixin):
         file = self._file("comparison/comparison.json")
         if not file.is_file():
             return None
-        with naming_damaged(file):
+        with reporting_damage_in(file):
             return SavedComparison.model_validate(json.loads(file.read_text("utf-8")))
 
     # Writing
@@ -444,7 +444,7 @@ class Run(ReprMixin):
     def _parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
-        grader = self.info.get("holdout_grader")
+        grader = self.info.get("grader_description")
         if grader is not None:
             yield f"Counted as correct: {grader}."
         # A run that is finished or is being trained needs no advice.

@@ -1,4 +1,6 @@
-"""Open a project, which is a folder that `write` made, and read what was trained in it as a `Run`.
+"""Open a project, and read what was trained in it as a `Run`.
+
+A project is a folder that `write_project` made.
 
 No code in the project is executed, and paths that lead outside of it are refused.
 """
@@ -26,8 +28,8 @@ from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import (
     MEAN_LENGTH,
     measure_duplicates,
-    naming_damaged,
     read_json_lines,
+    reporting_damage_in,
     tidy_row,
 )
 from grpo_nb.runs.run_folder import Run, open_run
@@ -44,7 +46,7 @@ READ_ENTRIES = (
     "chat_template.jinja",
     COPIED_BASE,
     "result",
-    "back",
+    "run",
 )
 #: Files that `Project.run` needs. train.py writes `finished.json` last.
 RUN_FILES = (
@@ -53,7 +55,8 @@ RUN_FILES = (
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
-#: Sentences on the only setting whose effect `write` changes (`writing._trainer_arguments`).
+#: Sentences on the only setting whose effect `write_project` changes
+#: (`writing._trainer_arguments`).
 BNPO_BECOMES_DAPO = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -71,13 +74,13 @@ class Project(ReprMixin):
 
     @property
     def run(self) -> Run:
-        """The run that was trained in the project. The first use makes its folder in `back/`.
+        """The run that was trained in the project. The first use makes its folder in `run/`.
 
         It has the name of the project's folder.
 
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
-            FileExistsError: `back/` has the run of an earlier training.
+            FileExistsError: `run/` has the run of an earlier training.
             ValueError: A file is damaged.
         """
         # Links are refused once more, because the results may have been copied into the project
@@ -90,10 +93,10 @@ class Project(ReprMixin):
                 "its README.md. If it was trained on another machine, copy the whole folder again."
             )
         finished_file = self.path / "result" / "finished.json"
-        with naming_damaged(finished_file):
+        with reporting_damage_in(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
-        run = Run(self.path / "back" / self.path.resolve().name)
+        run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
                 _write_trained_run(staged, self, finished)
@@ -126,7 +129,7 @@ class Project(ReprMixin):
 
 
 def open_project(folder: str | Path) -> Project:
-    """Open a folder that `write` made, also after a training in it on another machine.
+    """Open a folder that `write_project` made, also after a training in it on another machine.
 
     Raises:
         FileNotFoundError: The folder has no `origin.json`.
@@ -139,7 +142,7 @@ def open_project(folder: str | Path) -> Project:
     _refuse_links_in_project(path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
-    with naming_damaged(origin_file):
+    with reporting_damage_in(origin_file):
         model = origin.settings["model"]
     # With a path, the sender of the folder could choose any model on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
@@ -165,7 +168,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     """
     source = project.path
     run = Run(target)
-    with naming_damaged(source, " (origin.json or result/)"):
+    with reporting_damage_in(source, " (origin.json or result/)"):
         settings = _trained_settings(project, finished["trainer"])
         info = dataclasses.replace(
             project.origin,
@@ -176,7 +179,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
             started=finished["started"],
             # Packages that only grpo_nb uses keep the versions with which the project was written.
             versions={**project.origin.versions, **finished["versions"]},
-            rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
+            engine=f"trl, processes: {finished['processes']} ({finished['strategy']})",
             effective=None,
         )
         RUN_INFO.validate_python(info.to_dict())
@@ -202,7 +205,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     train_file = source / "train.jsonl"
-    with naming_damaged(train_file):
+    with reporting_damage_in(train_file):
         questions = [row["question"] for row in read_json_lines(train_file)]
     run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
     for folder in (target, target / "adapter"):
@@ -213,7 +216,7 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
-    # `write` has changed bnpo to dapo.
+    # `write_project` has changed bnpo to dapo.
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():

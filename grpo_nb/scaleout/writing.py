@@ -65,8 +65,8 @@ UNCHANGED_FIELDS = (
     "started",
     "machine",
     "versions",
-    "number_type",
-    "rollout",
+    "dtype",
+    "engine",
     "base",
     "reference",
 )
@@ -82,7 +82,7 @@ NOT_IN_RUN_YAML = {
 }
 
 
-def write(
+def write_project(
     run: Run | str | Path,
     folder: str | Path,
     *,
@@ -109,7 +109,7 @@ def write(
         ExportError: The base model here is not the one that the run was trained on.
         ValueError: A reward or a setting cannot be written; the message says what to change.
 
-    >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
+    >>> project = gn.scaleout.write_project(run, "anywhere")  # doctest: +SKIP
     """
     run = open_run(run)
     target = target_of(folder)
@@ -210,7 +210,7 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
         raise NotPortable(
             "these are not the rewards that the run was trained with. A run that was opened from "
             "its folder has only the source text of your own rewards. Pass all functions, in the "
-            f"order {[*run.weights]}: gn.scaleout.write(run, folder, rewards=[...])."
+            f"order {[*run.weights]}: gn.scaleout.write_project(run, folder, rewards=[...])."
         )
     return rewards
 
@@ -318,7 +318,7 @@ def _write_settings(
     values = {
         "model": model,
         "revision": revision,
-        "dtype": run.info["number_type"],
+        "dtype": run.info["dtype"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.reference == BASE_REFERENCE else "start",
         "reward_weights": run.weights,

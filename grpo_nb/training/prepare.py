@@ -43,7 +43,7 @@ from transformers import GenerationConfig, PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import KitTrainer
+from grpo_nb.training.trainer import ResumableTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Prepared:
     engine_choice: EngineChoice
 
     @property
-    def actual_settings(self) -> Settings:
+    def settings_for_memory(self) -> Settings:
         """Settings for estimates of memory: `shared_prompts` only if the CPU engine samples."""
         return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
 
@@ -176,12 +176,14 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     )
 
 
-def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
+def build_trainer(
+    prepared: Prepared, trainer_class: type[ResumableTrainer] = ResumableTrainer
+) -> ResumableTrainer:
     """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
         prepared: The parts of the training.
-        trainer_class: `KitTrainer` or a subclass.
+        trainer_class: `ResumableTrainer` or a subclass.
     """
     model = prepared.model
     if has_vllm_engine(model):
@@ -240,13 +242,13 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **_requested_arguments(settings, model),
+        **_arguments_on_this_machine(settings, model),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
 
 
-def _requested_arguments(settings: Settings, model: Any) -> dict[str, Any]:
+def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]:
     """Return `requested_arguments` for this machine's GPU, the dtype and the engine."""
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model)
@@ -295,7 +297,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
         arguments = grpo_arguments(settings, {}, Path(folder), model)
         trl_alone = trl_class(**{name: arguments[name] for name in known & arguments.keys()})
         built = GRPOConfig(**arguments)
-    requested = _requested_arguments(settings, model)
+    requested = _arguments_on_this_machine(settings, model)
     result = compare_configurations(settings, requested, built, trl_alone)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
     if settings.fast_inference and engine_choice.why_not_vllm is not None:

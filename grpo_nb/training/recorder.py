@@ -41,7 +41,7 @@ from transformers import TrainerCallback
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import Prepared
-    from grpo_nb.training.trainer import KitTrainer
+    from grpo_nb.training.trainer import ResumableTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
@@ -58,7 +58,7 @@ class Recorder(TrainerCallback):
 
     Args:
         run: The run whose folder is written to. Its existing rows are continued.
-        trainer: The run's `KitTrainer`.
+        trainer: The run's `ResumableTrainer`.
         settings: The run's settings.
         observers: Called with each row, in this order. The health rules come after them, because
             the rules read what observers add.
@@ -72,7 +72,11 @@ class Recorder(TrainerCallback):
     """
 
     def __init__(
-        self, run: Run, trainer: KitTrainer, settings: Settings, observers: Sequence[Observer] = ()
+        self,
+        run: Run,
+        trainer: ResumableTrainer,
+        settings: Settings,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.run = run
         self.trainer = trainer
@@ -264,7 +268,7 @@ class HoldoutScore:
             shows one measure.
 
     Attributes:
-        counted_as_correct: Description of the grader: which answers count as correct.
+        grader_description: Description of the grader: which answers count as correct.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -279,7 +283,7 @@ class HoldoutScore:
             tokenizer=prepared.tokenizer,
             start_episode=prepared.task.start_episode,
         )
-        self.counted_as_correct = grader_in_words(self._grader)
+        self.grader_description = grader_in_words(self._grader)
 
     def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""

@@ -31,7 +31,7 @@ CHANGEABLE_SETTINGS = (
 #: Parts of a task that must not change when a run is resumed.
 TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
-MACHINE_PARTS = ("rollout", "number_type", "host")
+MACHINE_PARTS = ("engine", "dtype", "host")
 
 
 class FoundRun(NamedTuple):

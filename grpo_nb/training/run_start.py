@@ -89,9 +89,9 @@ def new_run_info(prepared: Prepared) -> RunInfo:
             "cores": os.cpu_count(),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        number_type=compute_dtype(settings, gpu, model).name,
+        dtype=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
-        rollout=prepared.engine_choice.name,
+        engine=prepared.engine_choice.name,
         base=base_identity(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )

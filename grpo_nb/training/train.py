@@ -46,7 +46,7 @@ from grpo_nb.training.trainer import restore_state, stateful_functions
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from grpo_nb.training.trainer import KitTrainer
+    from grpo_nb.training.trainer import ResumableTrainer
 
 
 def train(
@@ -125,7 +125,7 @@ def train(
         if found_run is not None and found_run.is_returned:
             return _restore_finished_run(found_run, prepared)
         memory_plan = plan(
-            prepared.actual_settings, prepared.task, model=model, tokenizer=tokenizer
+            prepared.settings_for_memory, prepared.task, model=model, tokenizer=tokenizer
         )
         memory_plan.require_fit()
         if found_run is not None:
@@ -142,7 +142,7 @@ def train(
                 load_adapter(model, found_run.run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutScore(prepared)
-                info.holdout_grader = holdout_observer.counted_as_correct
+                info.grader_description = holdout_observer.grader_description
                 observers = [holdout_observer, *observers]
             # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
             folder = (
@@ -209,7 +209,7 @@ def _train_and_close(
     process = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.actual_settings, run.model, run.path),
+            explaining_machine_faults(prepared.settings_for_memory, run.model, run.path),
             recorder.stopping_at_interrupt(),
         ):
             _run_trainer(trainer, settings, found_run)
@@ -244,7 +244,7 @@ def _train_and_close(
         raise failure
 
 
-def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
+def _run_trainer(trainer: ResumableTrainer, settings: Settings, found_run: FoundRun | None) -> None:
     """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
     if found_run is None:
         trainer.train()

@@ -38,7 +38,7 @@ SECONDS_BETWEEN_SAVES = 180.0
 RECORDED_GENERATIONS = 3
 
 
-class KitTrainer(GRPOTrainer):
+class ResumableTrainer(GRPOTrainer):
     """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
 
     Args:

@@ -275,6 +275,8 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
 
 
 def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", holdout_grader="answers to which maths() gives the full score")
+    run = make_run(
+        tmp_path / "run", grader_description="answers to which maths() gives the full score"
+    )
     assert "\nCounted as correct: answers to which maths() gives the full score.\n" in repr(run)
     assert "Counted as correct" not in repr(make_run(tmp_path / "other"))

@@ -46,8 +46,8 @@ def make_info(**changes: object) -> dict:
         "task": TASK,
         "rewards": [REWARD],
         "versions": {"trl": "1.15.0"},
-        "number_type": "float32",
-        "rollout": "the kit's CPU engine",
+        "dtype": "float32",
+        "engine": "the kit's CPU engine",
         "machine": {"gpu": None},
         "reference": "the base model",
         "base": "weights",
@@ -181,7 +181,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
     now = {
         "settings": SETTINGS.replace(save_steps=7).to_dict(),
         "versions": {"trl": "1.16.0"},
-        "rollout": "transformers' own generation",
+        "engine": "transformers' own generation",
         "host": "there",
         "started": "2028",
         "reference": "the adapter",
@@ -194,7 +194,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
         "the reward 'short' has",
         "trl was",
         "vllm was",
-        "rollout was",
+        "engine was",
         "host was",
     ]
     assert all(
