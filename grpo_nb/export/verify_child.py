@@ -33,7 +33,7 @@ Checks = dict[str, tuple[bool | None, str]]
 #: Largest relative error that a weight may have. bfloat16 has 7 bits after the leading one, so
 #: rounding to the nearest value errs by at most 2^-8. For float16 the limit is twice the largest
 #: rounding error, for float32 16 times, because B @ A can be summed in another order.
-ROUNDING = {
+MAX_ROUNDING_ERROR = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-10,
     torch.float32: 2.0**-20,
@@ -219,7 +219,7 @@ def is_rounded_sum(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> bool:
     # PyTorch would broadcast different shapes to fit each other.
     if any(term.shape != tensor.shape for term in terms):
         return False
-    rounding = ROUNDING.get(tensor.dtype, 0.0)
+    rounding = MAX_ROUNDING_ERROR.get(tensor.dtype, 0.0)
     # In blocks, because all parts in float32 would need several times the memory of the tensor.
     blocks = [part.reshape(-1).split(VALUES_AT_ONCE) for part in (tensor, *terms)]
     for values, *parts in zip(*blocks, strict=True):

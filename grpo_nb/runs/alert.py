@@ -73,8 +73,7 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         finding = f"{name}: {alert.message}"
         rows.append((bold(alert.status), alert.step, finding, alert.advice))
-    head = ("status", "step", "what was seen", "what to change")
-    return Table(rows, head, wide=(2, 3))
+    return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:

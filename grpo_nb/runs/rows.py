@@ -139,7 +139,9 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
     return rows
 
 
-def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:
+def row_from_logs(
+    logs: Mapping[str, Any], step: int, max_steps: int, beta: float
+) -> dict[str, Any]:
     """Return the measured numbers of an entry of the trainer's log as a row."""
     # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}

@@ -47,7 +47,7 @@ from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.rows import Row, best_row, read_json_lines, reporting_damage_in
-from grpo_nb.runs.run_info import ROWS, RunInfo, SavedComparison, read_run_info
+from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 #: The image of the curves, in the folder of a run and of an export.
-FIGURE = "figures/training.png"
+FIGURE_FILE = "figures/training.png"
 #: Digits of the step in the name of a file of completions.
 STEP_DIGITS = 6
 
@@ -197,9 +197,8 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         status = self.status
-        info = self.info
-        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
-        reason = reasons.get(status)
+        reason_fields = {"failed": "error", "stopped": "stopped_by"}
+        reason = self.info.get(reason_fields.get(status))
         return f"{status}: {reason}" if reason else status
 
     @property
@@ -218,7 +217,7 @@ class Run(ReprMixin):
         rows = read_json_lines(file, is_appended=True)
         with reporting_damage_in(file):
             # Metrics can have any name, so only the step and the alerts can be checked.
-            ROWS.validate_python(rows)
+            ROWS_SCHEMA.validate_python(rows)
             # This raises an error if an alert is damaged.
             alerts_of(rows)
         return rows
@@ -420,7 +419,7 @@ class Run(ReprMixin):
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def keep_questions(
+    def write_questions(
         self, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the held-out rows, and hashes of the training questions."""
@@ -434,7 +433,7 @@ class Run(ReprMixin):
         from grpo_nb.runs.figure import png
 
         if self.rows:
-            file = self.path / FIGURE
+            file = self.path / FIGURE_FILE
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
                 staged.write_bytes(png(self.plot(), dpi=150))

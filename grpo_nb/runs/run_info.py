@@ -164,7 +164,7 @@ def read_run_info(path: Path) -> RunInfo:
         if isinstance(content, dict):
             content = {RENAMED_FIELDS.get(name, name): content[name] for name in content}
         # A later version may have added fields without changing the meaning of the others.
-        info = RUN_INFO.validate_python(content)
+        info = RUN_INFO_SCHEMA.validate_python(content)
         # Earlier versions wrote more settings, and None for a warm-up of a tenth.
         for name in SETTINGS_OF_EARLIER_VERSIONS:
             info.settings.pop(name, None)
@@ -225,5 +225,5 @@ class SavedComparison(ComparisonPart):
         return None if test is None else test.verdict
 
 
-RUN_INFO = TypeAdapter(RunInfo)
-ROWS = TypeAdapter(list[RowRecord])
+RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
+ROWS_SCHEMA = TypeAdapter(list[RowRecord])

@@ -1,8 +1,7 @@
 """Open a project, and read what was trained in it as a `Run`.
 
-A project is a folder that `write_project` made.
-
-No code in the project is executed, and paths that lead outside of it are refused.
+A project is a folder that `write_project` made. No code in it is executed, and paths that lead
+outside of it are refused.
 """
 
 import dataclasses
@@ -30,10 +29,10 @@ from grpo_nb.runs.rows import (
     measure_duplicates,
     read_json_lines,
     reporting_damage_in,
-    tidy_row,
+    row_from_logs,
 )
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
+from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
 #: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
 COPIED_BASE = "base"
@@ -49,15 +48,15 @@ READ_ENTRIES = (
     "run",
 )
 #: Files that `Project.run` needs. train.py writes `finished.json` last.
-RUN_FILES = (
+REQUIRED_FOR_RUN = (
     "result/finished.json",
     "result/steps.jsonl",
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
 #: Sentences on the only setting whose effect `write_project` changes
-#: (`writing._trainer_arguments`).
-BNPO_BECOMES_DAPO = (
+#: (`project_writing._trainer_arguments`).
+BNPO_NOTE = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
     "equal."
@@ -86,20 +85,20 @@ class Project(ReprMixin):
         # Links are refused once more, because the results may have been copied into the project
         # since it was opened.
         _refuse_links_in_project(self.path)
-        missing = [name for name in RUN_FILES if not (self.path / name).is_file()]
+        missing = [name for name in REQUIRED_FOR_RUN if not (self.path / name).is_file()]
         if missing:
             raise FileNotFoundError(
                 f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
                 "its README.md. If it was trained on another machine, copy the whole folder again."
             )
-        finished_file = self.path / "result" / "finished.json"
-        with reporting_damage_in(finished_file):
-            finished = json.loads(finished_file.read_text("utf-8"))
-            started = finished["started"]
+        summary_file = self.path / "result" / "finished.json"
+        with reporting_damage_in(summary_file):
+            summary = json.loads(summary_file.read_text("utf-8"))
+            started = summary["started"]
         run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
-                _write_trained_run(staged, self, finished)
+                _write_trained_run(staged, self, summary)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
@@ -111,9 +110,9 @@ class Project(ReprMixin):
             )
         # If the project was moved, the copy of the base model has another path now.
         if run.settings.model != self.base_model:
-            info = read_run_info(run.path / "run.json")
-            info.settings["model"] = self.base_model
-            run.write_info(info)
+            run_info = read_run_info(run.path / "run.json")
+            run_info.settings["model"] = self.base_model
+            run.write_info(run_info)
         return open_run(run.path)
 
     @property
@@ -125,7 +124,7 @@ class Project(ReprMixin):
     def _parts(self) -> Iterator[Part]:
         yield bold(f"To be trained by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
-            yield BNPO_BECOMES_DAPO
+            yield BNPO_NOTE
 
 
 def open_project(folder: str | Path) -> Project:
@@ -160,7 +159,7 @@ def _refuse_links_in_project(folder: Path) -> None:
             refuse_links(folder / name, within=folder)
 
 
-def _write_trained_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
+def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it.
 
     Raises:
@@ -169,32 +168,32 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     source = project.path
     run = Run(target)
     with reporting_damage_in(source, " (origin.json or result/)"):
-        settings = _trained_settings(project, finished["trainer"])
-        info = dataclasses.replace(
+        settings = _trained_settings(project, summary["trainer"])
+        run_info = dataclasses.replace(
             project.origin,
             status="finished",
             settings=settings.to_dict(),
             # The card of the run shows the GPU, or else the device.
-            machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
-            started=finished["started"],
+            machine={name: summary["machine"][name] for name in ("platform", "device", "gpu")},
+            started=summary["started"],
             # Packages that only grpo_nb uses keep the versions with which the project was written.
-            versions={**project.origin.versions, **finished["versions"]},
-            engine=f"trl, processes: {finished['processes']} ({finished['strategy']})",
+            versions={**project.origin.versions, **summary["versions"]},
+            engine=f"trl, processes: {summary['processes']} ({summary['strategy']})",
             effective=None,
         )
-        RUN_INFO.validate_python(info.to_dict())
-        run.write_info(info)
+        RUN_INFO_SCHEMA.validate_python(run_info.to_dict())
+        run.write_info(run_info)
         # train.py knows no health rules, so they judge its rows here.
         health = HealthMonitor(
             weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
         )
-        for logged in read_json_lines(source / "result" / "steps.jsonl"):
-            step = operator.index(logged["step"])
-            row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
+        for step_record in read_json_lines(source / "result" / "steps.jsonl"):
+            step = operator.index(step_record["step"])
+            row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.
             if MEAN_LENGTH in row:
-                table = completions_table(logged, step, settings.num_generations, run.weights)
+                table = completions_table(step_record, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
             alerts = health.update(row)
             if alerts:
@@ -207,7 +206,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     train_file = source / "train.jsonl"
     with reporting_damage_in(train_file):
         questions = [row["question"] for row in read_json_lines(train_file)]
-    run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
+    run.write_questions(questions, read_json_lines(source / "holdout.jsonl"))
     for folder in (target, target / "adapter"):
         copy_files(source, folder, "chat_template.jinja")
 

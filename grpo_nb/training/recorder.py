@@ -30,7 +30,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert, alert_table
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, tidy_row
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -40,7 +40,7 @@ import_unsloth()
 from transformers import TrainerCallback
 
 if TYPE_CHECKING:
-    from grpo_nb.training.prepare import Prepared
+    from grpo_nb.training.prepare import PreparedTraining
     from grpo_nb.training.trainer import ResumableTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
@@ -139,7 +139,7 @@ class Recorder(TrainerCallback):
         if is_summary:
             return
         # 1. The row, the completions, and what observers and health rules add to them.
-        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
+        row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         # A step without this metric reused the completions of an earlier one.
         if MEAN_LENGTH in row:
@@ -150,8 +150,9 @@ class Recorder(TrainerCallback):
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
         if self.settings.stop_on_alert and self.health.is_critical:
-            critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
-            self.stopped_by += critical
+            self.stopped_by += [
+                alert.rule for alert in self.health.alerts if alert.kind == "critical"
+            ]
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self._show(row, new_alerts)
@@ -254,7 +255,7 @@ def _number_or_text(value: Any) -> float | str:
         return str(value)
 
 
-class HoldoutScore:
+class HoldoutObserver:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
     The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/anywhere`. Each has a 95 %
@@ -271,7 +272,7 @@ class HoldoutScore:
         grader_description: Description of the grader: which answers count as correct.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
         first_questions = islice(prepared.task.holdout, prepared.settings.holdout_questions)
         self._questions = list(first_questions)

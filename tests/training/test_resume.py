@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import FoundRun, resumed_info, rewind
+from grpo_nb.training.resume import EarlierRun, resumed_info, rewind
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -94,7 +94,7 @@ def settings(root: Path) -> gn.Settings:
 
 def find_run(
     settings: gn.Settings, name: str | None, resume: object, **changes: object
-) -> FoundRun | None:
+) -> EarlierRun | None:
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
         return find(name, resume, info, locks)
@@ -240,7 +240,7 @@ def test_rewind_removes_later_files(root: Path) -> None:
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
-        rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+        rewind(EarlierRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())

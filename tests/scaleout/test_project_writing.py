@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import grpo_nb as gn
-from grpo_nb.scaleout.reward_source import NotPortable
+from grpo_nb.scaleout.reward_source import NotPortableError
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start, trained
@@ -357,7 +357,7 @@ def with_other_scores() -> Callable:
 def test_reward_that_differs_in_a_fresh_process_is_refused(
     run: gn.runs.Run, tmp_path: Path, reward: Callable, message: str
 ) -> None:
-    with pytest.raises(NotPortable, match=message):
+    with pytest.raises(NotPortableError, match=message):
         gn.scaleout.write_project(run, tmp_path / "folder", rewards=[reward, gn.rewards.xml_tags()])
     assert not (tmp_path / "folder").exists()
 
@@ -379,15 +379,19 @@ def test_bad_input_is_refused_and_leaves_nothing(
         for reward in (reads_a_file, drawn)
     )
     refused = [
-        (lambda: write(reading, away), NotPortable, "process of its own: FileNotFound.*beside.txt"),
+        (
+            lambda: write(reading, away),
+            NotPortableError,
+            "process of its own: FileNotFound.*beside.txt",
+        ),
         (
             lambda: write(lucky, away),
-            NotPortable,
+            NotPortableError,
             "other scores in a fresh process.*draws random numbers",
         ),
         (
             lambda: write(gn.open_run(run.path), away),
-            NotPortable,
+            NotPortableError,
             r"only the source text of your own rewards.*rewards=\[\.\.\.\]",
         ),
         (lambda: write(run, target), FileExistsError, "overwrite=True"),
@@ -446,7 +450,7 @@ def test_folder_that_appears_meanwhile_is_kept(
         (target / "theirs").touch()
         return []
 
-    monkeypatch.setattr("grpo_nb.scaleout.writing.files_with_secrets", somebody_else)
+    monkeypatch.setattr("grpo_nb.scaleout.project_writing.files_with_secrets", somebody_else)
     with pytest.raises(FileExistsError, match="exists, and is kept"):
         gn.scaleout.write_project(run, target)
     assert [file.name for file in target.iterdir()] == ["theirs"]
