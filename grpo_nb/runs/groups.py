@@ -20,7 +20,7 @@ from grpo_nb.tasks.tools import transcript
 if TYPE_CHECKING:
     import pandas
 
-#: Columns of the record of completions that are not rewards.
+#: Columns of the record of completions that are not rewards. No reward may have such a name.
 RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
 #: Largest difference between the advantages of totals that are equal except for rounding. TRL
 #: divides the totals by their standard deviation + 1e-4.

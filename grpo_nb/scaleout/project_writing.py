@@ -134,7 +134,7 @@ def write_project(
             "with all completions. A run keeps them if it was trained by gn.train and by this "
             "version of grpo_nb, with logging_steps=1 and without steps_per_generation."
         )
-    reward_functions = _rewards_of(run, rewards)
+    reward_functions = _reward_functions_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
     revision = None if model == COPIED_BASE else _cached_revision(run, model)
     with staged_folder(target) as staged:
@@ -202,9 +202,11 @@ def _cached_revision(run: Run, model: str) -> str | None:
     return folder.name
 
 
-def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
+def _reward_functions_of(
+    run: Run, given_rewards: Sequence[RewardFunction] | None
+) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
-    rewards = list(given or run.rewards or map(rebuild_reward, run.info["rewards"]))
+    rewards = list(given_rewards or run.rewards or map(rebuild_reward, run.info["rewards"]))
     # `rebuild_reward` returns None for a user's own reward.
     if None in rewards or [reward_name(reward) for reward in rewards] != [*run.weights]:
         raise NotPortableError(
@@ -228,9 +230,9 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     arguments.setdefault("shuffle_dataset", not is_ordered)
     # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
     arguments["steps_per_generation"] = settings.gradient_accumulation_steps
-    public = without_private_parts(arguments)
-    left_out = NOT_IN_RUN_YAML | HUB_ARGUMENTS
-    return {name: public[name] for name in public if name not in left_out}
+    public_arguments = without_private_parts(arguments)
+    left_out_names = NOT_IN_RUN_YAML | HUB_ARGUMENTS
+    return {name: value for name, value in public_arguments.items() if name not in left_out_names}
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:

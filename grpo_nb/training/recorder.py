@@ -225,8 +225,7 @@ class Recorder(TrainerCallback):
     def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
         if new_alerts and is_notebook():
             report = self.health.report()
-            html = report._repr_html_()
-            self._alert_output.show({"text/html": html, "text/plain": repr(report)})
+            self._alert_output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
         elif new_alerts:
             tqdm.write(alert_table(new_alerts).text())
 

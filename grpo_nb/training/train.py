@@ -124,10 +124,9 @@ def train(
         earlier_run = find_run(name, resume, run_info, locks)
         if earlier_run is not None and earlier_run.is_returned:
             return _restore_finished_run(earlier_run, prepared)
-        memory_plan = plan(
+        plan(
             prepared.settings_for_memory, prepared.task, model=model, tokenizer=tokenizer
-        )
-        memory_plan.require_fit()
+        ).require_fit()
         if earlier_run is not None:
             run_info = resumed_info(earlier_run, run_info)
         with deleting_reference_adapter(model):
@@ -146,9 +145,9 @@ def train(
                 observers = [holdout_observer, *observers]
             # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
             folder = (
-                rewind(earlier_run)
-                if earlier_run
-                else _make_run_folder(prepared, name, run_info, locks)
+                _make_run_folder(prepared, name, run_info, locks)
+                if earlier_run is None
+                else rewind(earlier_run)
             )
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             # 4. Train, and complete the folder however the training ends.
