@@ -79,16 +79,18 @@ def verify_merged(request: dict[str, Any]) -> Checks:
         load_model(base_folder, in_float32=fits), request["adapter_folder"]
     )
     reference.eval()
-    wrong_weights = weight_problems(merged_folder, base_folder, reference)
-    wrong_texts = tokenizer_problems(merged_folder, base_folder, tokenizer, request)
+    weight_differences = weight_problems(merged_folder, base_folder, reference)
+    tokenizer_differences = tokenizer_problems(merged_folder, base_folder, tokenizer, request)
     checks = {
-        "every weight is base plus adapter, rounded once": verdict_on(wrong_weights),
-        "tokenizer, chat template and end tokens are the training's": verdict_on(wrong_texts),
+        "every weight is base plus adapter, rounded once": verdict_on(weight_differences),
+        "tokenizer, chat template and end tokens are the training's": verdict_on(
+            tokenizer_differences
+        ),
     }
     if not fits:
         return checks | NOT_COMPARED
     # The export has failed already, and may not even load.
-    if wrong_weights or wrong_texts:
+    if weight_differences or tokenizer_differences:
         return checks
     prompts = prompt_tokens(tokenizer, request)
     answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
