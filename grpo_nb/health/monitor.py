@@ -133,7 +133,7 @@ class HealthMonitor:
         if new_kind == kind:
             return None
         if finding is None:
-            return dataclasses.replace(alert, ended=step)
+            return dataclasses.replace(alert, withdrawn_step=step)
         return Alert(**finding._asdict(), step=step)
 
 

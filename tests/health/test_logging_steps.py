@@ -88,7 +88,7 @@ def test_alert_of_long_rows_stands_for_one_milder_row() -> None:
     rows = one_row_in(25, flat(20, completions__clipped_ratio=lambda i, r: shares[i]))
     (alert,) = of(check_health(rows), "truncation")
     last_found = 12 * 25  # the mean of five rows is below a quarter from row 13 on
-    assert alert.ended == last_found + 2 * 25
+    assert alert.withdrawn_step == last_found + 2 * 25
 
 
 def test_truncation_of_a_run_with_signal_waits_for_50_steps() -> None:

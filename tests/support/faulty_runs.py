@@ -392,7 +392,7 @@ def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], 
         loud = {
             alert.rule
             for alert in check(made.rows, **made.told).alerts
-            if alert.severity != "info" and not getattr(alert, "ended", None)
+            if alert.severity != "info" and not getattr(alert, "withdrawn_step", None)
         }
         if kind in HEALTHY and loud:
             accused.append(f"{name}: {', '.join(sorted(loud))}")

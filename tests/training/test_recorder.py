@@ -14,7 +14,7 @@ from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
 from grpo_nb.runs.rows import ACCURACY
-from grpo_nb.training.recorder import HoldoutScore
+from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT
 from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
@@ -197,7 +197,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         rewards=paid_by,
         engine_choice=SimpleNamespace(can_use_cpu_engine=False),
     )
-    watch = HoldoutScore(prepared)
+    watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
     for row in rows:
         watch(row, None)
@@ -231,11 +231,11 @@ def test_observer_of_the_guide_keeps_the_best_adapter(
     model, tokenizer, task = tiny
     adapters = {}
 
-    def planned(self: HoldoutScore, row: dict, completions: object) -> None:
+    def planned(self: HoldoutObserver, row: dict, completions: object) -> None:
         row[ACCURACY] = scores[row["step"]]
         adapters[row["step"]] = copy.deepcopy(get_peft_model_state_dict(model))
 
-    monkeypatch.setattr(HoldoutScore, "__call__", planned)
+    monkeypatch.setattr(HoldoutObserver, "__call__", planned)
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / "docs/guide/runs.md").read_text()
     recipe = guide.partition("```python\ndef keep_best")[2].partition("```")[0]
