@@ -52,7 +52,7 @@ class Comparison(ReprMixin):
             raise ValueError(
                 f"{self.before.label!r} and {self.after.label!r} are not answers to the same "
                 "questions, so they cannot be compared. Ask both models the same questions: "
-                "gn.compare(subject, against=other, task=task)."
+                "gn.compare(run_or_model, against=other, task=task)."
             )
 
     @property
@@ -95,7 +95,7 @@ class Comparison(ReprMixin):
         return self.after.contamination
 
     @property
-    def changed(self) -> dict[str, int]:
+    def change_counts(self) -> dict[str, int]:
         """Number of questions per change: `gained`, `lost`, `both right` or `both wrong`.
 
         With several samples, a question whose share of correct answers stays the same,
@@ -264,7 +264,7 @@ class Comparison(ReprMixin):
         yield _measures_sentence(self)
         yield _table(self)
         yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
-        counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
+        counts = ", ".join(f"{count} {name}" for name, count in self.change_counts.items())
         yield f"Questions: {counts}. comparison.transcripts() has the answers."
         if self.majority is not None:
             yield self.majority.sentence

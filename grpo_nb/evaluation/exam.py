@@ -15,16 +15,16 @@ from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.words import require_number
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
-from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import (
+from grpo_nb.evaluation.model_sources import (
     Decoding,
+    ModelSource,
     RunModel,
-    Subject,
     answers_of_model,
     description_of,
     model_id_of,
     open_model,
 )
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
@@ -50,10 +50,10 @@ Questions = Task | Holdout | Source
 class Exam:
     """Questions, models and options of one call of `evaluate` or `compare`.
 
-    `locate_subjects` returns `subjects` and `run`. The other fields are arguments of `evaluate`.
+    `locate_models` returns `model_sources` and `run`. The other fields are arguments of `evaluate`.
     """
 
-    subjects: Sequence[Subject]
+    model_sources: Sequence[ModelSource]
     run: Run | None
     task: Questions | None
     rewards: RewardFunction | Sequence[RewardFunction] = ()
@@ -123,7 +123,7 @@ class Exam:
     # The grader.
 
     @functools.cached_property
-    def deciding_reward(self) -> RewardFunction:
+    def grading_reward(self) -> RewardFunction:
         """Reward or function that decides which answers are correct.
 
         The docstring of `evaluate` has the order of precedence.
@@ -150,7 +150,7 @@ class Exam:
     def _grader(self, tokenizer: Any) -> Grader:
         """Return the grader. Call a function with gold answers first, to find its full score."""
         return choose_grader(
-            self.deciding_reward,
+            self.grading_reward,
             self.rows,
             self.questions.format,
             tokenizer=tokenizer,
@@ -171,10 +171,10 @@ class Exam:
         is_other_length = length != self.run.settings.max_completion_length
         if asked != held_out or is_other_length or self.samples > 1:
             return False
-        rewards = rewards_of_run(self.run, self.deciding_reward)
+        rewards = rewards_of_run(self.run, self.grading_reward)
         reward = deciding_reward(rewards) or correctness()
         record = reward.record if isinstance(reward, RecordedReward) else record_of(reward)
-        return _is_record_of(self.deciding_reward, record)
+        return _is_record_of(self.grading_reward, record)
 
     # Asking and grading.
 
@@ -188,14 +188,14 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.deciding_reward, SlotReward)
+        is_function = not isinstance(self.grading_reward, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
         grader = None
         evaluations = []
-        for subject, label in zip(self.subjects, labels, strict=True):
-            with open_model(subject) as (model, tokenizer):
+        for source, label in zip(self.model_sources, labels, strict=True):
+            with open_model(source) as (model, tokenizer):
                 # All models share one grader. Choosing it may cost money, so it is done once.
                 grader = grader or self._grader(tokenizer)
                 completions = self.answer_rows(model, tokenizer, asked_rows, f"held-out, {label}")
@@ -210,8 +210,8 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
-                    description=description_of(subject),
-                    model_id=model_id_of(subject),
+                    description=description_of(source),
+                    model_id=model_id_of(source),
                     samples=self.samples,
                     temperature=decoding.temperature,
                     contamination=contamination,
@@ -235,7 +235,7 @@ class Exam:
 
     def _runs(self) -> list[Run]:
         """Return the run, and the runs of the models. A run may be in the list twice."""
-        runs = [subject.run for subject in self.subjects if isinstance(subject, RunModel)]
+        runs = [source.run for source in self.model_sources if isinstance(source, RunModel)]
         return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:

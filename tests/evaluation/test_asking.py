@@ -276,7 +276,7 @@ def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: 
             row["prompt"] = [first | {"content": content}, *others]
     lines = [json.dumps(row) + "\n" for row in rows]
     (run.path / "holdout.jsonl").write_text("".join(lines))
-    exam = Exam(subjects=[], run=run, task=new_questions())
+    exam = Exam(model_sources=[], run=run, task=new_questions())
     *start, question = exam.rows[0]["prompt"]
     assert start == rows[0]["prompt"][:-1]
     assert question == {"role": "user", "content": "What is 30 + 30?"}
@@ -293,7 +293,7 @@ def test_turns_of_a_conversation_are_not_shared(run: gn.runs.Run) -> None:
     (run.path / "holdout.jsonl").write_text("".join(lines))
     assert shared_start(run) == []
     # The training had no system prompt either.
-    exam = Exam(subjects=[], run=run, task=new_questions())
+    exam = Exam(model_sources=[], run=run, task=new_questions())
     assert exam.rows[0]["prompt"] == [{"role": "user", "content": "What is 30 + 30?"}]
 
 
