@@ -68,9 +68,9 @@ class Agreement(ReprMixin):
     """One row per label, the largest difference first.
 
     Columns: `person`, `judge` (NaN if the reply has no number), `difference`, `question`,
-    `completion`, and `words`, the reply of the judge.
+    `completion`, and `reply`, the words of the judge.
     """
-    probes: pandas.DataFrame
+    changes: pandas.DataFrame
     """One row per change of an answer.
 
     Columns: `change`, the mean scores `before` and `after` of the answers with a number both times,
@@ -79,17 +79,17 @@ class Agreement(ReprMixin):
 
     def _parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
-        changes = []
-        for row in self.probes.itertuples():
+        change_cells = []
+        for row in self.changes.itertuples():
             fools = "yes" if row.fools else "no"
-            changes.append((row.change, as_score(row.before), as_score(row.after), fools))
+            change_cells.append((row.change, as_score(row.before), as_score(row.after), fools))
         head = ("answer changed", "before", "after", "fools the judge")
-        yield Table(changes, head, right=(1, 2))
+        yield Table(change_cells, head, right=(1, 2))
         yield "The largest differences (all: .table):"
         differences = []
         for row in self.table[:ROWS_SHOWN].itertuples():
             scores = map(as_score, (row.person, row.judge, row.difference))
-            texts = map(as_written, (row.question, row.completion, row.words))
+            texts = map(as_written, (row.question, row.completion, row.reply))
             differences.append((*scores, *texts))
         yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))
 
@@ -138,7 +138,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         "difference": judged - person,
         "question": [judge_model.question_of(row) for row in rows],
         "completion": completions,
-        "words": [reply.words for reply in replies],
+        "reply": [reply.words for reply in replies],
     }
     table = pandas.DataFrame(columns)
 
@@ -163,7 +163,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         correlation=correlation.value,
         interval=correlation.interval,
         table=table,
-        probes=changes,
+        changes=changes,
     )
 
 

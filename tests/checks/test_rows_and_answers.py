@@ -19,7 +19,7 @@ from grpo_nb.tasks import formats
 @pytest.mark.parametrize("count", [24, 25, 47, 71])
 def test_rows_tried_come_from_the_whole_task(count: int) -> None:
     rows = [{"question": f"{n}?", "answer": str(100 + n)} for n in range(count)]
-    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").chosen]
+    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").rows]
     assert len(places) == MAX_ROWS_TRIED
     assert places[0] < count / 4
     assert places[-1] > count * 3 / 4
@@ -89,7 +89,7 @@ def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
         {"question": "1/2?", "answer": "1/2", "accepted_answers": ["1/2", "0.25"]},
         {"question": "1/4?", "answer": "0.25"},
     ]
-    first = choose_rows(rows, "answer").chosen[0]
+    first = choose_rows(rows, "answer").rows[0]
     assert "0.25" not in first.wrong
 
 
