@@ -11,7 +11,13 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.tables import Part, ReprMixin, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
+from grpo_nb.evaluation.exam import (
+    Exam,
+    QuestionSource,
+    format_of,
+    require_no_tools,
+    shared_messages,
+)
 from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.evaluation.model_sources import (
     RunModel,
@@ -29,7 +35,7 @@ from grpo_nb.runs.run_folder import Run, open_run
 
 def evaluate(
     run_or_model: Any,
-    task: Questions | None = None,
+    task: QuestionSource | None = None,
     *,
     run: Run | None = None,
     rewards: RewardFunction | Sequence[RewardFunction] = (),
@@ -104,7 +110,7 @@ def evaluate(
 
 def compare(
     run_or_model: Any,
-    task: Questions | None = None,
+    task: QuestionSource | None = None,
     against: Any = None,
     *,
     run: Run | None = None,
@@ -240,8 +246,11 @@ def ask(
     if not questions:
         raise ValueError("questions is empty. Write one question, or a list of questions.")
     # Without the messages of the training, the model would answer another kind of prompt.
-    start = shared_start(run)
-    rows = [{"prompt": [*start, {"role": "user", "content": question}]} for question in questions]
+    first_messages = shared_messages(run)
+    rows = [
+        {"prompt": [*first_messages, {"role": "user", "content": question}]}
+        for question in questions
+    ]
     # Decoding is greedy, so that the two answers differ only because of the training.
     exam = Exam(model_sources=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
     answers = []

@@ -168,13 +168,13 @@ def open_model(source: ModelSource) -> Iterator[tuple[Any, Any]]:
     else:
         # The three models of a run share one model in memory. Only the adapter is switched.
         model, tokenizer = _trained_model_of(source.run)
-        switched = contextlib.nullcontext()
+        adapter_switch = contextlib.nullcontext()
         if source.version == "base":
             # PEFT's own switch, so no weight is changed.
-            switched = model.disable_adapter()
+            adapter_switch = model.disable_adapter()
         elif source.version == "start":
-            switched = _with_start_adapter(model, source.run)
-        with switched:
+            adapter_switch = _with_start_adapter(model, source.run)
+        with adapter_switch:
             yield model, tokenizer
 
 
@@ -221,7 +221,7 @@ def _trained_model_of(run: Run) -> tuple[Any, Any]:
         load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A stopped training leaves a model in memory, but no adapter file to compare it with.
-    elif has_adapter and not _holds_adapter_of(run):
+    elif has_adapter and not _has_final_adapter(run):
         raise ValueError(
             f"the model in memory is not the one that the run {run.name!r} ended with: it was "
             "trained on since, or its adapter was changed. To ask the model as it was at the end "
@@ -230,7 +230,7 @@ def _trained_model_of(run: Run) -> tuple[Any, Any]:
     return run.model, run.tokenizer
 
 
-def _holds_adapter_of(run: Run) -> bool:
+def _has_final_adapter(run: Run) -> bool:
     """Return True if the adapter in memory equals the adapter on disk."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
