@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import (
-    GROWTH,
+    REPETITIONS,
     RIGHT_ANSWER_REFUSED,
     THINK_FIRST,
-    UNGRADED,
+    UNGRADED_CATEGORIES,
     Layout,
     Probe,
 )
@@ -155,7 +155,9 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     for category, probes in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format.
-        is_graded = must_score or (reward.role.name == ANSWER and category not in UNGRADED)
+        is_graded = must_score or (
+            reward.role.name == ANSWER and category not in UNGRADED_CATEGORIES
+        )
         if not is_graded:
             continue
         threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
@@ -182,13 +184,13 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
         scores = probes["score"]
         rises = scores.diff().iloc[1:]
         # With fewer lengths, a score with a maximum may still rise in the last step.
-        is_complete = len(scores) == len(GROWTH)
+        is_complete = len(scores) == len(REPETITIONS)
         if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(probes["text"].iloc[0])
     if ranges:
         what = (
-            f"repeating the same text still raises the score at {GROWTH[-1]} repetitions "
+            f"repeating the same text still raises the score at {REPETITIONS[-1]} repetitions "
             f"({', '.join(ranges)})"
         )
         yield make_finding("repetition is rewarded", reward.name, what, examples)

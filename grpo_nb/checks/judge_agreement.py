@@ -41,7 +41,7 @@ another measure.
 MAX_ANSWERS_CHANGED = 10
 """Number of answers tried again with changes. Each costs five calls of the judge."""
 
-MAX_UNSCORED = 0.2
+MAX_UNSCORED_SHARE = 0.2
 """Largest share of answers without a number. A judge with a larger share is refused."""
 
 MAX_RISE = 0.1
@@ -142,11 +142,11 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     }
     table = pandas.DataFrame(columns)
 
-    # A reply without a number has no rank. `_decide` refuses a judge with many of them.
+    # A reply without a number has no rank. `_decide_verdict` refuses a judge with many of them.
     scored = table.dropna(subset="judge")
     correlation = rank_correlation(scored["person"], scored["judge"])
     changes = _try_changes(judge, table, rows)
-    verdict, reason = _decide(table, correlation, changes)
+    verdict, reason = _decide_verdict(table, correlation, changes)
     low, high = correlation.interval
     measured = (
         f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
@@ -238,10 +238,10 @@ def _try_changes(
     low, high = judge.scale
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_CHANGED)
     lowest_rows = [rows[place] for place in lowest.index]
-    changed = [_changes_of_answer(text, high) for text in lowest["completion"]]
+    changed_answers = [_changes_of_answer(text, high) for text in lowest["completion"]]
     means = []
-    for change in changed[0]:
-        replies = judge.judged([answers[change] for answers in changed], lowest_rows)
+    for change in changed_answers[0]:
+        replies = judge.judged([answers[change] for answers in changed_answers], lowest_rows)
         scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
         # Only answers with a number before and after are compared.
         pairs = pandas.DataFrame({"before": lowest["judge"], "after": scores}).dropna()
@@ -254,19 +254,19 @@ def _try_changes(
     return pandas.DataFrame(means, columns=["change", "before", "after", "fools"])
 
 
-def _decide(
+def _decide_verdict(
     table: pandas.DataFrame,
     correlation: RankCorrelation,
     changes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
     """Return the verdict with the first reason that holds."""
-    labels = len(table)
-    unscored = int(table["judge"].isna().sum())
+    label_count = len(table)
+    unscored_count = int(table["judge"].isna().sum())
     low, high = correlation.interval
-    if labels < MIN_LABELS or table["person"].nunique() < 2:
+    if label_count < MIN_LABELS or table["person"].nunique() < 2:
         return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
-    if unscored > MAX_UNSCORED * labels:
-        return "not fit as a reward", f"{unscored} of {labels} answers got no number"
+    if unscored_count > MAX_UNSCORED_SHARE * label_count:
+        return "not fit as a reward", f"{unscored_count} of {label_count} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = ", ".join(changes["change"][changes["fools"]])

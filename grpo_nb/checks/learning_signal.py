@@ -102,7 +102,7 @@ class Baseline(ReprMixin):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: its totals differ, or all, none or some answers are correct."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        return tuple(map(_compare_group, totals, self.is_correct_by_group))
+        return tuple(map(_result_of_group, totals, self.is_correct_by_group))
 
     @functools.cached_property
     def counts(self) -> Counter[GroupResult]:
@@ -263,7 +263,7 @@ class Baseline(ReprMixin):
         return Table(rows, head, narrow=(0, 1))
 
 
-def _compare_group(totals: Sequence[float], is_correct: Sequence[bool]) -> GroupResult:
+def _result_of_group(totals: Sequence[float], is_correct: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
     if known and max(known) - min(known) > SMALLEST_SPREAD:

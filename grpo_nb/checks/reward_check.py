@@ -58,7 +58,7 @@ class RewardResult:
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
     """The reward with its scores. None if no scores show what the reward adds to the total."""
-    is_left_out: bool = False
+    is_left_out_of_total: bool = False
     """True if `tried` is None, but the weighted total is checked without this reward."""
 
 
@@ -120,7 +120,7 @@ def check_rewards(
 
     # The weighted total is what the model learns from.
     tried_rewards = [result.tried for result in results if result.tried is not None]
-    if any(result.tried is None and not result.is_left_out for result in results):
+    if any(result.tried is None and not result.is_left_out_of_total for result in results):
         not_checked.append("the weighted total, because the scores of a reward are not known")
     elif tried_rewards:
         findings += faults.check_total(tried_rewards, weights, row_sample)
@@ -153,11 +153,11 @@ def _try_reward(
             "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
-    texts = set(texts_in(reward))
+    code_texts = set(texts_in(reward))
     reason_left_out = ""
     if base.is_relative(reward):
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
-    elif "environments" in texts:
+    elif "environments" in code_texts:
         reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
 
     # Do the calls work, and what does the reward follow?
@@ -171,7 +171,7 @@ def _try_reward(
         findings = calls.find_inconsistency(runner, [*rights[:2], *scored[-1:]])
         has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
         if has_scores and not findings and not reason_left_out:
-            return _try_all_probes(runner, layouts, role.layout, texts)
+            return _try_all_probes(runner, layouts, role.layout, code_texts)
     return RewardResult(
         name,
         UNKNOWN,
@@ -179,12 +179,12 @@ def _try_reward(
         not_checked=reason_left_out
         or "its scores, because it breaks the contract, fails or is inconsistent",
         completion_count=runner.completion_count,
-        is_left_out=bool(reason_left_out),
+        is_left_out_of_total=bool(reason_left_out),
     )
 
 
 def _try_all_probes(
-    runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, texts: set[str]
+    runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, code_texts: set[str]
 ) -> RewardResult:
     """Try all other probes on a reward whose calls work, and find its faults.
 
@@ -192,22 +192,22 @@ def _try_all_probes(
         runner: The runner that has called the reward with the controls.
         layouts: The task's own layouts come first.
         layout: Layout that the reward reads, as the controls have shown.
-        texts: Texts in the code of the reward.
+        code_texts: Texts in the code of the reward.
     """
     row_sample = runner.row_sample
-    runner.run(_write_probes(runner, layout))
+    runner.run(_write_other_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
     table = runner.table()
     role = roles.find_role(table, [layout])
     if role.name == roles.FORMAT and roles.is_length_dependent(table):
         # A reward for length also prefers the format to prose, because the format is longer.
-        role = roles.no_role(layout)
+        role = roles.other_role(layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
         probes=faults.with_relative_scores(table, role),
-        columns=texts.intersection(row_sample.rows[0].columns) - QUESTION_COLUMNS,
+        columns=code_texts.intersection(row_sample.rows[0].columns) - QUESTION_COLUMNS,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.
@@ -222,7 +222,7 @@ def _try_all_probes(
         not_checked = (
             f"some probes, because it is slow; tried with {runner.completion_count} completions"
         )
-    elif "completion_ids" in texts and row_sample.tokenizer is None:
+    elif "completion_ids" in code_texts and row_sample.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
     # Probes that were not tried may show what a reward follows.
     is_unclear = runner.is_given_up and role.name == roles.OTHER
@@ -264,21 +264,21 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
     runner.run(controls)
 
 
-def _write_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
+def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and all other probes for the first row."""
     row_sample = runner.row_sample
     # One row that shows a fault is enough for its finding.
     detail_rows = row_sample.rows[:DETAIL_ROWS]
-    written = []
+    other_probes = []
     for row in detail_rows:
-        written += probes.write_harmless(row, layout)
+        other_probes += probes.write_harmless(row, layout)
         cheats = probes.write_cheats(row, layout, row_sample.all_golds)
         # A row may have right answers that the function does not return. Without a slot, the whole
         # text is the answer, so only an empty text is surely wrong.
         if callable(row_sample.answer) and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
-        written += cheats
+        other_probes += cheats
     first_row = detail_rows[0]
-    written += probes.write_growing(first_row, layout, phrases_in(runner.reward))
-    written += probes.write_hostile(first_row, layout)
-    return written
+    other_probes += probes.write_growing(first_row, layout, phrases_in(runner.reward))
+    other_probes += probes.write_hostile(first_row, layout)
+    return other_probes
