@@ -95,9 +95,9 @@ def check_rewards(
         Exception: Any error of a reward's `state_dict`, which is called before the rewards, or of
             its `load_state_dict`, which is called after them.
 
-    >>> from grpo_nb.rewards import correctness, xml_format
+    >>> from grpo_nb.rewards import correctness, exact_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
-    >>> check_rewards([correctness(), xml_format()], rows).ok
+    >>> check_rewards([correctness(), exact_format()], rows).ok
     True
     """
     rewards = base.reward_list(rewards)
@@ -158,7 +158,9 @@ def _try_reward(
     if base.is_relative(reward):
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
     elif "environments" in code_texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        reason_left_out = (
+            "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
+        )
 
     # Do the calls work, and what does the reward follow?
     runner = ProbeRunner(reward, row_sample, seconds_per_call)

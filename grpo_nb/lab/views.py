@@ -13,8 +13,8 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
-from grpo_nb.rewards.format_rewards import xml_format, xml_tags
-from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores, effect_in_words
+from grpo_nb.rewards.format_rewards import exact_format, partial_format
+from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, Scores, effect_in_words
 
 
 def scores_view(scores: Scores) -> str:
@@ -26,8 +26,8 @@ def scores_view(scores: Scores) -> str:
         texts=[" ".join(text.split()) or "(empty)" for text in scores.completions],
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
-        are_equal=max(map(abs, advantages)) < SMALLEST_SPREAD,
-        number=as_score,
+        are_equal=max(map(abs, advantages)) < SMALLEST_ADVANTAGE,
+        as_score=as_score,
         shorten=shorten,
     )
 
@@ -48,14 +48,14 @@ def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
     for i, text in enumerate(scores.completions):
         marks = []
         for name, reward in zip(scores.values, rewards, strict=True):
-            earned = scores.weights[name] * scores.values[name][i]
-            if not math.isnan(earned):
-                marks += marks_of(reward, name, earned, text)
+            weighted_score = scores.weights[name] * scores.values[name][i]
+            if not math.isnan(weighted_score):
+                marks += marks_of(reward, name, weighted_score, text)
         completions.append(split_at_marks(text, marks))
     return render("lab/templates/marks.jinja", completions=completions)
 
 
-def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> list[Mark]:
+def marks_of(reward: RewardFunction, name: str, weighted_score: float, text: str) -> list[Mark]:
     """Return marks for the answer slot or for the tags, whichever the reward scores.
 
     Any other reward may read any part of the text, so nothing is marked for it.
@@ -67,7 +67,7 @@ def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> lis
     reward = unwrap_partial(reward)
     spans = []
     part = "tag"
-    if isinstance(reward, (xml_format, xml_tags)):
+    if isinstance(reward, (exact_format, partial_format)):
         spans = [span for span in reward.format.tag_spans(text) if span is not None]
     elif isinstance(reward, SlotReward) and (answer := reward.format.extract_last(text)):
         part = "answer slot"
@@ -76,9 +76,9 @@ def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> lis
         start = text.find(answer, text.find(opening) + len(opening))
         spans = [(start, start + len(answer))]
     css_class = "gn-nothing"
-    if earned:
-        css_class = "gn-earned" if earned > 0 else "gn-lost"
-    title = f"{name}: {part}, {earned:+.4g}"
+    if weighted_score:
+        css_class = "gn-earned" if weighted_score > 0 else "gn-lost"
+    title = f"{name}: {part}, {weighted_score:+.4g}"
     return [Mark(start, end, css_class, title) for start, end in spans]
 
 
