@@ -110,7 +110,7 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
         "verdict": comparison.verdict,
         "measures": measured(comparison),
         "sentence": comparison.sentence,
-        "changed": comparison.changed,
+        "changed": comparison.change_counts,
         "KL, last 10": sum(row["kl"] for row in rows[-10:]) / 10,
         "passes": rise.is_clear and rows[-1]["kl"] > 0 and comparison.verdict == "better",
         "training, s": seconds,

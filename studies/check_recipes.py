@@ -856,7 +856,7 @@ NO_ANSWER = (
     "constant",
     "right answer unknown",
 )
-STATE = ("unsteady", "depends on its group")  # the second kind was split off from the first
+STATE = ("inconsistent", "depends on its group")  # the second kind was split off from the first
 
 
 def weighted(reward, weight):
@@ -972,8 +972,8 @@ FAULTY = [
         name="manners alone",
         true=("repetition is rewarded",),
     ),
-    faulty(first_gold, SUMS, ("unsteady", *NO_ANSWER)),
-    faulty(shifted, SUMS, ("unsteady",)),
+    faulty(first_gold, SUMS, ("inconsistent", *NO_ANSWER)),
+    faulty(shifted, SUMS, ("inconsistent",)),
     faulty(capitals_only, CAPITALS, NO_ANSWER),
     faulty(text_is_int, INT_SUMS, NO_ANSWER),
     faulty(whole_list, ALIASES, NO_ANSWER),
@@ -1003,7 +1003,7 @@ FAULTY = [
     faulty(
         divided_by_best,
         SUMS,
-        ("unsteady", "depends on its group"),
+        ("inconsistent", "depends on its group"),
         true=("length is rewarded", "repetition is rewarded"),
     ),
     faulty(right_and_long, SUMS, ("repetition is rewarded", "length is rewarded")),

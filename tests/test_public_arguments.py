@@ -41,7 +41,7 @@ TRAIN_ARGUMENTS = {
     "settings": SETTINGS,
 }
 COMPARE_ARGUMENTS = {
-    "subject": (MODEL, TOKENIZER),
+    "run_or_model": (MODEL, TOKENIZER),
     "against": (MODEL, TOKENIZER),
     "task": TASK,
 }
@@ -53,7 +53,7 @@ CALLS = {
     "check_rewards": (gn.check_rewards, {"rewards": REWARDS, "task": TASK}),
     "RewardLab": (gn.RewardLab, {"rewards": REWARDS, "task": TASK}),
     "score": (gn.score, {"rewards": REWARDS, "completions": ["7"], "rows": {"answer": "7"}}),
-    "evaluate": (gn.evaluate, {"subject": (MODEL, TOKENIZER), "task": TASK}),
+    "evaluate": (gn.evaluate, {"run_or_model": (MODEL, TOKENIZER), "task": TASK}),
     "compare": (gn.compare, COMPARE_ARGUMENTS),
     "ask": (gn.ask, {"run": "runs/none", "questions": ["Why?"]}),
     "export_merged": (gn.export_merged, {"run": "runs/none", "path": "there"}),
@@ -115,10 +115,15 @@ MISTAKES = [
     (["RewardLab"], "task", "None", "None: load_task takes .*a list of dicts"),
     (["score"], "completions", "a text", "'correctness' must be a list of texts"),
     (["score"], "completions", "a dict", "must be a list of texts"),
-    (["evaluate"], "subject", "a model", r"Write \(model, tokenizer\)\."),
-    (["evaluate"], "subject", "a task", "of type Task, but .* takes a run"),
+    (["evaluate"], "run_or_model", "a model", r"Write \(model, tokenizer\)\."),
+    (["evaluate"], "run_or_model", "a task", "of type Task, but .* takes a run"),
     (["evaluate", "compare"], "settings", "a GRPOConfig", "of type GRPOConfig"),
-    (["compare"], "subject", "settings", "of type Settings, but .*takes a run, a pair of model"),
+    (
+        ["compare"],
+        "run_or_model",
+        "settings",
+        "of type Settings, but .*takes a run, a pair of model",
+    ),
     (["compare"], "against", "a tokenizer", "of type SimpleNamespace, but gn.compare"),
     (["ask"], "run", "a pair", "^run is of type tuple, but .*takes a run or its folder"),
     (["export_merged", "export_adapter"], "run", "a pair", "^run is .*gn.open_run"),
@@ -161,7 +166,7 @@ SWAPPED = [
     ("train", "task", "rewards", "gn.train(model, tokenizer, task, rewards, settings)"),
     ("train", "model", "tokenizer", "gn.train(model, tokenizer, task, rewards, settings)"),
     ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
-    ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
+    ("evaluate", "run_or_model", "task", "gn.evaluate(run_or_model, task)"),
     ("plan", "settings", "task", "gn.plan(settings, task, model=model, tokenizer=tokenizer)"),
 ]
 

@@ -35,21 +35,21 @@ class Advice:
 
 def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""
-    # A truncated text with one of these tags has begun the format.
+    # A truncated text with one of these tags has started the format.
     format = baseline.format
     tags = list(filter(None, (format.reasoning_open, format.reasoning_close, format.answer_open)))
-    begun = 0
+    started_count = 0
     for text in itertools.compress(baseline.scores.completions, baseline.is_truncated):
-        begun += any(tag in text for tag in tags)
-    return (*_advise_format(baseline, begun), *_advise_length(baseline, begun))
+        started_count += any(tag in text for tag in tags)
+    return (*_advise_format(baseline, started_count), *_advise_length(baseline, started_count))
 
 
-def _advise_format(baseline: Baseline, begun: int) -> Iterable[Advice]:
+def _advise_format(baseline: Baseline, started_count: int) -> Iterable[Advice]:
     """Propose an example turn if the model does not write the format, and the prompt shows none.
 
     Args:
         baseline: The sampled groups.
-        begun: Number of completions that were truncated after they had begun the format.
+        started_count: Number of completions that were truncated after they had started the format.
     """
     # A prompt has an example if one of its assistant turns shows the format.
     opening = baseline.format.answer_open.strip()
@@ -57,7 +57,7 @@ def _advise_format(baseline: Baseline, begun: int) -> Iterable[Advice]:
     examples = [turn for turn in turns if turn["role"] == "assistant"]
     has_example = any(opening in (turn["content"] or "") for turn in examples)
     texts = baseline.scores.completions
-    is_rarely_written = baseline.readable_share + begun / len(texts) < FEW_READABLE
+    is_rarely_written = baseline.readable_share + started_count / len(texts) < FEW_READABLE
     if is_rarely_written and not has_example:
         readable = round(baseline.readable_share * len(texts))
         yield Advice(
@@ -69,18 +69,21 @@ def _advise_format(baseline: Baseline, begun: int) -> Iterable[Advice]:
         )
 
 
-def _advise_length(baseline: Baseline, begun: int) -> Iterable[Advice]:
+def _advise_length(baseline: Baseline, started_count: int) -> Iterable[Advice]:
     """Propose a higher length limit if many completions are truncated and some begin the format."""
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
     # A text without the format would only run on, so twice the limit would take twice the time.
-    is_in_format = baseline.readable_share >= FEW_READABLE or begun > 0
+    is_in_format = baseline.readable_share >= FEW_READABLE or started_count > 0
     if truncated >= MANY_TRUNCATED * completions and is_in_format:
         limit = baseline.settings.max_completion_length
-        started = f"{begun} of them after they had begun the format, " if begun else ""
+        started_phrase = (
+            f"{started_count} of them after they had begun the format, " if started_count else ""
+        )
         yield Advice(
             "longer completions",
             f"{truncated} of {completions} completions were truncated at {limit} tokens, "
-            f"{started}so their answers are unknown. Load the model again after this change.",
+            f"{started_phrase}so their answers are unknown. Load the model again after this "
+            "change.",
             f"settings = settings.replace(max_completion_length={2 * limit})",
         )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
-from grpo_nb.checks.rows import CheckRows
+from grpo_nb.checks.rows import RowSample
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.scoring.scores import (
@@ -68,15 +68,17 @@ class CallResult:
 class ProbeRunner:
     """Calls one reward under a time limit, and stops calling it if it is too slow."""
 
-    def __init__(self, reward: RewardFunction, rows: CheckRows, seconds: float) -> None:
+    def __init__(
+        self, reward: RewardFunction, row_sample: RowSample, seconds_per_call: float
+    ) -> None:
         self.reward = reward
         self.name = reward_name(reward)
-        self.rows = rows
-        self.seconds = seconds
+        self.row_sample = row_sample
+        self.seconds_per_call = seconds_per_call
         self.scores: dict[Probe, float] = {}
         """Score of each probe whose call succeeded, NaN if the reward returned None."""
         self.failures: dict[Probe, CallResult] = {}
-        self.completions = 0
+        self.completion_count = 0
         self.seconds_used = 0.0
         """Time of all calls except the first, which may load a library. Infinite after a hang."""
         self.side_effects: dict[str, str] = {}
@@ -85,7 +87,7 @@ class ProbeRunner:
     @property
     def is_given_up(self) -> bool:
         """True if the reward is too slow to be called again."""
-        return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds
+        return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds_per_call
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try all new probes one by one, unless the reward turns out to be too slow."""
@@ -101,7 +103,7 @@ class ProbeRunner:
 
     def call(self, probes: Sequence[Probe]) -> CallResult:
         """Call the reward once with these probes, and note the time and side effects."""
-        limit = HANG_FACTOR * self.seconds
+        limit = HANG_FACTOR * self.seconds_per_call
         batch = self.make_batch(probes)
         # The inputs must not change, because TRL passes the same lists to the next reward. They are
         # compared as text, because columns may hold arrays. An environment is meant to change.
@@ -111,9 +113,9 @@ class ProbeRunner:
         start = time.perf_counter()
         result = self._call_with_limit(batch, limit)
         duration = time.perf_counter() - start
-        if self.completions > 0:
+        if self.completion_count > 0:
             self.seconds_used += duration
-        self.completions += len(probes)
+        self.completion_count += len(probes)
         # Off the main thread a call cannot be stopped. It then returns scores, but late.
         if duration >= limit:
             late = TimeoutError(f"no score after {limit:g} s")
@@ -144,12 +146,12 @@ class ProbeRunner:
     def make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""
         texts = [probe.text for probe in probes]
-        tokenizer = self.rows.tokenizer
+        tokenizer = self.row_sample.tokenizer
         token_ids = None
         if tokenizer is None:
             # One id per word, because only the number of ids matters.
             token_ids = [[0] * len(text.split()) for text in texts]
-        columns = [self.rows.chosen[probe.row].columns for probe in probes]
+        columns = [self.row_sample.rows[probe.row].columns for probe in probes]
         batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
         # Copied, so that a reward that changes its inputs does not change the rows of the user.
         for name, values in batch.items():
@@ -191,7 +193,7 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
     return []
 
 
-def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
+def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Report a reward whose score of the same completion changes between calls.
 
     The completions are scored again one by one, then together, then together in reverse order.
@@ -205,7 +207,7 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     for call_probes in (*one_by_one, probes, probes[::-1]):
         result = runner.call(call_probes)
         if result.failure_kind:
-            kind = "hangs" if result.failure_kind == "hangs" else "unsteady"
+            kind = "hangs" if result.failure_kind == "hangs" else "inconsistent"
             what = (
                 "the first call returns scores, a later call with the same completions does not: "
                 f"{result.error!r:.200}"
@@ -219,9 +221,9 @@ def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Find
     # Each line has the kind of finding, the scores of two calls, and the second call in words. The
     # first line with different scores is reported.
     comparisons = (
-        ("unsteady", together, in_reverse[::-1], "the same call in reverse"),
+        ("inconsistent", together, in_reverse[::-1], "the same call in reverse"),
         ("depends on its group", scores_alone, together, "a call with others"),
-        ("unsteady", first_scores, scores_alone, "a later call: the reward keeps state"),
+        ("inconsistent", first_scores, scores_alone, "a later call: the reward keeps state"),
     )
     for kind, scores, later_scores, later_call in comparisons:
         # Sums over a batch in floating point differ in the last digits.

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import (
-    GROWTH,
+    REPETITIONS,
     RIGHT_ANSWER_REFUSED,
     THINK_FIRST,
-    UNGRADED,
+    UNGRADED_CATEGORIES,
     Layout,
     Probe,
 )
@@ -32,7 +32,7 @@ from grpo_nb.checks.roles import (
     is_length_dependent,
     tolerance_of,
 )
-from grpo_nb.checks.rows import CheckRows
+from grpo_nb.checks.rows import RowSample
 from grpo_nb.core.words import in_line
 
 if TYPE_CHECKING:
@@ -155,7 +155,9 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     for category, probes in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format.
-        is_graded = must_score or (reward.role.name == ANSWER and category not in UNGRADED)
+        is_graded = must_score or (
+            reward.role.name == ANSWER and category not in UNGRADED_CATEGORIES
+        )
         if not is_graded:
             continue
         threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
@@ -182,13 +184,13 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
         scores = probes["score"]
         rises = scores.diff().iloc[1:]
         # With fewer lengths, a score with a maximum may still rise in the last step.
-        is_complete = len(scores) == len(GROWTH)
+        is_complete = len(scores) == len(REPETITIONS)
         if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(probes["text"].iloc[0])
     if ranges:
         what = (
-            f"repeating the same text still raises the score at {GROWTH[-1]} repetitions "
+            f"repeating the same text still raises the score at {REPETITIONS[-1]} repetitions "
             f"({', '.join(ranges)})"
         )
         yield make_finding("repetition is rewarded", reward.name, what, examples)
@@ -198,7 +200,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 
 
 def check_total(
-    rewards: Sequence[TriedReward], weights: Mapping[str, float], rows: CheckRows
+    rewards: Sequence[TriedReward], weights: Mapping[str, float], row_sample: RowSample
 ) -> list[Finding]:
     """Report a total in which the format outweighs the answer, or the answer adds nothing.
 
@@ -208,7 +210,7 @@ def check_total(
     Args:
         rewards: The rewards with their scores.
         weights: Weight of each reward, by name.
-        rows: The rows that were tried.
+        row_sample: The rows that were tried.
     """
     layouts = [
         reward.role.layout
@@ -216,7 +218,7 @@ def check_total(
         if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
     ]
     if not layouts:
-        return _find_total_without_answers(rewards, rows)
+        return _find_total_without_answers(rewards, row_sample)
     # The total is compared in the layout that the first reward for answers reads.
     total_scores = _total_scores(rewards, weights)
     totals = best_scores(total_scores, layouts[0])
@@ -227,7 +229,7 @@ def check_total(
     answer_gain = answer_gains[answer_gains != 0].mean()
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:
-        return _find_total_without_answers(rewards, rows)
+        return _find_total_without_answers(rewards, row_sample)
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
     if format_gain > answer_gain:
@@ -253,7 +255,9 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     return totals.rename("score").reset_index()
 
 
-def _find_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows) -> list[Finding]:
+def _find_total_without_answers(
+    rewards: Sequence[TriedReward], row_sample: RowSample
+) -> list[Finding]:
     """Report a total that does not follow right answers.
 
     The finding is critical, with two exceptions if no reward depends on the answer. It is a warning
@@ -268,8 +272,8 @@ def _find_total_without_answers(rewards: Sequence[TriedReward], rows: CheckRows)
     # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
     # expression, but not the gold answer of the row.
     columns = set().union(*(reward.columns for reward in rewards))
-    other_columns = sorted(columns - {"answer", rows.answer})
-    if other_columns and not callable(rows.answer):
+    other_columns = sorted(columns - {"answer", row_sample.answer})
+    if other_columns and not callable(row_sample.answer):
         what = (
             "no gold answer scores higher than a wrong one, and the rewards read "
             f"{', '.join(other_columns)}"

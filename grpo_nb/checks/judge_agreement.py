@@ -41,7 +41,7 @@ another measure.
 MAX_ANSWERS_CHANGED = 10
 """Number of answers tried again with changes. Each costs five calls of the judge."""
 
-MAX_UNSCORED = 0.2
+MAX_UNSCORED_SHARE = 0.2
 """Largest share of answers without a number. A judge with a larger share is refused."""
 
 MAX_RISE = 0.1
@@ -70,7 +70,7 @@ class Agreement(ReprMixin):
     Columns: `person`, `judge` (NaN if the reply has no number), `difference`, `question`,
     `completion`, and `reply`, the text of the judge's reply.
     """
-    probes: pandas.DataFrame
+    changes: pandas.DataFrame
     """One row per change of an answer.
 
     Columns: `change`, the mean scores `before` and `after` of the answers with a number both times,
@@ -79,12 +79,12 @@ class Agreement(ReprMixin):
 
     def _parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
-        changes = []
-        for row in self.probes.itertuples():
+        change_cells = []
+        for row in self.changes.itertuples():
             fools = "yes" if row.fools else "no"
-            changes.append((row.change, as_score(row.before), as_score(row.after), fools))
+            change_cells.append((row.change, as_score(row.before), as_score(row.after), fools))
         head = ("answer changed", "before", "after", "fools the judge")
-        yield Table(changes, head, right=(1, 2))
+        yield Table(change_cells, head, right=(1, 2))
         yield "The largest differences (all: .table):"
         differences = []
         for row in self.table[:ROWS_SHOWN].itertuples():
@@ -142,11 +142,11 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     }
     table = pandas.DataFrame(columns)
 
-    # A reply without a number has no rank. `_decide` refuses a judge with many of them.
+    # A reply without a number has no rank. `_decide_verdict` refuses a judge with many of them.
     scored = table.dropna(subset="judge")
     correlation = rank_correlation(scored["person"], scored["judge"])
     changes = _try_changes(judge, table, rows)
-    verdict, reason = _decide(table, correlation, changes)
+    verdict, reason = _decide_verdict(table, correlation, changes)
     low, high = correlation.interval
     measured = (
         f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
@@ -163,7 +163,7 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
         correlation=correlation.value,
         interval=correlation.interval,
         table=table,
-        probes=changes,
+        changes=changes,
     )
 
 
@@ -238,10 +238,10 @@ def _try_changes(
     low, high = judge.scale
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_CHANGED)
     lowest_rows = [rows[place] for place in lowest.index]
-    changed = [_changes_of_answer(text, high) for text in lowest["completion"]]
+    changed_answers = [_changes_of_answer(text, high) for text in lowest["completion"]]
     means = []
-    for change in changed[0]:
-        replies = judge.replies_to([answers[change] for answers in changed], lowest_rows)
+    for change in changed_answers[0]:
+        replies = judge.replies_to([answers[change] for answers in changed_answers], lowest_rows)
         scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
         # Only answers with a number before and after are compared.
         pairs = pandas.DataFrame({"before": lowest["judge"], "after": scores}).dropna()
@@ -254,22 +254,22 @@ def _try_changes(
     return pandas.DataFrame(means, columns=["change", "before", "after", "fools"])
 
 
-def _decide(
+def _decide_verdict(
     table: pandas.DataFrame,
     correlation: RankCorrelation,
     changes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
     """Return the verdict with the first reason that holds."""
-    count = len(table)
-    unscored = int(table["judge"].isna().sum())
+    score_count = len(table)
+    unscored_count = int(table["judge"].isna().sum())
     low, high = correlation.interval
-    if count < MIN_HAND_SCORES or table["person"].nunique() < 2:
+    if score_count < MIN_HAND_SCORES or table["person"].nunique() < 2:
         return (
             "too few hand scores to tell",
             f"it takes at least {MIN_HAND_SCORES} scores by hand, not all the same",
         )
-    if unscored > MAX_UNSCORED * count:
-        return "not fit as a reward", f"{unscored} of {count} answers got no number"
+    if unscored_count > MAX_UNSCORED_SHARE * score_count:
+        return "not fit as a reward", f"{unscored_count} of {score_count} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = ", ".join(changes["change"][changes["fools"]])

@@ -102,7 +102,7 @@ class Baseline(ReprMixin):
     def groups(self) -> tuple[GroupResult, ...]:
         """Result of each group: its totals differ, or all, none or some answers are correct."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        return tuple(map(_compare_group, totals, self.is_right_by_group))
+        return tuple(map(_result_of_group, totals, self.is_correct_by_group))
 
     @functools.cached_property
     def counts(self) -> Counter[GroupResult]:
@@ -115,19 +115,19 @@ class Baseline(ReprMixin):
         return share_interval([float(result == "differs") for result in self.groups])
 
     @functools.cached_property
-    def is_right(self) -> list[bool]:
+    def is_correct(self) -> list[bool]:
         """True for each sampled completion with a correct answer."""
         return self._are_correct(self.scores)
 
     @property
-    def is_right_by_group(self) -> list[Sequence[bool]]:
-        """`is_right` of each group."""
-        return in_groups(self.is_right, self.num_generations)
+    def is_correct_by_group(self) -> list[Sequence[bool]]:
+        """`is_correct` of each group."""
+        return in_groups(self.is_correct, self.num_generations)
 
     @property
     def sampled_accuracy(self) -> float:
         """Share of correct answers among the sampled completions."""
-        return fmean(self.is_right)
+        return fmean(self.is_correct)
 
     def _are_correct(self, scores: Scores) -> list[bool]:
         if isinstance(self.grader, FunctionGrader):
@@ -155,8 +155,8 @@ class Baseline(ReprMixin):
         some group. If the grader is not among the rewards, each reward with a weight must differ in
         some group, because each of them may be the one for answers.
         """
-        for result, is_right in zip(self.groups, self.is_right_by_group, strict=True):
-            if result == "differs" and any(is_right) and not all(is_right):
+        for result, is_correct in zip(self.groups, self.is_correct_by_group, strict=True):
+            if result == "differs" and any(is_correct) and not all(is_correct):
                 return True
         is_function = isinstance(self.grader, FunctionGrader)
         answer_reward = self.grader.name if is_function else reward_name(self.grader)
@@ -263,14 +263,14 @@ class Baseline(ReprMixin):
         return Table(rows, head, narrow=(0, 1))
 
 
-def _compare_group(totals: Sequence[float], is_right: Sequence[bool]) -> GroupResult:
+def _result_of_group(totals: Sequence[float], is_correct: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
     if known and max(known) - min(known) > SMALLEST_SPREAD:
         return "differs"
-    if all(is_right):
+    if all(is_correct):
         return "all right"
-    return "all equal" if any(is_right) else "all wrong"
+    return "all equal" if any(is_correct) else "all wrong"
 
 
 @restoring_random_state()

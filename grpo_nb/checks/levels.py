@@ -91,27 +91,27 @@ def choose_level(
             break
 
     # The last level measured is the first that is not mastered, unless all are.
-    last = len(baselines) - 1
-    with_signal = []
+    last_level = len(baselines) - 1
+    levels_with_signal = []
     for level, measured in enumerate(baselines):
         if measured.counts["differs"] > 0 and measured.has_answer_signal:
-            with_signal.append(level)
-    chosen = last
-    if _is_mastered(baselines[last]):
+            levels_with_signal.append(level)
+    chosen_level = last_level
+    if _is_mastered(baselines[last_level]):
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."
-    elif last in with_signal:
+    elif last_level in levels_with_signal:
         reason = "There is something to learn."
-    elif with_signal:
+    elif levels_with_signal:
         # The easier level is mastered, but some of its groups still have wrong answers.
-        chosen = with_signal[-1]
+        chosen_level = levels_with_signal[-1]
         reason = "No harder level that was measured gives a learning signal."
     else:
         reason = "No level gives a learning signal."
-    share = baselines[chosen].sampled_accuracy
+    share = baselines[chosen_level].sampled_accuracy
     start = f"{share:.0%} of the answers are correct before training."
     return LevelChoice(
-        task=levels[chosen],
-        has_room=not _is_mastered(baselines[chosen]),
-        sentence=f"Level {chosen}: {start} {reason}",
+        task=levels[chosen_level],
+        has_room=not _is_mastered(baselines[chosen_level]),
+        sentence=f"Level {chosen_level}: {start} {reason}",
         baselines=tuple(baselines),
     )

@@ -64,7 +64,7 @@ KINDS: dict[str, Kind] = {
         fix="work on a copy, such as text = completion[0]['content'], and never assign into "
         "completions or columns",
     ),
-    "unsteady": Kind(
+    "inconsistent": Kind(
         "critical",
         effect="the score of a completion depends on its place, on its neighbours or on chance",
         fix="score each completion with its own row, zip(completions, answer, strict=True), "
@@ -265,7 +265,7 @@ class RewardReport(ReprMixin):
         return self
 
     @property
-    def summary(self) -> str:
+    def sentence(self) -> str:
         """The verdict in one sentence."""
         counts = Counter(finding.severity for finding in self.findings)
         phrases = []
@@ -280,7 +280,7 @@ class RewardReport(ReprMixin):
         return f"{verdict} {self.checked}".rstrip()
 
     def _parts(self) -> Iterable[Part]:
-        yield bold(self.summary)
+        yield bold(self.sentence)
         for name, role in self.roles.items():
             yield f"  {name}: {role}"
         for finding in self.findings:

@@ -24,7 +24,7 @@ from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
 from grpo_nb.checks.roles import Role
-from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
+from grpo_nb.checks.rows import CheckRow, RowSample, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
 from grpo_nb.scoring.scores import restoring_states
@@ -54,11 +54,11 @@ class RewardResult:
     findings: Sequence[Finding] = ()
     not_checked: str = ""
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
-    completions: int = 0
+    completion_count: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
     """The reward with its scores. None if no scores show what the reward adds to the total."""
-    is_left_out: bool = False
+    is_left_out_of_total: bool = False
     """True if `tried` is None, but the weighted total is checked without this reward."""
 
 
@@ -107,10 +107,10 @@ def check_rewards(
 
     # Judges are not called, so a set of judges needs no gold answers.
     needs_rows = not all(map(judges_in, rewards))
-    rows = choose_rows(task, answer, tokenizer) if needs_rows else None
+    row_sample = choose_rows(task, answer, tokenizer) if needs_rows else None
     # A reward that remembers completions must not remember the probes.
     with restoring_states(rewards):
-        results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in rewards]
+        results = [_try_reward(reward, row_sample, layouts, seconds_per_call) for reward in rewards]
     findings = []
     for result in results:
         findings += sorted(result.findings, key=lambda one: WORST_FIRST.index(one.severity))
@@ -119,17 +119,17 @@ def check_rewards(
     ]
 
     # The weighted total is what the model learns from.
-    tried = [result.tried for result in results if result.tried is not None]
-    if any(result.tried is None and not result.is_left_out for result in results):
+    tried_rewards = [result.tried for result in results if result.tried is not None]
+    if any(result.tried is None and not result.is_left_out_of_total for result in results):
         not_checked.append("the weighted total, because the scores of a reward are not known")
-    elif tried:
-        findings += faults.check_total(tried, weights, rows)
+    elif tried_rewards:
+        findings += faults.check_total(tried_rewards, weights, row_sample)
 
     checked = ""
-    counts = [result.completions for result in results if result.completions > 0]
+    counts = [result.completion_count for result in results if result.completion_count > 0]
     if counts:
         checked = (
-            f"Checked {len(counts)} reward(s) on {len(rows.chosen)} rows, {sum(counts):,} "
+            f"Checked {len(counts)} reward(s) on {len(row_sample.rows)} rows, {sum(counts):,} "
             "completions."
         )
     return RewardReport(
@@ -142,7 +142,7 @@ def check_rewards(
 
 def _try_reward(
     reward: base.RewardFunction,
-    rows: CheckRows | None,
+    row_sample: RowSample | None,
     layouts: Sequence[Layout],
     seconds_per_call: float,
 ) -> RewardResult:
@@ -153,40 +153,40 @@ def _try_reward(
             "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
-    texts = set(texts_in(reward))
+    code_texts = set(texts_in(reward))
     reason_left_out = ""
     if base.is_relative(reward):
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
-    elif "environments" in texts:
+    elif "environments" in code_texts:
         reason_left_out = (
             "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
         )
 
     # Do the calls work, and what does the reward follow?
-    runner = ProbeRunner(reward, rows, seconds_per_call)
+    runner = ProbeRunner(reward, row_sample, seconds_per_call)
     findings = calls.check_signature(runner)
     if not findings and not base.is_relative(reward):
         role = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
-        findings = calls.find_unsteadiness(runner, [*rights[:2], *scored[-1:]])
+        findings = calls.find_inconsistency(runner, [*rights[:2], *scored[-1:]])
         has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
         if has_scores and not findings and not reason_left_out:
-            return _try_all_probes(runner, layouts, role.layout, texts)
+            return _try_all_probes(runner, layouts, role.layout, code_texts)
     return RewardResult(
         name,
         UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
         not_checked=reason_left_out
-        or "its scores, because it breaks the contract, fails or is unsteady",
-        completions=runner.completions,
-        is_left_out=bool(reason_left_out),
+        or "its scores, because it breaks the contract, fails or is inconsistent",
+        completion_count=runner.completion_count,
+        is_left_out_of_total=bool(reason_left_out),
     )
 
 
 def _try_all_probes(
-    runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, texts: set[str]
+    runner: ProbeRunner, layouts: Sequence[Layout], layout: Layout, code_texts: set[str]
 ) -> RewardResult:
     """Try all other probes on a reward whose calls work, and find its faults.
 
@@ -194,26 +194,26 @@ def _try_all_probes(
         runner: The runner that has called the reward with the controls.
         layouts: The task's own layouts come first.
         layout: Layout that the reward reads, as the controls have shown.
-        texts: Texts in the code of the reward.
+        code_texts: Texts in the code of the reward.
     """
-    rows = runner.rows
-    runner.run(_write_probes(runner, layout))
+    row_sample = runner.row_sample
+    runner.run(_write_other_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
     _run_all_controls(runner, layouts)
     table = runner.table()
     role = roles.find_role(table, [layout])
     if role.name == roles.FORMAT and roles.is_length_dependent(table):
         # A reward for length also prefers the format to prose, because the format is longer.
-        role = roles.no_role(layout)
+        role = roles.other_role(layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
         probes=faults.with_relative_scores(table, role),
-        columns=texts.intersection(rows.chosen[0].columns) - QUESTION_COLUMNS,
+        columns=code_texts.intersection(row_sample.rows[0].columns) - QUESTION_COLUMNS,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.
-        *calls.find_unsteadiness(runner, [*runner.scores][:2]),
+        *calls.find_inconsistency(runner, [*runner.scores][:2]),
         *calls.find_failures(runner),
         *faults.find_faults(tried, layouts[0]),
     ]
@@ -222,9 +222,9 @@ def _try_all_probes(
     not_checked = ""
     if runner.is_given_up:
         not_checked = (
-            f"some probes, because it is slow; tried with {runner.completions} completions"
+            f"some probes, because it is slow; tried with {runner.completion_count} completions"
         )
-    elif "completion_ids" in texts and rows.tokenizer is None:
+    elif "completion_ids" in code_texts and row_sample.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
     # Probes that were not tried may show what a reward follows.
     is_unclear = runner.is_given_up and role.name == roles.OTHER
@@ -233,14 +233,14 @@ def _try_all_probes(
         role=role.name,
         findings=findings,
         not_checked=not_checked,
-        completions=runner.completions,
+        completion_count=runner.completion_count,
         tried=None if is_unclear else tried,
     )
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers, and return what the reward follows."""
-    first_rows = runner.rows.chosen[:DETAIL_ROWS]
+    first_rows = runner.row_sample.rows[:DETAIL_ROWS]
     _run_controls(runner, first_rows, layouts[:1])
     role = roles.find_role(runner.table(), layouts)
     if role.name == roles.ANSWER:
@@ -252,7 +252,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
 
 def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
     """Try right and wrong answers of all rows, and of a few rows in layouts of other prompts."""
-    rows = runner.rows.chosen
+    rows = runner.row_sample.rows
     _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
     _run_controls(runner, rows[:DETAIL_ROWS], layouts)
 
@@ -266,21 +266,21 @@ def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequen
     runner.run(controls)
 
 
-def _write_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
+def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and all other probes for the first row."""
-    rows = runner.rows
+    row_sample = runner.row_sample
     # One row that shows a fault is enough for its finding.
-    detail_rows = rows.chosen[:DETAIL_ROWS]
-    written = []
+    detail_rows = row_sample.rows[:DETAIL_ROWS]
+    other_probes = []
     for row in detail_rows:
-        written += probes.write_harmless(row, layout)
-        cheats = probes.write_cheats(row, layout, rows.all_golds)
+        other_probes += probes.write_harmless(row, layout)
+        cheats = probes.write_cheats(row, layout, row_sample.all_golds)
         # A row may have right answers that the function does not return. Without a slot, the whole
         # text is the answer, so only an empty text is surely wrong.
-        if callable(rows.answer) and not layout.has_slot:
+        if callable(row_sample.answer) and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
-        written += cheats
+        other_probes += cheats
     first_row = detail_rows[0]
-    written += probes.write_growing(first_row, layout, phrases_in(runner.reward))
-    written += probes.write_hostile(first_row, layout)
-    return written
+    other_probes += probes.write_growing(first_row, layout, phrases_in(runner.reward))
+    other_probes += probes.write_hostile(first_row, layout)
+    return other_probes

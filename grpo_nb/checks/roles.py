@@ -34,8 +34,8 @@ SMALLEST_RANGE = 1e-3
 """A smaller range counts as this value, because a constant reward has rounding errors too."""
 
 MIN_GOLDS_FOLLOWED = 2
-MIN_PART_FOLLOWED = 0.25
-"""Smallest number and part of gold answers that a reward follows if it follows half or fewer.
+MIN_SHARE_FOLLOWED = 0.25
+"""Smallest number and share of gold answers that a reward follows if it follows half or fewer.
 
 A reward that follows only one gold answer may just reward that label.
 """
@@ -89,7 +89,7 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         gold_count = golds[margins.index].nunique()
         followed_count = golds[followed.index].nunique()
         is_for_most = followed_count > gold_count / 2
-        enough_golds = max(MIN_GOLDS_FOLLOWED, MIN_PART_FOLLOWED * gold_count)
+        enough_golds = max(MIN_GOLDS_FOLLOWED, MIN_SHARE_FOLLOWED * gold_count)
         is_for_several = followed_count >= enough_golds and gains.min() >= -tolerance
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
@@ -102,10 +102,10 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         may_be_format = layout.is_own or layout.name == THINK_FIRST
         if may_be_format and over_prose["gain"].min() > tolerance:
             return Role(FORMAT, layout, over_prose)
-    return no_role(layouts[0])
+    return other_role(layouts[0])
 
 
-def no_role(layout: Layout) -> Role:
+def other_role(layout: Layout) -> Role:
     """Return the role of a reward that follows neither the answer nor the format."""
     import pandas
 

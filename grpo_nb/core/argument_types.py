@@ -29,7 +29,7 @@ class ArgumentRule:
 
 _PATH = ("str", "PurePath")
 _LOAD_MODEL = "model, tokenizer = gn.load_model(settings)"
-_SUBJECT = ArgumentRule(
+_RUN_OR_MODEL = ArgumentRule(
     "a run, a pair of model and tokenizer, or the folder of a model",
     "(model, tokenizer)",
     ("Run", "tuple", *_PATH),
@@ -42,8 +42,8 @@ _RULES = {
     "model": ArgumentRule("a model", _LOAD_MODEL, method="generate"),
     "tokenizer": ArgumentRule("a tokenizer", _LOAD_MODEL, method="apply_chat_template"),
     "run": ArgumentRule("a run or its folder", 'run = gn.open_run("runs/name")', ("Run", *_PATH)),
-    "subject": _SUBJECT,
-    "against": _SUBJECT,
+    "run_or_model": _RUN_OR_MODEL,
+    "against": _RUN_OR_MODEL,
     "merged": ArgumentRule(
         "a merged export", 'merged = gn.export_merged(run, "exports/name")', ("Export",)
     ),

@@ -1,7 +1,7 @@
 """Compare models on held-out questions, with intervals and an exact test.
 
 - `asking` has `evaluate`, `compare` and `ask`.
-- `subjects` finds and opens the models that are asked.
+- `model_sources` finds and opens the models that are asked.
 - `holdout` loads questions, and grades the answers.
 - `exam` asks the models the questions, and chooses who decides which answers are correct.
 - `results` and `comparison` have the numbers and show them, `figure` draws them.

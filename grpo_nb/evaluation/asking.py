@@ -11,16 +11,22 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.tables import Part, ReprMixin, Table, as_written
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, Questions, format_of, require_no_tools, shared_start
+from grpo_nb.evaluation.exam import (
+    Exam,
+    QuestionSource,
+    format_of,
+    require_no_tools,
+    shared_messages,
+)
 from grpo_nb.evaluation.holdout import Holdout
-from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import (
+from grpo_nb.evaluation.model_sources import (
     RunModel,
-    locate_subjects,
+    locate_models,
     name_of,
     open_model,
-    start_part,
+    start_version,
 )
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
@@ -28,8 +34,8 @@ from grpo_nb.runs.run_folder import Run, open_run
 
 
 def evaluate(
-    subject: Any,
-    task: Questions | None = None,
+    run_or_model: Any,
+    task: QuestionSource | None = None,
     *,
     run: Run | None = None,
     rewards: RewardFunction | Sequence[RewardFunction] = (),
@@ -53,9 +59,9 @@ def evaluate(
     An answer to which your function gives None is not correct.
 
     Args:
-        subject: Model to ask: a run or its folder (the trained adapter), `"base"` or `"start"` (the
-            base model of `run`, or the model that it started from), the folder of a model such as a
-            merged export, the name of a model, or `(model, tokenizer)`.
+        run_or_model: Model to ask: a run or its folder (the trained adapter), `"base"` or `"start"`
+            (the base model of `run`, or the model that it started from), the folder of a model such
+            as a merged export, the name of a model, or `(model, tokenizer)`.
         task: Questions: a task, or a set from `load_holdout`. Rows or a file are asked in the
             format of the run. By default the questions that are stored with the run.
         run: Run that the model belongs to. `"base"` and `"start"` need it. Other models get its
@@ -83,11 +89,11 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    require_types("gn.evaluate(subject, task)", subject=subject)
+    require_types("gn.evaluate(run_or_model, task)", run_or_model=run_or_model)
     # A wrong name or path raises here, before a model is loaded.
-    located, run = locate_subjects([subject], run)
+    sources, run = locate_models([run_or_model], run)
     exam = Exam(
-        subjects=located,
+        model_sources=sources,
         run=run,
         task=task,
         rewards=rewards,
@@ -98,13 +104,13 @@ def evaluate(
         allow_contaminated=allow_contaminated,
         correct=correct,
     )
-    (evaluation,) = exam.evaluate_all([label or name_of(located[0])])
+    (evaluation,) = exam.evaluate_all([label or name_of(sources[0])])
     return evaluation
 
 
 def compare(
-    subject: Any,
-    task: Questions | None = None,
+    run_or_model: Any,
+    task: QuestionSource | None = None,
     against: Any = None,
     *,
     run: Run | None = None,
@@ -120,19 +126,19 @@ def compare(
 
     `compare(run, task)` compares a run with the model that it started from. That is the base model,
     or after priming or an earlier stage the model with the earlier adapter.
-    `compare(subject, against=other, task=task)` compares any two models. `other` is `before` in the
-    result. Both models get the same prompts and the same decoding.
+    `compare(run_or_model, against=other, task=task)` compares any two models. `other` is `before`
+    in the result. Both models get the same prompts and the same decoding.
 
     The result of `compare(run)` is kept in the folder of the run, for its summary and model card.
     This needs greedy answers to all held-out prompts of the run, with its length limit and its own
     grader. Keep any other comparison with `.save(folder)`.
 
     Args:
-        subject: Model to ask, as in `evaluate`. A run if there is no `against`.
+        run_or_model: Model to ask, as in `evaluate`. A run if there is no `against`.
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
-        run: Run that the models belong to. By default the subject if it is a run, otherwise
-            `against`. Ignored without `against`, because the subject is then the run.
+        run: Run that the models belong to. By default `run_or_model` if it is a run,
+            otherwise `against`. Ignored without `against`, because `run_or_model` is then the run.
         rewards, limit, samples, max_completion_length, settings, allow_contaminated, correct: As
             in `evaluate`.
 
@@ -146,33 +152,33 @@ def compare(
     True
     """
     require_types(
-        "gn.compare(subject, against=other, task=task)",
+        "gn.compare(run_or_model, against=other, task=task)",
         optional=("against",),
-        subject=subject,
+        run_or_model=run_or_model,
         against=against,
     )
     labels = ["before", "after"]
     is_against_start = against is None
     if is_against_start:
-        located, run = locate_subjects([subject], run)
-        (after,) = located
-        if not isinstance(after, RunModel) or after.part != "adapter":
+        sources, run = locate_models([run_or_model], run)
+        (after,) = sources
+        if not isinstance(after, RunModel) or after.version != "adapter":
             raise ValueError(
-                "the subject is not a run, so there is no earlier model to compare it with. Name "
-                "the other model: gn.compare(subject, against=other, task=task)."
+                "run_or_model is not a run, so there is no earlier model to compare it with. Name "
+                "the other model: gn.compare(run_or_model, against=other, task=task)."
             )
         run = after.run
-        located = [RunModel(run, start_part(run)), after]
+        sources = [RunModel(run, start_version(run)), after]
     else:
-        located, run = locate_subjects([against, subject], run)
-        names = [name_of(model) for model in located]
-        runs = [model.run.path for model in located if isinstance(model, RunModel)]
+        sources, run = locate_models([against, run_or_model], run)
+        names = [name_of(source) for source in sources]
+        runs = [source.run.path for source in sources if isinstance(source, RunModel)]
         is_one_run = len(runs) == 2 and runs[0] == runs[1]
         # Two models of one name, or of one run, keep the labels "before" and "after".
         if names[0] != names[1] and not is_one_run:
             labels = names
     exam = Exam(
-        subjects=located,
+        model_sources=sources,
         run=run,
         task=task,
         rewards=rewards,
@@ -240,12 +246,15 @@ def ask(
     if not questions:
         raise ValueError("questions is empty. Write one question, or a list of questions.")
     # Without the messages of the training, the model would answer another kind of prompt.
-    start = shared_start(run)
-    rows = [{"prompt": [*start, {"role": "user", "content": question}]} for question in questions]
+    first_messages = shared_messages(run)
+    rows = [
+        {"prompt": [*first_messages, {"role": "user", "content": question}]}
+        for question in questions
+    ]
     # Decoding is greedy, so that the two answers differ only because of the training.
-    exam = Exam(subjects=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
+    exam = Exam(model_sources=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
     answers = []
-    for part in (start_part(run), "adapter"):
-        with open_model(RunModel(run, part)) as (model, tokenizer):
-            answers.append(tuple(exam.answer_rows(model, tokenizer, rows, f"asking, {part}")))
+    for version in (start_version(run), "adapter"):
+        with open_model(RunModel(run, version)) as (model, tokenizer):
+            answers.append(tuple(exam.answer_rows(model, tokenizer, rows, f"asking, {version}")))
     return Answers(questions, *answers)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-FREQUENT_SHARE = 0.2
+MIN_MAJORITY_SHARE = 0.2
 """Smallest share of questions with the same gold answer that makes this answer a baseline."""
 
-FREQUENT_COUNT = 3
+MIN_MAJORITY_COUNT = 3
 """Smallest number of these questions."""
 
-CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
+QUESTION_CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
 
 
@@ -52,7 +52,7 @@ class Comparison(ReprMixin):
             raise ValueError(
                 f"{self.before.label!r} and {self.after.label!r} are not answers to the same "
                 "questions, so they cannot be compared. Ask both models the same questions: "
-                "gn.compare(subject, against=other, task=task)."
+                "gn.compare(run_or_model, against=other, task=task)."
             )
 
     @property
@@ -95,7 +95,7 @@ class Comparison(ReprMixin):
         return self.after.contamination
 
     @property
-    def changed(self) -> dict[str, int]:
+    def change_counts(self) -> dict[str, int]:
         """Number of questions per change: `gained`, `lost`, `both right` or `both wrong`.
 
         With several samples, a question whose share of correct answers stays the same,
@@ -103,9 +103,9 @@ class Comparison(ReprMixin):
         """
         # The four usual changes are listed even if their count is 0; `equal` only if it occurs.
         usual = dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0)
-        return usual | Counter(self._change_of_each())
+        return usual | Counter(self._question_changes())
 
-    def _change_of_each(self) -> Iterator[str]:
+    def _question_changes(self) -> Iterator[str]:
         """Yield the change of each question."""
         shares_before = self.before.shares_of("accuracy")
         shares_after = self.after.shares_of("accuracy")
@@ -130,7 +130,7 @@ class Comparison(ReprMixin):
         # Each question counts once, however many samples it has.
         golds = [row["answer"] for row in self.after.rows[:: self.after.samples]]
         answer, count = Counter(golds).most_common(1)[0]
-        is_frequent = count >= max(FREQUENT_COUNT, FREQUENT_SHARE * len(golds))
+        is_frequent = count >= max(MIN_MAJORITY_COUNT, MIN_MAJORITY_SHARE * len(golds))
         if not is_frequent or self.after.unproven_grader:
             return None
         share = count / len(golds)
@@ -210,15 +210,15 @@ class Comparison(ReprMixin):
         import pandas
 
         changes = []
-        for change in self._change_of_each():
+        for change in self._question_changes():
             changes += [change] * self.after.samples
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
         # The categories have an order, by which lost questions are sorted to the top.
-        table.insert(0, "change", pandas.Categorical(changes, CHANGES, ordered=True))
+        table.insert(0, "change", pandas.Categorical(changes, QUESTION_CHANGES, ordered=True))
         for name, side in self.sides.items():
             answers = pandas.DataFrame(side.rows)
             table[name] = answers["completion"]
-            table[f"{name}_is"] = [_grade(row, side.compares_gold) for row in side.rows]
+            table[f"{name}_is"] = [_grade_in_words(row, side.compares_gold) for row in side.rows]
             table[f"{name}_in_format"] = answers["is_formatted"]
             table[f"{name}_anywhere"] = answers["is_correct_anywhere"]
         return table.sort_values("change", kind="stable", ignore_index=True)
@@ -264,7 +264,7 @@ class Comparison(ReprMixin):
         yield _measures_sentence(self)
         yield _table(self)
         yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
-        counts = ", ".join(f"{count} {name}" for name, count in self.changed.items())
+        counts = ", ".join(f"{count} {name}" for name, count in self.change_counts.items())
         yield f"Questions: {counts}. comparison.transcripts() has the answers."
         if self.majority is not None:
             yield self.majority.sentence
@@ -281,7 +281,7 @@ class Comparison(ReprMixin):
         return html_of([*self._parts(), figure])
 
 
-def _grade(row: Mapping[str, Any], compares_gold: bool) -> str:
+def _grade_in_words(row: Mapping[str, Any], compares_gold: bool) -> str:
     if row["is_correct"]:
         return "right"
     # A function may read an answer outside of the answer slot.
@@ -293,13 +293,13 @@ def _measures_sentence(comparison: Comparison) -> str:
     # A function may call an answer correct that is not in the format.
     needs_both = ", which needs both" if comparison.after.compares_gold else ""
     return (
-        f"The answers themselves: {_change(comparison, 'anywhere')}. "
-        f"In the format: {_change(comparison, 'in_format')}. "
-        f"Correct{needs_both}: {_change(comparison, 'accuracy')}."
+        f"The answers themselves: {_measure_in_words(comparison, 'anywhere')}. "
+        f"In the format: {_measure_in_words(comparison, 'in_format')}. "
+        f"Correct{needs_both}: {_measure_in_words(comparison, 'accuracy')}."
     )
 
 
-def _change(comparison: Comparison, measure: str) -> str:
+def _measure_in_words(comparison: Comparison, measure: str) -> str:
     """Return a measure before and after, with its own verdict."""
     result = comparison.results[measure]
     if result is None:

@@ -15,16 +15,16 @@ from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.words import require_number
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
-from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import (
+from grpo_nb.evaluation.model_sources import (
     Decoding,
+    ModelSource,
     RunModel,
-    Subject,
     answers_of_model,
     description_of,
     model_id_of,
     open_model,
 )
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.generation.samples import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
@@ -43,19 +43,19 @@ from grpo_nb.tasks.prompts import Chat, require_system_prompt, split_system
 from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
-Questions = Task | Holdout | Source
+QuestionSource = Task | Holdout | Source
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exam:
     """Questions, models and options of one call of `evaluate` or `compare`.
 
-    `locate_subjects` returns `subjects` and `run`. The other fields are arguments of `evaluate`.
+    `locate_models` returns `model_sources` and `run`. The other fields are arguments of `evaluate`.
     """
 
-    subjects: Sequence[Subject]
+    model_sources: Sequence[ModelSource]
     run: Run | None
-    task: Questions | None
+    task: QuestionSource | None
     rewards: RewardFunction | Sequence[RewardFunction] = ()
     limit: int | None = None
     samples: int = 1
@@ -73,7 +73,7 @@ class Exam:
     # Questions and decoding.
 
     @functools.cached_property
-    def questions(self) -> Task | Holdout:
+    def question_set(self) -> Task | Holdout:
         """Questions of the task, or those stored with the run if there is no task."""
         if self.task is None and self.run is None:
             raise ValueError(
@@ -88,12 +88,12 @@ class Exam:
             return load_holdout(self.task)
         if self.task is None:
             return Holdout(format=format_of(self.run), holdout=self.run.holdout)
-        return _asked_as_in_training(self.task, self.run)
+        return _load_as_in_training(self.task, self.run)
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the questions to ask."""
-        rows = sample_rows(list(self.questions.holdout), self.limit)
+        rows = sample_rows(list(self.question_set.holdout), self.limit)
         if not rows:
             raise ValueError("there are no held-out questions to ask.")
         return rows
@@ -106,7 +106,7 @@ class Exam:
             settings = settings.replace(max_completion_length=self.max_completion_length)
         # Prompts that differ from those of the training would measure another task. So questions
         # without template arguments of their own get those of the run.
-        template_kwargs = getattr(self.questions, "chat_template_kwargs", {})
+        template_kwargs = getattr(self.question_set, "chat_template_kwargs", {})
         if self.run is not None:
             template_kwargs = template_kwargs or self.run.chat_template_kwargs
         return Decoding(
@@ -116,14 +116,14 @@ class Exam:
             sampling=settings.sampling,
             seed=settings.seed,
             chat_template_kwargs=template_kwargs,
-            tools=getattr(self.questions, "tools", None),
+            tools=getattr(self.question_set, "tools", None),
             shared_prompts=settings.shared_prompts,
         )
 
     # The grader.
 
     @functools.cached_property
-    def deciding_reward(self) -> RewardFunction:
+    def grading_reward(self) -> RewardFunction:
         """Reward or function that decides which answers are correct.
 
         The docstring of `evaluate` has the order of precedence.
@@ -147,14 +147,14 @@ class Exam:
             reward = None
         return reward or correctness()
 
-    def _grader(self, tokenizer: Any) -> Grader:
+    def _choose_grader(self, tokenizer: Any) -> Grader:
         """Return the grader. Call a function with gold answers first, to find its full score."""
         return choose_grader(
-            self.deciding_reward,
+            self.grading_reward,
             self.rows,
-            self.questions.format,
+            self.question_set.format,
             tokenizer=tokenizer,
-            start_episode=getattr(self.questions, "start_episode", dict),
+            start_episode=getattr(self.question_set, "start_episode", dict),
         )
 
     @property
@@ -165,16 +165,16 @@ class Exam:
         """
         # Other questions, formats or examples change the prompts. Corrected gold answers change the
         # grades. Both would make another measure.
-        asked = [_as_graded(row) for row in self.rows]
-        held_out = [_as_graded(row) for row in self.run.holdout]
+        asked = [_prompt_and_golds(row) for row in self.rows]
+        held_out = [_prompt_and_golds(row) for row in self.run.holdout]
         length = self.decoding.max_completion_length
         is_other_length = length != self.run.settings.max_completion_length
         if asked != held_out or is_other_length or self.samples > 1:
             return False
-        rewards = rewards_of_run(self.run, self.deciding_reward)
+        rewards = rewards_of_run(self.run, self.grading_reward)
         reward = deciding_reward(rewards) or correctness()
         record = reward.record if isinstance(reward, RecordedReward) else record_of(reward)
-        return _is_record_of(self.deciding_reward, record)
+        return _matches_record(self.grading_reward, record)
 
     # Asking and grading.
 
@@ -188,18 +188,18 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.deciding_reward, SlotReward)
+        is_function = not isinstance(self.grading_reward, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
         grader = None
         evaluations = []
-        for subject, label in zip(self.subjects, labels, strict=True):
-            with open_model(subject) as (model, tokenizer):
+        for source, label in zip(self.model_sources, labels, strict=True):
+            with open_model(source) as (model, tokenizer):
                 # All models share one grader. Choosing it may cost money, so it is done once.
-                grader = grader or self._grader(tokenizer)
+                grader = grader or self._choose_grader(tokenizer)
                 completions = self.answer_rows(model, tokenizer, asked_rows, f"held-out, {label}")
-                format = self.questions.format.for_template(
+                format = self.question_set.format.for_template(
                     tokenizer, decoding.chat_template_kwargs
                 )
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
@@ -210,8 +210,8 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
-                    description=description_of(subject),
-                    model_id=model_id_of(subject),
+                    description=description_of(source),
+                    model_id=model_id_of(source),
                     samples=self.samples,
                     temperature=decoding.temperature,
                     contamination=contamination,
@@ -233,9 +233,9 @@ class Exam:
                 model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
             )
 
-    def _runs(self) -> list[Run]:
+    def _involved_runs(self) -> list[Run]:
         """Return the run, and the runs of the models. A run may be in the list twice."""
-        runs = [subject.run for subject in self.subjects if isinstance(subject, RunModel)]
+        runs = [source.run for source in self.model_sources if isinstance(source, RunModel)]
         return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
@@ -243,8 +243,8 @@ class Exam:
 
         None if nothing was found, but some training questions are unknown.
         """
-        runs = self._runs()
-        trained = all_trained_questions(getattr(self.questions, "train", None), runs)
+        runs = self._involved_runs()
+        trained = all_trained_questions(getattr(self.question_set, "train", None), runs)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()
@@ -254,7 +254,7 @@ class Exam:
 
     def _require_same_template(self) -> None:
         """Raise if a run was trained with other arguments of the chat template."""
-        for run in self._runs():
+        for run in self._involved_runs():
             own = run.chat_template_kwargs
             if own != self.decoding.chat_template_kwargs:
                 raise ValueError(
@@ -270,12 +270,14 @@ class RecordedReward(Reward):
     record: Mapping[str, Any]
 
 
-def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[RewardFunction]:
+def rewards_of_run(
+    run: Run, reward_in_memory: RewardFunction | None = None
+) -> list[RewardFunction]:
     """Return the rewards of a run from memory, or from their records if the run was reopened.
 
     Args:
         run: A run. If it was opened from its folder, its functions are not in memory.
-        given: A reward in memory that may be one of the run.
+        reward_in_memory: A reward in memory that may be one of the run.
     """
     if run.rewards:
         return run.rewards
@@ -288,18 +290,18 @@ def rewards_of_run(run: Run, given: RewardFunction | None = None) -> list[Reward
                 # Neither a relative reward nor a judge may decide which answers are correct.
                 reward = relative(reward)
         # A record does not show that a user's class compares the answer slot. The reward does.
-        if isinstance(given, SlotReward) and _is_record_of(given, record):
-            reward = given
+        if isinstance(reward_in_memory, SlotReward) and _matches_record(reward_in_memory, record):
+            reward = reward_in_memory
         rewards.append(reward)
     return rewards
 
 
-def _as_graded(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
+def _prompt_and_golds(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
     """Return the prompt of a row and its right answers."""
     return row["prompt"], golds_of_row(row, "answer", row["answer"])
 
 
-def _is_record_of(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
+def _matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
     """Return True if a reward still matches a record of it."""
     now = record_of(reward)
     # Records of the first versions lack some fields, which are then not compared.
@@ -311,18 +313,18 @@ def format_of(run: Run) -> AnswerFormat:
     return AnswerFormat(**run.info["task"]["format"])
 
 
-def _asked_as_in_training(source: Source, run: Run) -> Holdout:
+def _load_as_in_training(source: Source, run: Run) -> Holdout:
     """Load questions in the format of a run, with the system prompt and example of its prompts."""
     loaded = load_holdout(source, format=format_of(run))
-    start = shared_start(run)
+    first_messages = shared_messages(run)
     rows = []
     for row in loaded.holdout:
         turns = split_system(row["prompt"])[1]
-        rows.append({**row, "prompt": [*start, *turns]})
+        rows.append({**row, "prompt": [*first_messages, *turns]})
     return dataclasses.replace(loaded, holdout=rows)
 
 
-def shared_start(run: Run) -> Chat:
+def shared_messages(run: Run) -> Chat:
     """Return the messages with which all prompts of a run start, before their questions.
 
     If the prompts start with different system messages, or no question was held out, return the

@@ -78,7 +78,7 @@ def load_holdout(
 
 
 def grade_answers(
-    questions: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     completions: Sequence[GeneratedCompletion],
     format: AnswerFormat,
     grader: Grader,
@@ -91,14 +91,14 @@ def grade_answers(
     is a function, because it does not show where it reads the answer.
 
     Args:
-        questions: Rows with `question` and `answer`.
+        rows: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    function_arguments = scoring_arguments(completions, questions)
-    scores = grader_scores(grader, texts, questions, format, function_arguments=function_arguments)
+    function_arguments = scoring_arguments(completions, rows)
+    scores = grader_scores(grader, texts, rows, format, function_arguments=function_arguments)
     missing = sum(math.isnan(score) for score in scores)
     if missing and isinstance(grader, FunctionGrader):
         warn_user(
@@ -106,15 +106,15 @@ def grade_answers(
             "not correct."
         )
     is_correct = are_correct(grader, scores)
-    measured = are_correct_anywhere(grader, texts, questions, format, is_correct)
-    is_correct_anywhere = measured or [None] * len(texts)
-    rows = []
-    for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
+    anywhere_grades = are_correct_anywhere(grader, texts, rows, format, is_correct)
+    is_correct_anywhere = anywhere_grades or [None] * len(texts)
+    graded_rows = []
+    for place, (row, completion) in enumerate(zip(rows, completions, strict=True)):
         given = format.extract_last(completion.text)
-        rows.append(
+        graded_rows.append(
             {
-                "question": question["question"],
-                "answer": str(question["answer"]),
+                "question": row["question"],
+                "answer": str(row["answer"]),
                 # A model can write a lone surrogate, which a parquet file cannot store.
                 "completion": displayable(completion.full_text),
                 "given": None if given is None else displayable(given),
@@ -125,4 +125,4 @@ def grade_answers(
                 "is_truncated": completion.is_truncated,
             }
         )
-    return rows
+    return graded_rows

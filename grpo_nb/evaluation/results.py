@@ -48,7 +48,7 @@ class Evaluation(ReprMixin):
     """Name of the grader if it is a function that scored no gold answer above a wrong one."""
 
     @property
-    def questions(self) -> int:
+    def question_count(self) -> int:
         """Number of questions."""
         return len(self.rows) // self.samples
 
@@ -139,10 +139,10 @@ class Evaluation(ReprMixin):
     def asked_sentence(self) -> str:
         """Sentence on the number of questions and the kind of decoding."""
         if self.samples == 1:
-            return f"{self.questions} questions, one greedy answer to each."
+            return f"{self.question_count} questions, one greedy answer to each."
         return (
-            f"{self.questions} questions, {self.samples} answers to each, sampled at temperature "
-            f"{self.temperature:g}."
+            f"{self.question_count} questions, {self.samples} answers to each, sampled at "
+            f"temperature {self.temperature:g}."
         )
 
     @property

@@ -23,8 +23,8 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.evaluation.holdout import grade_answers
+from grpo_nb.evaluation.model_sources import Decoding, answers_of_model
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.runs.alert import Alert, alert_table

@@ -346,9 +346,9 @@ comparison
 import textwrap
 
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"
-assert report.ok, report.summary
+assert report.ok, report.sentence
 assert any(finding.severity == "critical" for finding in found.findings), "no loophole was found"
-assert fixed.ok, fixed.summary
+assert fixed.ok, fixed.sentence
 rise = hacked.rise()
 print(textwrap.fill(f"With loopholes: {rise.sentence}", 90))
 print(textwrap.fill(f"Without: {sound.rise().sentence}", 90))

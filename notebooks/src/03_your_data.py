@@ -190,7 +190,7 @@ report
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=60)
 sampled = pandas.DataFrame({"mood": [row["answer"] for row in gate.rows]})
-sampled["right answers"] = [sum(group) for group in gate.is_right_by_group]
+sampled["right answers"] = [sum(group) for group in gate.is_correct_by_group]
 sampled["groups without one"] = sampled["right answers"].eq(0)
 sampled["groups"] = 1
 display(gate)
@@ -358,7 +358,7 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
 assert not with_loophole.ok
-assert report.ok, report.summary
+assert report.ok, report.sentence
 assert run.status == "finished", run.status_sentence
 print(run.outcome(comparison))
 

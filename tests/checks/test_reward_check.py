@@ -238,7 +238,7 @@ BROKEN = [
     pytest.param(nested_repeats, "hangs", id="nested repeats"),
     pytest.param(of_the_row, "constant", id="same for a row"),
     pytest.param(nothing, "constant", id="None"),
-    pytest.param(noisy, "unsteady", id="random"),
+    pytest.param(noisy, "inconsistent", id="random"),
     pytest.param(wants_a_solution, "breaks the contract", id="missing column"),
     pytest.param(takes_no_more, "breaks the contract", id="no **columns"),
 ]
@@ -430,7 +430,7 @@ def test_report_lists_the_worst_findings_first() -> None:
 def test_report_counts_the_worst_findings_first() -> None:
     findings = [make_finding(kind, "a", "") for kind in ("near miss", "raises")]
     report = RewardReport(findings=tuple(findings), roles={}, checked="")
-    assert report.summary == "Found: 1 critical, 1 warning."
+    assert report.sentence == "Found: 1 critical, 1 warning."
 
 
 def test_raise_if_critical_names_the_findings() -> None:
@@ -494,7 +494,7 @@ def test_second_call_that_fails_is_shown_with_its_completion() -> None:
         return is_right
 
     report = check_rewards(forgets_wrong_answers, SUMS)
-    (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
+    (finding,) = [finding for finding in report.findings if finding.kind == "inconsistent"]
     assert finding.example == failed[0]
 
 

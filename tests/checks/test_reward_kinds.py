@@ -354,7 +354,7 @@ def test_relative_reward_is_not_called() -> None:
     assert report.roles == {"right": "tells right from wrong", "ranks": "unknown"}
     assert any("ranks: it ranks the completions of a group" in limit for limit in report.limits)
     assert report.checked.startswith("Checked 1 reward(s)")
-    assert check_rewards(gn.rewards.relative(ranks), SUMS).summary == "Nothing was checked."
+    assert check_rewards(gn.rewards.relative(ranks), SUMS).sentence == "Nothing was checked."
 
 
 def countdown(completions, target, nums, **_):
@@ -429,7 +429,7 @@ def test_state_that_later_calls_show_is_found() -> None:
             return [score * (self.calls < 300) for score in right(completions, answer)]
 
     report = check_rewards(Warming(), SUMS)
-    (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
+    (finding,) = [finding for finding in report.findings if finding.kind == "inconsistent"]
     assert "the reward keeps state" in finding.what
 
 
@@ -443,7 +443,7 @@ def test_novelty_is_found_by_the_first_scores() -> None:
             seen.add(completion_text(completion))
         return scores
 
-    assert "unsteady" in kinds(check_rewards(novel, SUMS), "critical")
+    assert "inconsistent" in kinds(check_rewards(novel, SUMS), "critical")
 
 
 class Novelty:
@@ -470,7 +470,7 @@ class Novelty:
 
 def test_check_rewards_leaves_the_memory_of_a_reward_as_it_was() -> None:
     novelty = Novelty()
-    assert "unsteady" in kinds(check_rewards(novelty, SUMS), "critical")
+    assert "inconsistent" in kinds(check_rewards(novelty, SUMS), "critical")
     assert novelty.seen == ["an earlier one"]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.probes import UNGRADED, list_layouts, write_hostile
+from grpo_nb.checks.probes import UNGRADED_CATEGORIES, list_layouts, write_hostile
 from grpo_nb.checks.rows import (
     MAX_ROWS_TRIED,
     CheckRow,
@@ -19,7 +19,7 @@ from grpo_nb.tasks import formats
 @pytest.mark.parametrize("count", [24, 25, 47, 71])
 def test_rows_tried_come_from_the_whole_task(count: int) -> None:
     rows = [{"question": f"{n}?", "answer": str(100 + n)} for n in range(count)]
-    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").chosen]
+    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").rows]
     assert len(places) == MAX_ROWS_TRIED
     assert places[0] < count / 4
     assert places[-1] > count * 3 / 4
@@ -81,7 +81,7 @@ def test_kit_reward_is_not_warned_about_lists_with_one() -> None:
 def test_hostile_probes_have_no_expected_score() -> None:
     row = CheckRow(0, {}, ["42"], ["17"])
     layout = list_layouts(formats.xml())[0]
-    assert {probe.category for probe in write_hostile(row, layout)} <= {*UNGRADED}
+    assert {probe.category for probe in write_hostile(row, layout)} <= {*UNGRADED_CATEGORIES}
 
 
 def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
@@ -89,7 +89,7 @@ def test_choose_rows_tries_no_accepted_answer_as_a_wrong_one() -> None:
         {"question": "1/2?", "answer": "1/2", "accepted_answers": ["1/2", "0.25"]},
         {"question": "1/4?", "answer": "0.25"},
     ]
-    first = choose_rows(rows, "answer").chosen[0]
+    first = choose_rows(rows, "answer").rows[0]
     assert "0.25" not in first.wrong
 
 

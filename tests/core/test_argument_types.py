@@ -33,7 +33,7 @@ def test_require_wrong_type_names_type_and_line() -> None:
 
 def test_require_example_does_not_name_another_function() -> None:
     with pytest.raises(TypeError, match=r"takes a run, .* Write \(model, tokenizer\)\."):
-        require_types("gn.compare(subject)", subject=3)
+        require_types("gn.compare(run_or_model)", run_or_model=3)
 
 
 def test_require_does_not_ask_a_large_object_for_its_text() -> None:

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.exam import Exam, shared_start
+from grpo_nb.evaluation.exam import Exam, shared_messages
 from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.prompts import with_prompts
@@ -276,7 +276,7 @@ def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: 
             row["prompt"] = [first | {"content": content}, *others]
     lines = [json.dumps(row) + "\n" for row in rows]
     (run.path / "holdout.jsonl").write_text("".join(lines))
-    exam = Exam(subjects=[], run=run, task=new_questions())
+    exam = Exam(model_sources=[], run=run, task=new_questions())
     *start, question = exam.rows[0]["prompt"]
     assert start == rows[0]["prompt"][:-1]
     assert question == {"role": "user", "content": "What is 30 + 30?"}
@@ -291,9 +291,9 @@ def test_turns_of_a_conversation_are_not_shared(run: gn.runs.Run) -> None:
         ]
         lines.append(json.dumps(row | {"prompt": [*greeting, row["prompt"][-1]]}) + "\n")
     (run.path / "holdout.jsonl").write_text("".join(lines))
-    assert shared_start(run) == []
+    assert shared_messages(run) == []
     # The training had no system prompt either.
-    exam = Exam(subjects=[], run=run, task=new_questions())
+    exam = Exam(model_sources=[], run=run, task=new_questions())
     assert exam.rows[0]["prompt"] == [{"role": "user", "content": "What is 30 + 30?"}]
 
 
@@ -304,13 +304,13 @@ def test_own_system_prompts_are_replaced_by_that_of_the_format(run: gn.runs.Run)
         lines.append(json.dumps(row | {"prompt": [system, row["prompt"][-1]]}) + "\n")
     (run.path / "holdout.jsonl").write_text("".join(lines))
     format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
-    assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
+    assert shared_messages(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
 def test_run_without_held_out_rows_starts_with_the_format(run: gn.runs.Run) -> None:
     (run.path / "holdout.jsonl").write_text("")
     format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
-    assert shared_start(run) == [{"role": "system", "content": format.system_prompt()}]
+    assert shared_messages(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
 def test_ask_without_questions_is_refused(run: gn.runs.Run) -> None:
@@ -362,7 +362,7 @@ def test_own_rows_and_files_are_asked_as_the_run_was_trained(
     file = tmp_path / "mine.csv"
     pandas.DataFrame(new_questions()).to_csv(file, index=False)
     format = gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"])
-    _, *example = shared_start(tiny_run)
+    _, *example = shared_messages(tiny_run)
     holdout = gn.evaluation.load_holdout(new_questions(), format=format, example=example)
     expected = gn.evaluate(tiny_run, holdout).rows
     assert gn.evaluate(tiny_run, new_questions()).rows == expected

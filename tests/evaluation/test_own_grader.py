@@ -123,7 +123,7 @@ def exam_of_reopened_run(
         tokenizer=lambda text, **options: {"input_ids": [0]},
     )
     task = Holdout(format=gn.tasks.xml(), holdout=[question])
-    return Exam(subjects=[], run=run, task=task, **arguments)
+    return Exam(model_sources=[], run=run, task=task, **arguments)
 
 
 def test_exam_with_the_function_of_the_run_is_its_result() -> None:
@@ -141,7 +141,7 @@ def test_exam_with_an_edited_function_is_not_its_result() -> None:
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
-    assert exam.deciding_reward is edited
+    assert exam.grading_reward is edited
     assert not exam.is_result_of_run
 
 
@@ -187,7 +187,7 @@ def test_own_slot_reward_of_a_reopened_run_decides_at_any_weight() -> None:
     exam = exam_of_reopened_run(
         trained_with=(everything,), minor=(Lenient(),), rewards=[everything, Lenient()]
     )
-    assert exam.deciding_reward == Lenient()
+    assert exam.grading_reward == Lenient()
     assert exam.is_result_of_run
 
 
@@ -201,33 +201,33 @@ def ranks(completions: list, **columns: object) -> list[float]: ...
 @pytest.mark.parametrize("reward", [JUDGE, ranks], ids=["judge", "relative"])
 def test_reward_of_a_reopened_run_that_never_decides(reward: Callable) -> None:
     exam = exam_of_reopened_run(trained_with=(reward,))
-    assert exam.deciding_reward == gn.rewards.correctness()
+    assert exam.grading_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
 
 
 def test_function_beside_a_judge_of_a_reopened_run_is_named() -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, JUDGE))
     with pytest.warns(UserWarning, match=r"your function brevity\(\)"):
-        assert exam.deciding_reward == gn.rewards.correctness()
+        assert exam.grading_reward == gn.rewards.correctness()
 
 
 def test_two_functions_of_a_reopened_run_leave_it_to_correctness() -> None:
     code_tests = gn.rewards.code_tests(weight=1.0)
     exam = exam_of_reopened_run(trained_with=(brevity, everything, code_tests))
-    assert exam.deciding_reward == gn.rewards.correctness()
+    assert exam.grading_reward == gn.rewards.correctness()
 
 
 def test_function_beside_code_tests_of_a_reopened_run_is_not_its_main_one(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, gn.rewards.code_tests(weight=1.0)))
-    assert exam.deciding_reward == gn.rewards.correctness()
+    assert exam.grading_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
     assert not recwarn.list
 
 
 def test_exam_is_graded_by_the_given_reward() -> None:
-    assert exam_of_reopened_run(rewards=gn.rewards.maths()).deciding_reward == gn.rewards.maths()
+    assert exam_of_reopened_run(rewards=gn.rewards.maths()).grading_reward == gn.rewards.maths()
 
 
 def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.runs.Run) -> None:

@@ -7,7 +7,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
-from grpo_nb.evaluation.subjects import start_part
+from grpo_nb.evaluation.model_sources import start_version
 from tests.run_fixtures import brevity
 
 # The folder of the tiny run has only the source of its main reward, which is not the matter here.
@@ -28,7 +28,7 @@ def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
 
 
 def test_run_from_an_untrained_adapter_starts_as_its_base(run: gn.runs.Run) -> None:
-    assert start_part(run) == "base"
+    assert start_version(run) == "base"
     assert "The base model of the run" in gn.compare(run).before.description
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_nb.evaluation.subjects import RunModel, model_id_of
+from grpo_nb.evaluation.model_sources import RunModel, model_id_of
 from grpo_nb.runs.outcome import MajorityBaseline, Rise, decide_outcome
 from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.evaluation.subjects import start_part
+from grpo_nb.evaluation.model_sources import start_version
 from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, trained
 
@@ -69,7 +69,7 @@ def test_later_stage_that_comes_back_starts_from_its_adapter(
     copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     name = "adapter_model.safetensors"
     shutil.copyfile(copy / "result" / "adapter" / name, copy / "adapter_init" / name)
-    assert start_part(gn.scaleout.open(copy).run) == "start"
+    assert start_version(gn.scaleout.open(copy).run) == "start"
 
 
 def test_run_that_comes_back_has_the_alerts_of_its_rows(

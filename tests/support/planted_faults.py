@@ -32,7 +32,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "slot_equals",
-        "unsteady",
+        "inconsistent",
         "the first row's gold for all",
         old="zip(completions, answer, strict=True)",
         new="zip(completions, [answer[0]] * len(completions))",

@@ -24,10 +24,10 @@ from grpo_nb.models.templates import load_templates
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
-EARLIER_PARTS = ("base", "start")
+EARLIER_VERSIONS = ("base", "start")
 """Names of the earlier models of a run: its base model, and the model that it started from."""
 
-PART_IN_WORDS = {
+VERSION_DESCRIPTIONS = {
     "base": "The base model of the run {}, without adapter.",
     "start": "The model that the run {} started from, with the adapter as it was before the first "
     "step.",
@@ -60,84 +60,84 @@ class RunModel:
     """A model of a run: its base model, the model that it started from, or the trained one."""
 
     run: Run
-    part: Literal["base", "start", "adapter"] = "adapter"
+    version: Literal["base", "start", "adapter"] = "adapter"
 
 
-Subject = RunModel | tuple[Any, Any] | str
+ModelSource = RunModel | tuple[Any, Any] | str
 """A model under evaluation: a model of a run, a model in memory with its tokenizer, or the folder
 or the Hub name of a model."""
 
 
-def locate_subjects(
-    subjects: Sequence[Any], run: Run | str | Path | None = None
-) -> tuple[list[Subject], Run | None]:
+def locate_models(
+    models: Sequence[Any], run: Run | str | Path | None = None
+) -> tuple[list[ModelSource], Run | None]:
     """Find the models that paths and names refer to, and the run that they belong to.
 
     Args:
-        subjects: Runs or their folders, `"base"`, `"start"`, folders or names of models, or pairs
-            of model and tokenizer.
-        run: Run of the subjects, or its folder. By default the last run among the subjects.
+        models: Runs or their folders, `"base"`, `"start"`, folders or names of models, or pairs of
+            model and tokenizer.
+        run: Run of the models, or its folder. By default the last run among the models.
 
     Raises:
         ValueError: `"base"` or `"start"` without a run.
         FileNotFoundError: There is no such folder or model.
         OSError: The Hub does not provide the model.
     """
-    located = [_locate(subject) for subject in subjects]
-    own_runs = [subject.run for subject in located if isinstance(subject, RunModel)]
+    sources = [_locate_model(model) for model in models]
+    own_runs = [source.run for source in sources if isinstance(source, RunModel)]
     if run is not None:
         run = open_run(run)
     elif own_runs:
         run = own_runs[-1]
-    # "base" and "start" may belong to the run of another subject, so they are located last.
-    for place, subject in enumerate(located):
-        if subject in EARLIER_PARTS:
+    # "base" and "start" may belong to the run of another model, so they are located last.
+    for place, source in enumerate(sources):
+        if source in EARLIER_VERSIONS:
             if run is None:
                 raise ValueError(
-                    f"{subject!r} is the model that a run started from, but no run was given. "
+                    f"{source!r} is the model that a run started from, but no run was given. "
                     "Write run=gn.open_run('runs/...')."
                 )
-            located[place] = RunModel(run, subject)
-    return located, run
+            sources[place] = RunModel(run, source)
+    return sources, run
 
 
-def _locate(subject: Any) -> Subject:
-    if isinstance(subject, Run):
-        return RunModel(subject)
-    if isinstance(subject, tuple) or subject in EARLIER_PARTS:
-        return subject
+def _locate_model(model: Any) -> ModelSource:
+    if isinstance(model, Run):
+        return RunModel(model)
+    if isinstance(model, tuple) or model in EARLIER_VERSIONS:
+        return model
     # `open_run` refuses every folder that is not a run.
     with contextlib.suppress(FileNotFoundError):
-        return RunModel(open_run(subject))
+        return RunModel(open_run(model))
     # A wrong name is reported now, and not after the first model has answered.
-    resolve_model(str(subject))
-    return str(subject)
+    resolve_model(str(model))
+    return str(model)
 
 
-def name_of(subject: Subject) -> str:
-    """Return the label of a subject without opening it."""
-    if isinstance(subject, tuple):
+def name_of(source: ModelSource) -> str:
+    """Return the label of a model without opening it."""
+    if isinstance(source, tuple):
         return "model"
-    if isinstance(subject, RunModel):
-        return subject.run.name if subject.part == "adapter" else subject.part
+    if isinstance(source, RunModel):
+        return source.run.name if source.version == "adapter" else source.version
     # The name of "." is empty, that of its absolute path is not.
-    return Path(os.path.abspath(subject)).name
+    return Path(os.path.abspath(source)).name
 
 
-def model_id_of(subject: Subject) -> str:
+def model_id_of(source: ModelSource) -> str:
     """Return the id of a run's adapter (`Run.model_id`), empty if the model has none."""
-    if not isinstance(subject, RunModel):
+    if not isinstance(source, RunModel):
         return ""
     # A missing adapter has no id, so that no comparison is attributed to it.
-    if subject.part == "adapter":
-        return subject.run.model_id("adapter") or ""
+    if source.version == "adapter":
+        return source.run.model_id("adapter") or ""
     # If the starting adapter is new, it changes nothing, so the base model has its id.
-    if subject.part in ("start", start_part(subject.run)):
-        return subject.run.model_id("start") or ""
+    if source.version in ("start", start_version(source.run)):
+        return source.run.model_id("start") or ""
     return ""
 
 
-def start_part(run: Run) -> Literal["base", "start"]:
+def start_version(run: Run) -> Literal["base", "start"]:
     """Return which earlier model a run started from.
 
     `"start"`: the adapter had learnt something before, in priming, in an earlier stage or
@@ -153,42 +153,42 @@ def start_part(run: Run) -> Literal["base", "start"]:
 
 
 @contextlib.contextmanager
-def open_model(subject: Subject) -> Iterator[tuple[Any, Any]]:
-    """Provide the model and the tokenizer of a subject in a `with` block.
+def open_model(source: ModelSource) -> Iterator[tuple[Any, Any]]:
+    """Provide a model and its tokenizer in a `with` block.
 
     The model of a run stays in memory. Any other one can be freed after the block.
 
     Args:
-        subject: As `locate_subjects` returns it.
+        source: A model as `locate_models` returns it.
     """
-    if isinstance(subject, tuple):
-        yield subject
-    elif isinstance(subject, str):
-        yield _load(subject)
+    if isinstance(source, tuple):
+        yield source
+    elif isinstance(source, str):
+        yield _load_model(source)
     else:
         # The three models of a run share one model in memory. Only the adapter is switched.
-        model, tokenizer = _model_of(subject.run)
-        switched = contextlib.nullcontext()
-        if subject.part == "base":
+        model, tokenizer = _trained_model_of(source.run)
+        adapter_switch = contextlib.nullcontext()
+        if source.version == "base":
             # PEFT's own switch, so no weight is changed.
-            switched = model.disable_adapter()
-        elif subject.part == "start":
-            switched = _start_adapter(model, subject.run)
-        with switched:
+            adapter_switch = model.disable_adapter()
+        elif source.version == "start":
+            adapter_switch = _with_start_adapter(model, source.run)
+        with adapter_switch:
             yield model, tokenizer
 
 
-def description_of(subject: Subject) -> str:
+def description_of(source: ModelSource) -> str:
     """Return a sentence on where a model is from."""
-    if isinstance(subject, tuple):
+    if isinstance(source, tuple):
         return "A model in memory, as it is."
-    if isinstance(subject, str):
-        return f"The model {name_of(subject)}, with its own tokenizer and chat template."
-    return PART_IN_WORDS[subject.part].format(subject.run.name)
+    if isinstance(source, str):
+        return f"The model {name_of(source)}, with its own tokenizer and chat template."
+    return VERSION_DESCRIPTIONS[source.version].format(source.run.name)
 
 
 @contextlib.contextmanager
-def _start_adapter(model: Any, run: Run) -> Iterator[None]:
+def _with_start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
     trained = []
     for name, parameter in model.named_parameters():
@@ -203,7 +203,7 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
             parameter.data.copy_(value)
 
 
-def _model_of(run: Run) -> tuple[Any, Any]:
+def _trained_model_of(run: Run) -> tuple[Any, Any]:
     """Return the model of a run with its adapter, and the tokenizer. Load them if necessary.
 
     Raises:
@@ -221,7 +221,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
         load_templates(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A stopped training leaves a model in memory, but no adapter file to compare it with.
-    elif has_adapter and not _holds_adapter_of(run):
+    elif has_adapter and not _has_final_adapter(run):
         raise ValueError(
             f"the model in memory is not the one that the run {run.name!r} ended with: it was "
             "trained on since, or its adapter was changed. To ask the model as it was at the end "
@@ -230,7 +230,7 @@ def _model_of(run: Run) -> tuple[Any, Any]:
     return run.model, run.tokenizer
 
 
-def _holds_adapter_of(run: Run) -> bool:
+def _has_final_adapter(run: Run) -> bool:
     """Return True if the adapter in memory equals the adapter on disk."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
@@ -246,18 +246,18 @@ def _holds_adapter_of(run: Run) -> bool:
     return True
 
 
-def _load(subject: str) -> tuple[Any, Any]:
+def _load_model(source: str) -> tuple[Any, Any]:
     """Load a model from a folder or the Hub, and its tokenizer."""
     import_unsloth()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = resolve_model(subject)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
+    name_or_path = resolve_model(source)
+    model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype="auto")
     # A GPU computes in the dtype of the checkpoint. On a CPU, float32 holds all of its weights
     # exactly.
     model = model.float() if find_gpu() is None else model.to("cuda")
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    load_templates(Path(subject).expanduser(), tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+    load_templates(Path(source).expanduser(), tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.evaluation.model_sources import locate_models, name_of
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import locate_subjects, name_of
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,11 @@ def test_model_folder_is_asked_with_its_own_chat_template(
     assert texts(gn.evaluate(same, task, run=tiny_run)) == of_base
 
 
-def test_run_of_a_comparison_is_that_of_its_last_subject(
+def test_run_of_a_comparison_is_that_of_its_last_model(
     tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
     earlier = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "earlier"))
-    _, run = locate_subjects([earlier, tiny_run])
+    _, run = locate_models([earlier, tiny_run])
     assert run.path == tiny_run.path
 
 
