@@ -25,7 +25,7 @@ from grpo_nb.evaluation.subjects import (
     model_id_of,
     open_model,
 )
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
 from grpo_nb.runs.run_folder import Run, all_trained_questions
