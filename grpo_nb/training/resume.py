@@ -199,7 +199,7 @@ def _changes_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> l
         *_changed_values(before["task"], now["task"], TASK_PARTS),
         *_changed_values(_names_and_weights(before), _names_and_weights(now), ("rewards",)),
     ]
-    # A local folder may hold another model now. Older runs have no identity of their base.
+    # A local folder may hold another model now. Older runs have no hash of their base.
     known_bases = {before.get("base"), now.get("base")} - {None}
     if len(known_bases) > 1:
         sentences.append("the weights of the base model have changed")
