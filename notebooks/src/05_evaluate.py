@@ -50,14 +50,14 @@ if RUN:
     run = gn.open_run(RUN)
     rewards = []  # the run folder knows the rewards of the kit
 else:
-    folder = gn.machine.run_folder(DRIVE, report=print)
+    folder = gn.machine.choose_run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, max_steps=STEPS, run_root=folder)
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [
         gn.rewards.correctness(weight=2.0),
-        gn.rewards.xml_format(weight=1.0),
-        gn.rewards.xml_tags(weight=0.5),
+        gn.rewards.exact_format(weight=1.0),
+        gn.rewards.partial_format(weight=0.5),
     ]
     run = gn.train(model, tokenizer, task, rewards, settings)
 run

@@ -62,7 +62,7 @@ if is_small:
     changes |= {"learning_rate": 2e-4, "max_grad_norm": 0.2}
 else:
     changes |= {"max_completion_length": 320, "max_prompt_length": 1024}
-changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+changes["run_root"] = gn.machine.choose_run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 if is_small:
