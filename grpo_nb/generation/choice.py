@@ -70,7 +70,7 @@ def choose_engine(
         vllm_obstacle = vllm_sampling_obstacle(model, longest_sequence)
     else:
         record = LOAD_RECORDS.get(model)
-        recorded_obstacle = None if record is None else record.vllm_obstacle
+        recorded_obstacle = record and record.vllm_obstacle
         vllm_obstacle = recorded_obstacle or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
         cpu_engine_obstacle = "shared_prompts=False switches it off"
