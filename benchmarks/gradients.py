@@ -332,11 +332,11 @@ def loss_gradients(
     import torch
 
     from grpo_nb.training.prepare import build_trainer, prepare
-    from grpo_nb.training.trainer import KitTrainer
+    from grpo_nb.training.trainer import ResumableTrainer
 
     shared_batch: dict[str, Any] = {}
 
-    class SameCompletions(KitTrainer):
+    class SameCompletions(ResumableTrainer):
         """Use the completions of the first trainer in all others."""
 
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:

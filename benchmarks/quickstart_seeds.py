@@ -98,7 +98,7 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
     rows = run.rows
     return {
         "seed": seed,
-        "number type": run.info["number_type"],
+        "number type": run.info["dtype"],
         "rewards": [round(row["reward"], 4) for row in rows],
         "reward, first third": rise.first_mean,
         "last third": rise.last_mean,

@@ -77,7 +77,7 @@ def main() -> None:
         ]
         runs += 1
         warned += bool(warnings)
-        warned_at_end += any(alert.ended is None for alert in warnings)
+        warned_at_end += any(alert.withdrawn_step is None for alert in warnings)
     print(f"{runs} runs: {warned} with a warning at some time, {warned_at_end} at the end")
 
 

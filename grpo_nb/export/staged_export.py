@@ -38,7 +38,7 @@ from grpo_nb.runs.run_folder import Run
 VERIFIED_PROMPTS = 8
 VERIFIED_TOKENS = 64
 #: Files of a base model that an adapter is merged into.
-BASE_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+BASE_FILE_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 
 
 class RoundingLimits(NamedTuple):
@@ -80,8 +80,8 @@ def make_export(
     target = target_of(path)
     # With overwrite=True, replacing a folder that contains one of these would delete it.
     base_folder = Path(run.settings.model).expanduser()
-    needed_folders = [run.path, run.adapter_path, base_folder]
-    check_target(target, overwrite, needed_folders)
+    protected_folders = [run.path, run.adapter_path, base_folder]
+    check_target(target, overwrite, protected_folders)
     adapter_file = run.adapter_path / ADAPTER_FILE
     if not adapter_file.is_file():
         raise FileNotFoundError(
@@ -109,7 +109,7 @@ def make_export(
         verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
         # Checked again, because the folder may have appeared in the minutes since.
-        check_target(target, overwrite, needed_folders)
+        check_target(target, overwrite, protected_folders)
         put_in_place(staged, target)
     return Export(target, verification, run)
 
@@ -125,7 +125,7 @@ def weights_folder(run: Run) -> Path:
     # A local or embedded model is a folder by now. Any other name is fetched from the Hub.
     source = resolve_model(run.settings.model)
     if not Path(source).is_dir():
-        source = snapshot_download(source, allow_patterns=BASE_FILES)
+        source = snapshot_download(source, allow_patterns=BASE_FILE_PATTERNS)
     base_folder = Path(source)
     require_same_base(run, base_folder)
     return base_folder

@@ -33,7 +33,7 @@ Checks = dict[str, tuple[bool | None, str]]
 #: Largest relative error that a weight may have. bfloat16 has 7 bits after the leading one, so
 #: rounding to the nearest value errs by at most 2^-8. For float16 the limit is twice the largest
 #: rounding error, for float32 16 times, because B @ A can be summed in another order.
-ROUNDING = {
+MAX_ROUNDING_ERROR = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-10,
     torch.float32: 2.0**-20,
@@ -79,16 +79,18 @@ def verify_merged(request: dict[str, Any]) -> Checks:
         load_model(base_folder, in_float32=fits), request["adapter_folder"]
     )
     reference.eval()
-    wrong_weights = weight_problems(merged_folder, base_folder, reference)
-    wrong_texts = tokenizer_problems(merged_folder, base_folder, tokenizer, request)
+    weight_differences = weight_problems(merged_folder, base_folder, reference)
+    tokenizer_differences = tokenizer_problems(merged_folder, base_folder, tokenizer, request)
     checks = {
-        "every weight is base plus adapter, rounded once": verdict_on(wrong_weights),
-        "tokenizer, chat template and end tokens are the training's": verdict_on(wrong_texts),
+        "every weight is base plus adapter, rounded once": verdict_on(weight_differences),
+        "tokenizer, chat template and end tokens are the training's": verdict_on(
+            tokenizer_differences
+        ),
     }
     if not fits:
         return checks | NOT_COMPARED
     # The export has failed already, and may not even load.
-    if wrong_weights or wrong_texts:
+    if weight_differences or tokenizer_differences:
         return checks
     prompts = prompt_tokens(tokenizer, request)
     answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
@@ -219,7 +221,7 @@ def is_rounded_sum(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> bool:
     # PyTorch would broadcast different shapes to fit each other.
     if any(term.shape != tensor.shape for term in terms):
         return False
-    rounding = ROUNDING.get(tensor.dtype, 0.0)
+    rounding = MAX_ROUNDING_ERROR.get(tensor.dtype, 0.0)
     # In blocks, because all parts in float32 would need several times the memory of the tensor.
     blocks = [part.reshape(-1).split(VALUES_AT_ONCE) for part in (tensor, *terms)]
     for values, *parts in zip(*blocks, strict=True):

@@ -26,7 +26,8 @@ class Alert(ReprMixin):
         advice: What to change, with the names of `Settings`.
         subject: What the rule is about, for rules that watch several things, such as the name of a
             reward. There is one alert for each rule and subject.
-        ended: Step at which the alert was withdrawn because it was no longer true; None if open.
+        withdrawn_step: Step at which the alert was withdrawn because it was no longer true; None if
+            it is open.
 
     When an alert is withdrawn, `severity` keeps its last value, and `kind` becomes "withdrawn".
     Programs filter and sort by `kind`. Tables show `status`, which also has the step.
@@ -42,19 +43,19 @@ class Alert(ReprMixin):
     message: str
     advice: str
     subject: str = ""
-    ended: int | None = None
+    withdrawn_step: int | None = None
 
     @property
     def kind(self) -> str:
         """Severity of an open alert, otherwise `withdrawn`."""
-        return self.severity if self.ended is None else "withdrawn"
+        return self.severity if self.withdrawn_step is None else "withdrawn"
 
     @property
     def status(self) -> str:
         """Severity of an open alert, otherwise when it was withdrawn."""
-        if self.ended is None:
+        if self.withdrawn_step is None:
             return self.severity
-        return f"withdrawn at step {self.ended} (was {self.severity})"
+        return f"withdrawn at step {self.withdrawn_step} (was {self.severity})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON. `Alert(**values)` makes an equal alert."""
@@ -72,8 +73,7 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         finding = f"{name}: {alert.message}"
         rows.append((bold(alert.status), alert.step, finding, alert.advice))
-    head = ("status", "step", "what was seen", "what to change")
-    return Table(rows, head, wide=(2, 3))
+    return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
@@ -93,7 +93,11 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     latest: dict[tuple[str, str], Alert] = {}
     for row in rows:
         for values in row.get("alerts", ()):
-            alert = Alert(**values)
+            fields = dict(values)
+            # Earlier versions wrote `withdrawn_step` as `ended`.
+            if "ended" in fields:
+                fields["withdrawn_step"] = fields.pop("ended")
+            alert = Alert(**fields)
             # A key that is set again keeps its place, which is that of the first report.
             latest[alert.rule, alert.subject] = alert
     return list(latest.values())

@@ -18,7 +18,7 @@ from grpo_nb.core.files import copy_files, write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
-from grpo_nb.runs.run_folder import FIGURE, Run
+from grpo_nb.runs.run_folder import FIGURE_FILE, Run
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[s
         verification: Content of the export's `verification.json`.
     """
     # The card names the figure by a relative path, so each export needs its own copy.
-    figure = run.path / FIGURE
+    figure = run.path / FIGURE_FILE
     if figure.is_file():
         copy_files(figure.parent, folder / figure.parent.name, figure.name)
     write_text(folder / "README.md", model_card(run, kind, verification))
@@ -86,7 +86,6 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    has_figure = (run.path / FIGURE).is_file()
     table = {**settings.to_dict(), **settings.extra}
     for name in LEFT_OUT_SETTINGS:
         table.pop(name, None)
@@ -109,7 +108,7 @@ def model_card(
         measures=HOLDOUT_MEASURES,
         in_percent=in_percent,
         verification=verification,
-        figure=FIGURE if has_figure else None,
+        figure=FIGURE_FILE if (run.path / FIGURE_FILE).is_file() else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=without_private_parts(table),
     )

@@ -20,8 +20,8 @@ from grpo_nb.tasks.tools import transcript
 if TYPE_CHECKING:
     import pandas
 
-#: Columns of the record of completions that are not rewards.
-OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
+#: Columns of the record of completions that are not rewards. No reward may have such a name.
+RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
 #: Largest difference between the advantages of totals that are equal except for rounding. TRL
 #: divides the totals by their standard deviation + 1e-4.
 ADVANTAGE_OF_ROUNDING = SMALLEST_SPREAD / 1e-4
@@ -119,7 +119,7 @@ class CompletionGroup:
     @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
-        others = (*OWN_COLUMNS, *self.weights)
+        others = (*RESERVED_COLUMNS, *self.weights)
         return [name for name in self.table if name not in others]
 
     @property

@@ -15,9 +15,9 @@ from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, mean, metric_values
 
 #: Significance level: of 100 runs that learn nothing, the test finds a rise in about one.
-LEVEL = 0.01
+SIGNIFICANCE_LEVEL = 0.01
 #: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
-#: steps has p = 1/24, above `LEVEL`.
+#: steps has p = 1/24, above `SIGNIFICANCE_LEVEL`.
 MIN_STEPS = 5
 #: Characters of a printed line. Notebooks break longer lines in the middle of a word.
 LINE_WIDTH = 88
@@ -43,11 +43,11 @@ class Rise:
 
     @property
     def is_clear(self) -> bool:
-        """True if `p_value` is below `LEVEL`, and the last steps have the higher mean.
+        """True if `p_value` is below `SIGNIFICANCE_LEVEL`, and the last steps have the higher mean.
 
         The test sees only ranks. A high outlier at the start can leave the last mean lower.
         """
-        return self.p_value < LEVEL and self.last_mean > self.first_mean
+        return self.p_value < SIGNIFICANCE_LEVEL and self.last_mean > self.first_mean
 
     @property
     def claim(self) -> str:
@@ -166,11 +166,11 @@ class Outcome:
     """The verdict on a run, for the end of a notebook. It shows itself as one paragraph per fact.
 
     Attributes:
-        worked: True if all conditions of `decide_outcome` hold.
+        has_worked: True if all conditions of `decide_outcome` hold.
         facts: What happened. The first one starts with "It worked." or with what is missing.
     """
 
-    worked: bool
+    has_worked: bool
     facts: tuple[str, ...]
 
     @property
@@ -205,7 +205,7 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
     ...     sentence="16 of 20 correct, 4 before.",
     ... )
     >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
-    >>> decide_outcome(rise, better).worked
+    >>> decide_outcome(rise, better).has_worked
     True
     """
     # All missing evidence is named, not only the first, so that one rerun can supply it all.
@@ -219,7 +219,7 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
         start = "A gain is shown, but " if is_better else "No gain is shown: "
         verdict = f"{start}{', and '.join(missing)}."
     facts = (f"{verdict} {rise.sentence}", *_facts_of_comparison(comparison))
-    return Outcome(worked=not missing, facts=facts)
+    return Outcome(has_worked=not missing, facts=facts)
 
 
 def _missing_in_comparison(comparison: Any) -> list[str]:

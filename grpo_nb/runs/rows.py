@@ -83,7 +83,7 @@ CONTENT_ERRORS = (
 
 
 @contextlib.contextmanager
-def naming_damaged(file: Path, where: str = "") -> Iterator[None]:
+def reporting_damage_in(file: Path, where: str = "") -> Iterator[None]:
     """Raise any error about the content of a file as a `ValueError` that names the file.
 
     The errors of JSON and pyarrow do not name the file. Keep the block small, because a bug of ours
@@ -126,7 +126,7 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        with naming_damaged(file, f", line {number},"):
+        with reporting_damage_in(file, f", line {number},"):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
@@ -139,7 +139,9 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
     return rows
 
 
-def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:
+def row_from_logs(
+    logs: Mapping[str, Any], step: int, max_steps: int, beta: float
+) -> dict[str, Any]:
     """Return the measured numbers of an entry of the trainer's log as a row."""
     # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}

@@ -46,8 +46,8 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
-from grpo_nb.runs.rows import Row, best_row, naming_damaged, read_json_lines
-from grpo_nb.runs.run_info import ROWS, RunInfo, SavedComparison, read_run_info
+from grpo_nb.runs.rows import Row, best_row, read_json_lines, reporting_damage_in
+from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 #: The image of the curves, in the folder of a run and of an export.
-FIGURE = "figures/training.png"
+FIGURE_FILE = "figures/training.png"
 #: Digits of the step in the name of a file of completions.
 STEP_DIGITS = 6
 
@@ -140,7 +140,7 @@ class Run(ReprMixin):
         """Time of the start, which orders the runs of a folder."""
         # The text has the clock's offset, so that runs of several machines are ordered correctly.
         text = self.info["started"]
-        with naming_damaged(self.path / "run.json"):
+        with reporting_damage_in(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()
 
     @property
@@ -151,7 +151,7 @@ class Run(ReprMixin):
             ValueError: `run.json` is damaged, or has settings that this version does not know.
         """
         values = self.info["settings"]
-        with naming_damaged(self.path / "run.json"):
+        with reporting_damage_in(self.path / "run.json"):
             return Settings.from_dict(values)
 
     @property
@@ -197,9 +197,8 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         status = self.status
-        info = self.info
-        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
-        reason = reasons.get(status)
+        reason_fields = {"failed": "error", "stopped": "stopped_by"}
+        reason = self.info.get(reason_fields.get(status))
         return f"{status}: {reason}" if reason else status
 
     @property
@@ -216,9 +215,9 @@ class Run(ReprMixin):
         """One mapping per logged step, with the measured metrics under TRL's names."""
         file = self._file("metrics.jsonl")
         rows = read_json_lines(file, is_appended=True)
-        with naming_damaged(file):
+        with reporting_damage_in(file):
             # Metrics can have any name, so only the step and the alerts can be checked.
-            ROWS.validate_python(rows)
+            ROWS_SCHEMA.validate_python(rows)
             # This raises an error if an alert is damaged.
             alerts_of(rows)
         return rows
@@ -266,7 +265,7 @@ class Run(ReprMixin):
                 raise FileNotFoundError(
                     f"{self.name} has no completions of step {number}. run.steps lists its steps."
                 )
-            with naming_damaged(file):
+            with reporting_damage_in(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
@@ -377,7 +376,7 @@ class Run(ReprMixin):
         file = self._file("train_questions.txt")
         if not file.is_file():
             return None
-        with naming_damaged(file):
+        with reporting_damage_in(file):
             hashes = file.read_text().split()
             lengths = {len(text) for text in hashes}
             if lengths != {16}:
@@ -394,7 +393,7 @@ class Run(ReprMixin):
         file = self._file("comparison/comparison.json")
         if not file.is_file():
             return None
-        with naming_damaged(file):
+        with reporting_damage_in(file):
             return SavedComparison.model_validate(json.loads(file.read_text("utf-8")))
 
     # Writing
@@ -420,7 +419,7 @@ class Run(ReprMixin):
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def keep_questions(
+    def write_questions(
         self, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the held-out rows, and hashes of the training questions."""
@@ -434,7 +433,7 @@ class Run(ReprMixin):
         from grpo_nb.runs.figure import png
 
         if self.rows:
-            file = self.path / FIGURE
+            file = self.path / FIGURE_FILE
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
                 staged.write_bytes(png(self.plot(), dpi=150))
@@ -444,7 +443,7 @@ class Run(ReprMixin):
     def _parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
-        grader = self.info.get("holdout_grader")
+        grader = self.info.get("grader_description")
         if grader is not None:
             yield f"Counted as correct: {grader}."
         # A run that is finished or is being trained needs no advice.

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import naming_damaged
+from grpo_nb.runs.rows import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -34,6 +34,12 @@ SETTINGS_OF_EARLIER_VERSIONS = (
     "unsloth_logit_chunk_multiplier",
     "unsloth_grpo_mini_batch",
 )
+#: Names that fields had in earlier versions, and their names now.
+RENAMED_FIELDS = {
+    "number_type": "dtype",
+    "rollout": "engine",
+    "holdout_grader": "grader_description",
+}
 #: A whole number from 0 to a limit, below which a float holds every whole number exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -114,9 +120,9 @@ class RunInfo:
     """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""
-    number_type: Text
+    dtype: Text
     """Dtype that the model computed in."""
-    rollout: Text
+    engine: Text
     """Name of the engine that samples the completions."""
     pid: int | None = None
     """Number of the process that trains."""
@@ -130,7 +136,7 @@ class RunInfo:
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None
     """Fields of `EffectiveSettings`."""
-    holdout_grader: Text | None = None
+    grader_description: Text | None = None
     """Description of the reward that decides which held-out answers are correct."""
     resumed: list[dict] | None = None
     """Step and changes of each resumption."""
@@ -153,9 +159,12 @@ def read_run_info(path: Path) -> RunInfo:
         ValueError: The file is damaged, a field is missing or of another type, or a later version
             of grpo_nb wrote the file. The message names file, field and value.
     """
-    with naming_damaged(path):
+    with reporting_damage_in(path):
+        content = json.loads(path.read_text("utf-8"))
+        if isinstance(content, dict):
+            content = {RENAMED_FIELDS.get(name, name): content[name] for name in content}
         # A later version may have added fields without changing the meaning of the others.
-        info = RUN_INFO.validate_python(json.loads(path.read_text("utf-8")))
+        info = RUN_INFO_SCHEMA.validate_python(content)
         # Earlier versions wrote more settings, and None for a warm-up of a tenth.
         for name in SETTINGS_OF_EARLIER_VERSIONS:
             info.settings.pop(name, None)
@@ -216,5 +225,5 @@ class SavedComparison(ComparisonPart):
         return None if test is None else test.verdict
 
 
-RUN_INFO = TypeAdapter(RunInfo)
-ROWS = TypeAdapter(list[RowRecord])
+RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
+ROWS_SCHEMA = TypeAdapter(list[RowRecord])

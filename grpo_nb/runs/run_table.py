@@ -62,8 +62,13 @@ class RunTable(ReprMixin, Sequence):
         for run, facts in zip(self.runs, facts_of_runs, strict=True):
             differing = [fact for fact in facts if counts[fact] < len(self.runs)]
             rows.append((run.name, *_cells_of(run), ", ".join(differing)))
-        head = ("name", "status", "steps", "reward", "held-out", "what differs")
-        yield Table(rows, head, right=(3,), narrow=(0, 2), wide=(5,))
+        yield Table(
+            rows,
+            head=("name", "status", "steps", "reward", "held-out", "what differs"),
+            right=(3,),
+            narrow=(0, 2),
+            wide=(5,),
+        )
         for name, reason in self.unreadable.items():
             yield f"{name} cannot be read: {reason}"
 
@@ -92,8 +97,9 @@ def list_runs(root: str | Path | None = None) -> RunTable:
             unreadable[file.parent.name] = str(error)
     # Sort by the recorded start, because a network drive or a copy changes the times of files.
     runs = sorted(started, key=started.get)
-    title = f"Runs in {root}: {len(runs)}"
-    return RunTable(title, tuple(runs), shows_curves=False, unreadable=unreadable)
+    return RunTable(
+        f"Runs in {root}: {len(runs)}", tuple(runs), shows_curves=False, unreadable=unreadable
+    )
 
 
 def side_by_side(*runs: Run | str | Path) -> RunTable:

@@ -5,4 +5,4 @@ The folder needs TRL, not grpo_nb. Models made from a run are written by `export
 
 from grpo_nb.scaleout.project import Project
 from grpo_nb.scaleout.project import open_project as open
-from grpo_nb.scaleout.writing import write
+from grpo_nb.scaleout.project_writing import write_project

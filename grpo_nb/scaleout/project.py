@@ -1,6 +1,7 @@
-"""Open a project, which is a folder that `write` made, and read what was trained in it as a `Run`.
+"""Open a project, and read what was trained in it as a `Run`.
 
-No code in the project is executed, and paths that lead outside of it are refused.
+A project is a folder that `write_project` made. No code in it is executed, and paths that lead
+outside of it are refused.
 """
 
 import dataclasses
@@ -26,12 +27,12 @@ from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.rows import (
     MEAN_LENGTH,
     measure_duplicates,
-    naming_damaged,
     read_json_lines,
-    tidy_row,
+    reporting_damage_in,
+    row_from_logs,
 )
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import RUN_INFO, RunInfo, read_run_info
+from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
 #: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
 COPIED_BASE = "base"
@@ -44,17 +45,18 @@ READ_ENTRIES = (
     "chat_template.jinja",
     COPIED_BASE,
     "result",
-    "back",
+    "run",
 )
 #: Files that `Project.run` needs. train.py writes `finished.json` last.
-RUN_FILES = (
+REQUIRED_FOR_RUN = (
     "result/finished.json",
     "result/steps.jsonl",
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
-#: Sentences on the only setting whose effect `write` changes (`writing._trainer_arguments`).
-BNPO_BECOMES_DAPO = (
+#: Sentences on the only setting whose effect `write_project` changes
+#: (`project_writing._trainer_arguments`).
+BNPO_NOTE = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
     "equal."
@@ -71,32 +73,32 @@ class Project(ReprMixin):
 
     @property
     def run(self) -> Run:
-        """The run that was trained in the project. The first use makes its folder in `back/`.
+        """The run that was trained in the project. The first use makes its folder in `run/`.
 
         It has the name of the project's folder.
 
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
-            FileExistsError: `back/` has the run of an earlier training.
+            FileExistsError: `run/` has the run of an earlier training.
             ValueError: A file is damaged.
         """
         # Links are refused once more, because the results may have been copied into the project
         # since it was opened.
         _refuse_links_in_project(self.path)
-        missing = [name for name in RUN_FILES if not (self.path / name).is_file()]
+        missing = [name for name in REQUIRED_FOR_RUN if not (self.path / name).is_file()]
         if missing:
             raise FileNotFoundError(
                 f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
                 "its README.md. If it was trained on another machine, copy the whole folder again."
             )
-        finished_file = self.path / "result" / "finished.json"
-        with naming_damaged(finished_file):
-            finished = json.loads(finished_file.read_text("utf-8"))
-            started = finished["started"]
-        run = Run(self.path / "back" / self.path.resolve().name)
+        summary_file = self.path / "result" / "finished.json"
+        with reporting_damage_in(summary_file):
+            summary = json.loads(summary_file.read_text("utf-8"))
+            started = summary["started"]
+        run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
-                _write_trained_run(staged, self, finished)
+                _write_trained_run(staged, self, summary)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
@@ -108,9 +110,9 @@ class Project(ReprMixin):
             )
         # If the project was moved, the copy of the base model has another path now.
         if run.settings.model != self.base_model:
-            info = read_run_info(run.path / "run.json")
-            info.settings["model"] = self.base_model
-            run.write_info(info)
+            run_info = read_run_info(run.path / "run.json")
+            run_info.settings["model"] = self.base_model
+            run.write_info(run_info)
         return open_run(run.path)
 
     @property
@@ -122,11 +124,11 @@ class Project(ReprMixin):
     def _parts(self) -> Iterator[Part]:
         yield bold(f"To be trained by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
-            yield BNPO_BECOMES_DAPO
+            yield BNPO_NOTE
 
 
 def open_project(folder: str | Path) -> Project:
-    """Open a folder that `write` made, also after a training in it on another machine.
+    """Open a folder that `write_project` made, also after a training in it on another machine.
 
     Raises:
         FileNotFoundError: The folder has no `origin.json`.
@@ -139,7 +141,7 @@ def open_project(folder: str | Path) -> Project:
     _refuse_links_in_project(path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
-    with naming_damaged(origin_file):
+    with reporting_damage_in(origin_file):
         model = origin.settings["model"]
     # With a path, the sender of the folder could choose any model on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
@@ -157,7 +159,7 @@ def _refuse_links_in_project(folder: Path) -> None:
             refuse_links(folder / name, within=folder)
 
 
-def _write_trained_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
+def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it.
 
     Raises:
@@ -165,33 +167,33 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     """
     source = project.path
     run = Run(target)
-    with naming_damaged(source, " (origin.json or result/)"):
-        settings = _trained_settings(project, finished["trainer"])
-        info = dataclasses.replace(
+    with reporting_damage_in(source, " (origin.json or result/)"):
+        settings = _trained_settings(project, summary["trainer"])
+        run_info = dataclasses.replace(
             project.origin,
             status="finished",
             settings=settings.to_dict(),
             # The card of the run shows the GPU, or else the device.
-            machine={name: finished["machine"][name] for name in ("platform", "device", "gpu")},
-            started=finished["started"],
+            machine={name: summary["machine"][name] for name in ("platform", "device", "gpu")},
+            started=summary["started"],
             # Packages that only grpo_nb uses keep the versions with which the project was written.
-            versions={**project.origin.versions, **finished["versions"]},
-            rollout=f"trl, processes: {finished['processes']} ({finished['strategy']})",
+            versions={**project.origin.versions, **summary["versions"]},
+            engine=f"trl, processes: {summary['processes']} ({summary['strategy']})",
             effective=None,
         )
-        RUN_INFO.validate_python(info.to_dict())
-        run.write_info(info)
+        RUN_INFO_SCHEMA.validate_python(run_info.to_dict())
+        run.write_info(run_info)
         # train.py knows no health rules, so they judge its rows here.
         health = HealthMonitor(
             weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
         )
-        for logged in read_json_lines(source / "result" / "steps.jsonl"):
-            step = operator.index(logged["step"])
-            row = tidy_row(logged["logs"], step, settings.max_steps, settings.beta)
+        for step_record in read_json_lines(source / "result" / "steps.jsonl"):
+            step = operator.index(step_record["step"])
+            row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
             table = None
             # Without this metric the step reused an earlier step's completions.
             if MEAN_LENGTH in row:
-                table = completions_table(logged, step, settings.num_generations, run.weights)
+                table = completions_table(step_record, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
             alerts = health.update(row)
             if alerts:
@@ -202,9 +204,9 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     train_file = source / "train.jsonl"
-    with naming_damaged(train_file):
+    with reporting_damage_in(train_file):
         questions = [row["question"] for row in read_json_lines(train_file)]
-    run.keep_questions(questions, read_json_lines(source / "holdout.jsonl"))
+    run.write_questions(questions, read_json_lines(source / "holdout.jsonl"))
     for folder in (target, target / "adapter"):
         copy_files(source, folder, "chat_template.jinja")
 
@@ -213,7 +215,7 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
-    # `write` has changed bnpo to dapo.
+    # `write_project` has changed bnpo to dapo.
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():

@@ -1,8 +1,9 @@
 """Write the rewards of a run as source code that runs without the notebook.
 
 A reward of grpo_nb is written as the call that makes it. A function of the user is written with the
-imports, constants and functions that it uses. Everything else is refused. `writing.py` then runs
-the result in a fresh process and compares the scores, which reveals a missing or different part.
+imports, constants and functions that it uses. Everything else is refused. `project_writing.py` then
+runs the result in a fresh process and compares the scores, which reveals a missing or different
+part.
 """
 
 import ast
@@ -26,13 +27,13 @@ from grpo_nb.rewards.judge_model import judge
 
 #: The folder `grpo_nb`.
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
-PORTABLE_REWARD = (
+PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
     "constants (numbers, texts, lists, dicts, regular expressions) and other such functions."
 )
 
 
-class NotPortable(ValueError):
+class NotPortableError(ValueError):
     """Raised if a reward cannot run outside of this process; the message says what to change."""
 
 
@@ -40,7 +41,7 @@ def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
     """Write rewards.py, and in `kit/` a copy of grpo_nb, which most rewards use.
 
     Raises:
-        NotPortable: A reward holds something that exists in this process only.
+        NotPortableError: A reward holds something that exists in this process only.
     """
     source = RewardSource()
     expressions = [source.add(reward) for reward in rewards]
@@ -72,12 +73,12 @@ class RewardSource:
         """Collect what a reward needs, and return the expression that makes the reward.
 
         Raises:
-            NotPortable: The reward holds something that exists in this process only.
+            NotPortableError: The reward holds something that exists in this process only.
         """
         name = reward_name(reward)
         # Before the check for `Reward`, because a judge is one too.
         if isinstance(reward, judge):
-            raise NotPortable(
+            raise NotPortableError(
                 f"the judge {name!r} calls a function that may hold an address or a key, so the "
                 "function is not written to a file. Train where it is defined, with gn.train."
             )
@@ -100,7 +101,7 @@ class RewardSource:
             # Refused here, because the fresh process would not notice: it finds the file too, if it
             # is installed in editable mode.
             if not is_installed(own_name):
-                raise NotPortable(
+                raise NotPortableError(
                     f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
                     "functions by name, outside of the reward, and their source is written along: "
                     f"from {own_name} import NAME."
@@ -118,7 +119,7 @@ class RewardSource:
         # All rewards go into one file, so a name can mean one thing only.
         known_code = (self.imports | self.definitions).get(name, code)
         if known_code != code:
-            raise NotPortable(
+            raise NotPortableError(
                 f"the rewards use two different things named {name}, and rewards.py can hold only "
                 "one of them. Give one of them another name."
             )
@@ -156,9 +157,9 @@ class RewardSource:
         except (ValueError, SyntaxError):
             is_plain_data = False
         if not is_plain_data:
-            raise NotPortable(
+            raise NotPortableError(
                 f"{name} is {in_line(value)} of type {type(value).__name__}, which lives in this "
-                f"process only. {PORTABLE_REWARD}"
+                f"process only. {PORTABLE_REWARD_ADVICE}"
             )
         return repr(value)
 
@@ -180,22 +181,24 @@ def portable_source(name: str, function: Callable[..., Any]) -> str:
     """Return the source of a function of the user, with its decorators.
 
     Raises:
-        NotPortable: The source alone would not define this function.
+        NotPortableError: The source alone would not define this function.
     """
     # The source of a decorated function includes its decorators, such as lru_cache.
     unwrapped = inspect.unwrap(function)
     code = getattr(unwrapped, "__code__", None)
     has_own_def = code is not None and code.co_name == name and name.isidentifier()
     if not has_own_def or code.co_freevars:
-        raise NotPortable(
+        raise NotPortableError(
             f"{name} is not defined by def {name}(...) alone: it is a class, an object, a lambda, "
             "a renamed function, or one that uses variables of the function around it. "
-            f"{PORTABLE_REWARD}"
+            f"{PORTABLE_REWARD_ADVICE}"
         )
     try:
         source = inspect.getsource(unwrapped)
     except OSError as error:
-        raise NotPortable(f"{name} has no source ({error}). {PORTABLE_REWARD}") from error
+        raise NotPortableError(
+            f"{name} has no source ({error}). {PORTABLE_REWARD_ADVICE}"
+        ) from error
     return textwrap.dedent(source).rstrip()
 
 

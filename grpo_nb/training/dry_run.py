@@ -31,7 +31,7 @@ from grpo_nb.training.prepare import (
     deleting_reference_adapter,
     prepare,
 )
-from grpo_nb.training.trainer import KitTrainer
+from grpo_nb.training.trainer import ResumableTrainer
 
 
 def dry_run(
@@ -68,7 +68,7 @@ def dry_run(
         prepared = prepare(model, tokenizer, task, rewards, without_tracker)
         with (
             deleting_reference_adapter(model),
-            explaining_machine_faults(prepared.actual_settings, model),
+            explaining_machine_faults(prepared.settings_for_memory, model),
         ):
             trainer = build_trainer(prepared, _DryRunTrainer)
             trainer.beta = 0.0  # only a loss would need the reference model
@@ -85,7 +85,7 @@ class _FirstStepSampled(Exception):
     """Raised when the completions of the first step are sampled and scored."""
 
 
-class _DryRunTrainer(KitTrainer):
+class _DryRunTrainer(ResumableTrainer):
     """Trainer whose first training step ends where the loss would be computed."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:

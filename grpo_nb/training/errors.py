@@ -63,7 +63,7 @@ def explaining_machine_faults(
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: The run's settings (`Prepared.actual_settings`).
+        settings: The run's settings (`PreparedTraining.settings_for_memory`).
         model: The loaded model. The advice depends on whether it has a vLLM engine, not on
             `fast_inference`.
         run: The run's folder; None for a dry run.

@@ -31,7 +31,7 @@ from grpo_nb.models.load_record import require_same_settings, with_adapter_setti
 from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.runs.groups import OWN_COLUMNS
+from grpo_nb.runs.groups import RESERVED_COLUMNS
 from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import with_named_errors
@@ -43,11 +43,11 @@ from transformers import GenerationConfig, PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import KitTrainer
+from grpo_nb.training.trainer import ResumableTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedTraining:
     """The checked parts of a training.
 
     Attributes:
@@ -71,14 +71,14 @@ class Prepared:
     engine_choice: EngineChoice
 
     @property
-    def actual_settings(self) -> Settings:
+    def settings_for_memory(self) -> Settings:
         """Settings for estimates of memory: `shared_prompts` only if the CPU engine samples."""
         return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
 
 
 def prepare(
     model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings
-) -> Prepared:
+) -> PreparedTraining:
     """Check the arguments of a training and return its parts. Nothing is written.
 
     Raises:
@@ -104,7 +104,7 @@ def prepare(
         example = fitted.changes.examples["too long"]
         warn_user(f"{dropped} prompts are too long and are left out: {example}")
     weights = weights_by_name(rewards)
-    reserved = weights.keys() & OWN_COLUMNS
+    reserved = weights.keys() & RESERVED_COLUMNS
     if reserved:
         raise ValueError(
             f"{sorted(reserved)} is already a column of the record of completions: give the reward "
@@ -113,7 +113,7 @@ def prepare(
     engine_choice = choose_engine(model, settings)
     _require_generation_kwargs(settings, engine_choice.vllm_obstacle)
     _try_rewards(rewards, fitted, settings)
-    return Prepared(
+    return PreparedTraining(
         model=model,
         tokenizer=tokenizer,
         task=fitted,
@@ -177,12 +177,14 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     )
 
 
-def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
+def build_trainer(
+    prepared: PreparedTraining, trainer_class: type[ResumableTrainer] = ResumableTrainer
+) -> ResumableTrainer:
     """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
         prepared: The parts of the training.
-        trainer_class: `KitTrainer` or a subclass.
+        trainer_class: `ResumableTrainer` or a subclass.
     """
     model = prepared.model
     if has_vllm_engine(model):
@@ -191,7 +193,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
     engine = CpuEngine(model) if prepared.engine_choice.can_use_cpu_engine else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
-        kept_precision(model),
+        restoring_adapter_values(model),
         tempfile.TemporaryDirectory() as folder,
     ):
         set_training_dtype(prepared.settings, model)
@@ -241,13 +243,13 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **_requested_arguments(settings, model),
+        **_arguments_on_this_machine(settings, model),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
 
 
-def _requested_arguments(settings: Settings, model: Any) -> dict[str, Any]:
+def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]:
     """Return `requested_arguments` for this machine's GPU, the dtype and the engine."""
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model)
@@ -289,15 +291,17 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
     # Only Unsloth knows all values of `optim`.
-    known = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
+    trl_fields = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
     # The returned table replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
         set_training_dtype(settings, model)
         arguments = grpo_arguments(settings, {}, Path(folder), model)
-        trl_alone = trl_class(**{name: arguments[name] for name in known & arguments.keys()})
-        built = GRPOConfig(**arguments)
-    requested = _requested_arguments(settings, model)
-    result = compare_configurations(settings, requested, built, trl_alone)
+        trl_configuration = trl_class(
+            **{name: arguments[name] for name in trl_fields & arguments.keys()}
+        )
+        configuration = GRPOConfig(**arguments)
+    requested = _arguments_on_this_machine(settings, model)
+    result = compare_configurations(settings, requested, configuration, trl_configuration)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
     if settings.fast_inference and engine_choice.vllm_obstacle is not None:
         changed["fast_inference"] = ChangedSetting(True, False, engine_choice.vllm_obstacle)
@@ -307,7 +311,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
 
 
 @contextlib.contextmanager
-def kept_precision(model: Any) -> Iterator[None]:
+def restoring_adapter_values(model: Any) -> Iterator[None]:
     """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
 
     TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.

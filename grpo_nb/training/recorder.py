@@ -30,7 +30,7 @@ from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.alert import Alert, alert_table
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, tidy_row
+from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -40,8 +40,8 @@ import_unsloth()
 from transformers import TrainerCallback
 
 if TYPE_CHECKING:
-    from grpo_nb.training.prepare import Prepared
-    from grpo_nb.training.trainer import KitTrainer
+    from grpo_nb.training.prepare import PreparedTraining
+    from grpo_nb.training.trainer import ResumableTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
@@ -58,7 +58,7 @@ class Recorder(TrainerCallback):
 
     Args:
         run: The run whose folder is written to. Its existing rows are continued.
-        trainer: The run's `KitTrainer`.
+        trainer: The run's `ResumableTrainer`.
         settings: The run's settings.
         observers: Called with each row, in this order. The health rules come after them, because
             the rules read what observers add.
@@ -72,7 +72,11 @@ class Recorder(TrainerCallback):
     """
 
     def __init__(
-        self, run: Run, trainer: KitTrainer, settings: Settings, observers: Sequence[Observer] = ()
+        self,
+        run: Run,
+        trainer: ResumableTrainer,
+        settings: Settings,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.run = run
         self.trainer = trainer
@@ -135,7 +139,7 @@ class Recorder(TrainerCallback):
         if is_summary:
             return
         # 1. The row, the completions, and what observers and health rules add to them.
-        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
+        row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         # A step without this metric reused the completions of an earlier one.
         if MEAN_LENGTH in row:
@@ -146,8 +150,9 @@ class Recorder(TrainerCallback):
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
         if self.settings.stop_on_alert and self.health.is_critical:
-            critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
-            self.stopped_by += critical
+            self.stopped_by += [
+                alert.rule for alert in self.health.alerts if alert.kind == "critical"
+            ]
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self._show(row, new_alerts)
@@ -220,8 +225,7 @@ class Recorder(TrainerCallback):
     def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
         if new_alerts and is_notebook():
             report = self.health.report()
-            html = report._repr_html_()
-            self._alert_output.show({"text/html": html, "text/plain": repr(report)})
+            self._alert_output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
         elif new_alerts:
             tqdm.write(alert_table(new_alerts).text())
 
@@ -250,7 +254,7 @@ def _number_or_text(value: Any) -> float | str:
         return str(value)
 
 
-class HoldoutScore:
+class HoldoutObserver:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
     The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/anywhere`. Each has a 95 %
@@ -264,10 +268,10 @@ class HoldoutScore:
             shows one measure.
 
     Attributes:
-        counted_as_correct: Description of the grader: which answers count as correct.
+        grader_description: Description of the grader: which answers count as correct.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
         first_questions = islice(prepared.task.holdout, prepared.settings.holdout_questions)
         self._questions = list(first_questions)
@@ -279,7 +283,7 @@ class HoldoutScore:
             tokenizer=prepared.tokenizer,
             start_episode=prepared.task.start_episode,
         )
-        self.counted_as_correct = grader_in_words(self._grader)
+        self.grader_description = grader_in_words(self._grader)
 
     def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""

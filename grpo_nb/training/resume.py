@@ -31,10 +31,10 @@ CHANGEABLE_SETTINGS = (
 #: Parts of a task that must not change when a run is resumed.
 TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
-MACHINE_PARTS = ("rollout", "number_type", "host")
+MACHINE_PARTS = ("engine", "dtype", "host")
 
 
-class FoundRun(NamedTuple):
+class EarlierRun(NamedTuple):
     """A run that `train` resumes or returns."""
 
     run: Run
@@ -46,8 +46,8 @@ class FoundRun(NamedTuple):
 
 
 def find_run(
-    name: str | None, resume: str | Path | None, info: RunInfo, locks: ExitStack
-) -> FoundRun | None:
+    name: str | None, resume: str | Path | None, run_info: RunInfo, locks: ExitStack
+) -> EarlierRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
     | run                                    | resume="auto" | path or name |
@@ -68,7 +68,7 @@ def find_run(
     Args:
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
-        info: The `RunInfo` that a new run would start with now.
+        run_info: The `RunInfo` that a new run would start with now.
         locks: An empty stack. It holds the lock of the run until the caller closes it, so that no
             other process can resume the run meanwhile.
 
@@ -79,38 +79,38 @@ def find_run(
         FileNotFoundError: There is no run of that path or name.
         ValueError: The run cannot be resumed, with the reason.
     """
-    root = Path(info.settings["run_root"]).expanduser()
+    root = Path(run_info.settings["run_root"]).expanduser()
     run = _requested_run(root, name, resume)
     if run is None:
         return None
     lock_run(run.path, locks)
-    before = run.info
+    old_info = run.info
     # Through JSON, so that tuples are lists, as in the file.
-    now = json.loads(json.dumps(info.to_dict(), default=str))
-    max_steps = now["settings"]["max_steps"]
+    new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
+    max_steps = new_info["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
     is_finished = run.status == "finished" and has_adapter
     is_finished_and_auto = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. Refuse the run if it was another training.
-    reward_changes = _changes_in_rewards(before, now)
-    blocking = _changes_in_training(before, now)
+    reward_changes = _changes_in_rewards(old_info, new_info)
+    blocking_changes = _changes_in_training(old_info, new_info)
     # With resume="auto", a finished run is returned only if its rewards are unchanged. With other
     # rewards, the cell asks for a training that was never done.
     if is_finished_and_auto:
-        blocking += reward_changes
-    if blocking:
+        blocking_changes += reward_changes
+    if blocking_changes:
         advice = "Resume it with what it started with, or give a new run another name."
         if is_finished_and_auto:
             advice = "It is finished. Give a new run another name, or pass resume=None."
         raise ValueError(
-            f"the run {run.name!r} was another training: {'; '.join(blocking)}. {advice}"
+            f"the run {run.name!r} was another training: {'; '.join(blocking_changes)}. {advice}"
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    if is_finished_and_auto and max_steps == before["settings"]["max_steps"]:
-        return FoundRun(run, checkpoint, [], is_returned=True)
+    if is_finished_and_auto and max_steps == old_info["settings"]["max_steps"]:
+        return EarlierRun(run, checkpoint, [], is_returned=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
         raise ValueError(
@@ -127,17 +127,17 @@ def find_run(
             "resume=None and another name."
         )
     changes = [
-        *_changed_values(before["settings"], now["settings"], CHANGEABLE_SETTINGS),
+        *_changed_values(old_info["settings"], new_info["settings"], CHANGEABLE_SETTINGS),
         *reward_changes,
-        *_changed_values(before["versions"], now["versions"], before["versions"]),
-        *_changed_values(before, now, MACHINE_PARTS),
+        *_changed_values(old_info["versions"], new_info["versions"], old_info["versions"]),
+        *_changed_values(old_info, new_info, MACHINE_PARTS),
         *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
     ]
     # `run.info` leaves out settings of earlier versions.
     stored_settings = json.loads((run.path / "run.json").read_text("utf-8"))["settings"]
     if stored_settings.get("keep_adapter") == "best":
         changes.append("keep_adapter was 'best', but is no setting any more: the last one is kept")
-    return FoundRun(run, checkpoint, changes)
+    return EarlierRun(run, checkpoint, changes)
 
 
 def lock_run(folder: Path, locks: ExitStack) -> None:
@@ -164,11 +164,10 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
     if resume == "auto":
         if name is None:
             return _newest_run(root)
-        has_run = (root / name / "run.json").is_file()
-        return open_run(root / name) if has_run else None
+        folder = root / name
+        return open_run(folder) if (folder / "run.json").is_file() else None
     path = Path(resume).expanduser()
-    is_path = (path / "run.json").is_file()
-    run = open_run(path if is_path else root / path)
+    run = open_run(path if (path / "run.json").is_file() else root / path)
     if name not in (None, run.name):
         raise ValueError(
             f"resume={str(resume)!r} is the run {run.name!r}, not {name!r}. Leave out name=, or "
@@ -191,16 +190,16 @@ def _newest_run(root: Path) -> Run | None:
     return open_run(runs_by_start[-1].path) if runs_by_start else None
 
 
-def _changes_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes_in_training(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
     """Return sentences on the changes that make it another training."""
-    fixed_settings = [key for key in before["settings"] if key not in CHANGEABLE_SETTINGS]
+    fixed_settings = [key for key in old_info["settings"] if key not in CHANGEABLE_SETTINGS]
     sentences = [
-        *_changed_values(before["settings"], now["settings"], fixed_settings),
-        *_changed_values(before["task"], now["task"], TASK_PARTS),
-        *_changed_values(_names_and_weights(before), _names_and_weights(now), ("rewards",)),
+        *_changed_values(old_info["settings"], new_info["settings"], fixed_settings),
+        *_changed_values(old_info["task"], new_info["task"], TASK_PARTS),
+        *_changed_values(_names_and_weights(old_info), _names_and_weights(new_info), ("rewards",)),
     ]
     # A local folder may hold another model now. Older runs have no hash of their base.
-    known_bases = {before.get("base"), now.get("base")} - {None}
+    known_bases = {old_info.get("base"), new_info.get("base")} - {None}
     if len(known_bases) > 1:
         sentences.append("the weights of the base model have changed")
     return sentences
@@ -211,10 +210,10 @@ def _names_and_weights(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"rewards": [(reward["name"], reward["weight"]) for reward in record["rewards"]]}
 
 
-def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each reward whose code or state is not that of the earlier run."""
     sentences = []
-    for old, new in zip(before["rewards"], now["rewards"], strict=False):
+    for old, new in zip(old_info["rewards"], new_info["rewards"], strict=False):
         difference = differences(old, new)
         if difference:
             sentences.append(f"the reward {old['name']!r} has changed: {difference}")
@@ -232,29 +231,28 @@ def _changed_values(
     return sentences
 
 
-def resumed_info(found_run: FoundRun, info: RunInfo) -> RunInfo:
-    """Return the `RunInfo` of a resumed run, made from a new one, and warn of changes."""
-    run = found_run.run
-    before = run.info
-    step = found_run.checkpoint.step
-    if found_run.changes:
-        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(found_run.changes)}.")
-    entry = {"step": step, "changed": found_run.changes}
+def resumed_info(earlier_run: EarlierRun, run_info: RunInfo) -> RunInfo:
+    """Return the `RunInfo` of a resumed run, made from that of a new run, and warn of changes."""
+    run = earlier_run.run
+    old_info = run.info
+    step = earlier_run.checkpoint.step
+    if earlier_run.changes:
+        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(earlier_run.changes)}.")
     return dataclasses.replace(
-        info,
-        started=before["started"],
-        reference=before.get("reference", BASE_REFERENCE),
-        resumed=[*before.get("resumed", ()), entry],
+        run_info,
+        started=old_info["started"],
+        reference=old_info.get("reference", BASE_REFERENCE),
+        resumed=[*old_info.get("resumed", ()), {"step": step, "changed": earlier_run.changes}],
     )
 
 
-def rewind(found_run: FoundRun) -> Path:
+def rewind(earlier_run: EarlierRun) -> Path:
     """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
     If it was interrupted, call it again.
     """
-    run = found_run.run
-    step = found_run.checkpoint.step
+    run = earlier_run.run
+    step = earlier_run.checkpoint.step
     # The steps after the checkpoint are trained again, so their rows would be there twice.
     kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept_rows))
@@ -271,5 +269,5 @@ def rewind(found_run: FoundRun) -> Path:
     comparison = run.path / "comparison"
     if comparison.exists():
         put_in_place(comparison, run.path / f"comparison-step-{step}")
-    set_aside_damaged(run.path / "checkpoints", found_run.checkpoint)
+    set_aside_damaged(run.path / "checkpoints", earlier_run.checkpoint)
     return run.path

@@ -36,7 +36,7 @@ from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
-    from grpo_nb.training.prepare import Prepared
+    from grpo_nb.training.prepare import PreparedTraining
 
 #: The two values of `RunInfo.reference`: the model that the KL of a run is measured against. They
 #: are stored in run.json, compared when a run is resumed, and shown in sentences as they are.
@@ -55,10 +55,10 @@ class Generation(TypedDict):
     """The token ids of each completion. Its text alone would not restore them."""
 
 
-GENERATION = TypeAdapter(Generation)
+GENERATION_SCHEMA = TypeAdapter(Generation)
 
 
-def new_run_info(prepared: Prepared) -> RunInfo:
+def new_run_info(prepared: PreparedTraining) -> RunInfo:
     """Return the `RunInfo` of a run that starts now."""
     gpu = find_gpu()
     model = prepared.model
@@ -89,16 +89,16 @@ def new_run_info(prepared: Prepared) -> RunInfo:
             "cores": os.cpu_count(),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        number_type=compute_dtype(settings, gpu, model).name,
+        dtype=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
-        rollout=prepared.engine_choice.name,
+        engine=prepared.engine_choice.name,
         base=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
 
 
-def set_kl_reference(model: Any, info: RunInfo) -> None:
-    """Choose the model that the KL is measured against, and record it in `info.reference`.
+def set_kl_reference(model: Any, run_info: RunInfo) -> None:
+    """Choose the model that the KL is measured against, and record it in `run_info.reference`.
 
     TRL adds a frozen copy `ref` of the adapter that the run starts from, except on a GPU, where
     Unsloth removes these lines (unsloth/models/rl.py). Without the copy, TRL switches the adapter
@@ -106,7 +106,7 @@ def set_kl_reference(model: Any, info: RunInfo) -> None:
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
-        info: The run's `RunInfo`. That of a resumed run has its earlier reference.
+        run_info: The run's `RunInfo`. That of a resumed run has its earlier reference.
 
     Raises:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
@@ -114,20 +114,20 @@ def set_kl_reference(model: Any, info: RunInfo) -> None:
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
     starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
-    wants_base = info.reference == BASE_REFERENCE
+    wants_base = run_info.reference == BASE_REFERENCE
     # A new run whose B is 0 starts as the base model, so the copy would only cost three matrix
     # products per layer.
-    if info.reference is None:
+    if run_info.reference is None:
         wants_base = not starts_trained
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
-    if info.reference not in (None, reference):
+    if run_info.reference not in (None, reference):
         raise ValueError(
-            f"this run measures its KL against {info.reference}, but on a GPU Unsloth measures it "
-            "against the base model. Resume it on a CPU, where it started, or start a new run."
+            f"this run measures its KL against {run_info.reference}, but on a GPU Unsloth measures "
+            "it against the base model. Resume it on a CPU, where it started, or start a new run."
         )
-    info.reference = reference
+    run_info.reference = reference
 
 
 def write_start_folder(run: Run, model: Any, task: Task) -> None:
@@ -148,9 +148,7 @@ def write_generation(
 
     A resumed run may sample the generation of a step again, which replaces the earlier one.
     """
-    generation = {
-        "step": step,
-        "completion_rows": completion_rows,
-        "completion_ids": completion_ids,
-    }
-    write_json(run.start_path / f"generation_{step:06d}.json", generation)
+    write_json(
+        run.start_path / f"generation_{step:06d}.json",
+        {"step": step, "completion_rows": completion_rows, "completion_ids": completion_ids},
+    )

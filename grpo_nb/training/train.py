@@ -26,14 +26,14 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
-    Prepared,
+    PreparedTraining,
     build_trainer,
     deleting_reference_adapter,
     effective_settings,
     prepare,
 )
-from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
-from grpo_nb.training.resume import FoundRun, find_run, lock_run, resumed_info, rewind
+from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
+from grpo_nb.training.resume import EarlierRun, find_run, lock_run, resumed_info, rewind
 from grpo_nb.training.run_start import (
     START_REFERENCE,
     new_run_info,
@@ -46,7 +46,7 @@ from grpo_nb.training.trainer import restore_state, stateful_functions
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from grpo_nb.training.trainer import KitTrainer
+    from grpo_nb.training.trainer import ResumableTrainer
 
 
 def train(
@@ -118,55 +118,56 @@ def train(
     observers = [observers] if callable(observers) else list(observers)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    info = new_run_info(prepared)
+    run_info = new_run_info(prepared)
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
-        found_run = find_run(name, resume, info, locks)
-        if found_run is not None and found_run.is_returned:
-            return _restore_finished_run(found_run, prepared)
-        memory_plan = plan(
-            prepared.actual_settings, prepared.task, model=model, tokenizer=tokenizer
-        )
-        memory_plan.require_fit()
-        if found_run is not None:
-            info = resumed_info(found_run, info)
+        earlier_run = find_run(name, resume, run_info, locks)
+        if earlier_run is not None and earlier_run.is_returned:
+            return _restore_finished_run(earlier_run, prepared)
+        plan(
+            prepared.settings_for_memory, prepared.task, model=model, tokenizer=tokenizer
+        ).require_fit()
+        if earlier_run is not None:
+            run_info = resumed_info(earlier_run, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
-            info.effective = dataclasses.asdict(effective_settings(settings, model))
+            run_info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
-            set_kl_reference(model, info)
-            if found_run is not None and info.reference == START_REFERENCE:
+            set_kl_reference(model, run_info)
+            if earlier_run is not None and run_info.reference == START_REFERENCE:
                 # TRL made its reference from the adapter in memory, not from that of the start.
-                load_adapter(model, found_run.run.start_path, "ref")
+                load_adapter(model, earlier_run.run.start_path, "ref")
             if settings.holdout_every:
-                holdout_observer = HoldoutScore(prepared)
-                info.holdout_grader = holdout_observer.counted_as_correct
+                holdout_observer = HoldoutObserver(prepared)
+                run_info.grader_description = holdout_observer.grader_description
                 observers = [holdout_observer, *observers]
             # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
             folder = (
-                rewind(found_run) if found_run else _make_run_folder(prepared, name, info, locks)
+                _make_run_folder(prepared, name, run_info, locks)
+                if earlier_run is None
+                else rewind(earlier_run)
             )
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             # 4. Train, and complete the folder however the training ends.
-            run.write_info(info)
+            run.write_info(run_info)
             recorder = Recorder(run, trainer, settings, observers)
-            _train_and_close(recorder, prepared, info, found_run)
+            _train_and_close(recorder, prepared, run_info, earlier_run)
     return run
 
 
-def _restore_finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
+def _restore_finished_run(earlier_run: EarlierRun, prepared: PreparedTraining) -> Run:
     """Return a finished run, and load the adapter and the state of its rewards."""
     run = Run(
-        found_run.run.path,
+        earlier_run.run.path,
         model=prepared.model,
         tokenizer=prepared.tokenizer,
         rewards=prepared.rewards,
     )
     load_adapter(prepared.model, run.adapter_path)
-    if found_run.checkpoint.path is not None:
-        restore_state(stateful_functions(prepared.rewards), found_run.checkpoint.path)
+    if earlier_run.checkpoint.path is not None:
+        restore_state(stateful_functions(prepared.rewards), earlier_run.checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a new "
         "run, pass resume=None and another name."
@@ -174,7 +175,9 @@ def _restore_finished_run(found_run: FoundRun, prepared: Prepared) -> Run:
     return run
 
 
-def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
+def _make_run_folder(
+    prepared: PreparedTraining, name: str | None, run_info: RunInfo, locks: ExitStack
+) -> Path:
     """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
 
     That is `run.json`, adapter, questions, rows and the chat template.
@@ -183,8 +186,8 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
     run = Run(new_run_folder(root, name))
     try:
         lock_run(run.path, locks)
-        run.write_info(info)  # first of all files, because it makes the folder a run
-        run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
+        run.write_info(run_info)  # first of all files, because it makes the folder a run
+        run.write_questions(prepared.task.train["question"], prepared.task.holdout)
         write_start_folder(run, prepared.model, prepared.task)
         save_templates(run.path, prepared.tokenizer)
     except BaseException:
@@ -195,7 +198,10 @@ def _make_run_folder(prepared: Prepared, name: str | None, info: RunInfo, locks:
 
 
 def _train_and_close(
-    recorder: Recorder, prepared: Prepared, info: RunInfo, found_run: FoundRun | None
+    recorder: Recorder,
+    prepared: PreparedTraining,
+    run_info: RunInfo,
+    earlier_run: EarlierRun | None,
 ) -> None:
     """Train, and write adapter, figure, card and run.json however the training ends."""
     run = recorder.run
@@ -209,31 +215,31 @@ def _train_and_close(
     process = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.actual_settings, run.model, run.path),
+            explaining_machine_faults(prepared.settings_for_memory, run.model, run.path),
             recorder.stopping_at_interrupt(),
         ):
-            _run_trainer(trainer, settings, found_run)
+            _run_trainer(trainer, settings, earlier_run)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < settings.max_steps
         if recorder.is_stop_requested and is_cut_short:
-            info.status = "interrupted"
+            run_info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
-            info.status = "stopped"
-            info.stopped_by = ", ".join(recorder.stopped_by)
+            run_info.status = "stopped"
+            run_info.stopped_by = ", ".join(recorder.stopped_by)
         else:
-            info.status = "finished"
+            run_info.status = "finished"
     except KeyboardInterrupt:
-        info.status = "interrupted"
+        run_info.status = "interrupted"
     # A reward can call sys.exit().
     except (Exception, SystemExit) as error:
         # A child that a reward forked must not write into the folder.
         if os.getpid() != process:
             raise
-        info.status = "failed"
-        info.error = f"{type(error).__name__}: {error}"
+        run_info.status = "failed"
+        run_info.error = f"{type(error).__name__}: {error}"
         failure = error
-    problems = _complete_folder(recorder, info)
+    problems = _complete_folder(recorder, run_info)
     # A file that could not be saved must not hide why the training ended.
     for problem in problems:
         if failure is None:
@@ -244,20 +250,22 @@ def _train_and_close(
         raise failure
 
 
-def _run_trainer(trainer: KitTrainer, settings: Settings, found_run: FoundRun | None) -> None:
+def _run_trainer(
+    trainer: ResumableTrainer, settings: Settings, earlier_run: EarlierRun | None
+) -> None:
     """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
-    if found_run is None:
+    if earlier_run is None:
         trainer.train()
         return
     # A run can be lost after its last step, before its adapter was written. Then there is no step
     # left to do, but transformers would do one more.
-    if found_run.checkpoint.step < settings.max_steps:
-        trainer.train(resume_from_checkpoint=str(found_run.checkpoint.path))
+    if earlier_run.checkpoint.step < settings.max_steps:
+        trainer.train(resume_from_checkpoint=str(earlier_run.checkpoint.path))
     else:
-        restore_state(trainer.stateful, found_run.checkpoint.path)
+        restore_state(trainer.stateful, earlier_run.checkpoint.path)
 
 
-def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
+def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
     """Write adapter, run.json, figure and card; return a sentence for each failure.
 
     The adapter comes first. A run without it is not called finished, so that it is resumed.
@@ -265,13 +273,17 @@ def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
     run = recorder.run
     problems = []
     try:
-        _write_adapter(recorder, info)
+        _write_adapter(recorder, run_info)
     except Exception as error:
-        info.status = "failed"
+        run_info.status = "failed"
         # An error that ended the training stays the error of the run.
-        info.error = info.error or f"{type(error).__name__}: {error}"
+        run_info.error = run_info.error or f"{type(error).__name__}: {error}"
         problems.append(f"Not saved: {type(error).__name__}: {error}.")
-    for write in (partial(run.write_info, info), recorder.close, partial(write_model_card, run)):
+    for write in (
+        partial(run.write_info, run_info),
+        recorder.close,
+        partial(write_model_card, run),
+    ):
         try:
             write()
         except Exception as error:
@@ -279,11 +291,11 @@ def _complete_folder(recorder: Recorder, info: RunInfo) -> list[str]:
     return problems
 
 
-def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
+def _write_adapter(recorder: Recorder, run_info: RunInfo) -> None:
     """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
     has_begun = recorder.bar is not None
     # An error before the first step has trained nothing, so the adapter is left as it is.
-    if info.status == "failed" and not has_begun:
+    if run_info.status == "failed" and not has_begun:
         return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
@@ -296,4 +308,4 @@ def _write_adapter(recorder: Recorder, info: RunInfo) -> None:
         put_in_place(staged, run.adapter_path)
     # Later cells use the model in memory, which must have the adapter that was saved.
     load_adapter(run.model, run.adapter_path)
-    info.adapter_step = step
+    run_info.adapter_step = step

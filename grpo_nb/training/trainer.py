@@ -38,7 +38,7 @@ SECONDS_BETWEEN_SAVES = 180.0
 RECORDED_GENERATIONS = 3
 
 
-class KitTrainer(GRPOTrainer):
+class ResumableTrainer(GRPOTrainer):
     """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
 
     Args:
@@ -129,8 +129,7 @@ class KitTrainer(GRPOTrainer):
     @property
     def has_finite_adapter(self) -> bool:
         """False if a trained value is NaN or infinite, from which no training recovers."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        return all(bool(parameter.isfinite().all()) for parameter in trained)
+        return all(bool(p.isfinite().all()) for p in self.model.parameters() if p.requires_grad)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
@@ -158,8 +157,8 @@ class KitTrainer(GRPOTrainer):
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        remembered = {name: fn.state_dict() for name, fn in self.stateful.items()}
-        loop = {"numbers": {"_step": micro_batch_count(self)}, "remembered": remembered}
+        states = {name: fn.state_dict() for name, fn in self.stateful.items()}
+        loop = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
@@ -254,6 +253,6 @@ def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any
 
 def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
     """Restore rewards and observers from a checkpoint; one without a saved state starts afresh."""
-    remembered = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
-    for name in functions.keys() & remembered.keys():
-        functions[name].load_state_dict(remembered[name])
+    states = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
+    for name in functions.keys() & states.keys():
+        functions[name].load_state_dict(states[name])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from grpo_nb.upstream.symbols import require_symbol
 
-#: Methods of `GRPOTrainer` that `KitTrainer` overrides or calls.
+#: Methods of `GRPOTrainer` that `ResumableTrainer` overrides or calls.
 TRAINER_METHODS = (
     "_calculate_rewards",
     "_generate_single_turn",
@@ -34,7 +34,7 @@ CHAT_TEMPLATE_FUNCTIONS = (
 
 
 def require_trainer_methods(trainer_class: type) -> None:
-    """Raise unless a `GRPOTrainer` has the methods that `KitTrainer` overrides or calls.
+    """Raise unless a `GRPOTrainer` has the methods that `ResumableTrainer` overrides or calls.
 
     A method that TRL renamed would be overridden without effect: a resumed run would start over, or
     tools would run without a time limit.

@@ -167,7 +167,7 @@ gn.RunViewer(stage_two)
 import textwrap
 
 assert provoked.status == "stopped", "a run without any signal was not stopped"
-assert any(alert.rule == "no_spread" for alert in provoked.alerts), "there was no alert"
+assert any(alert.rule == "zero_variance" for alert in provoked.alerts), "there was no alert"
 steps = [row["step"] for row in stage_two.rows]
 assert steps == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
 assert [stage_one.status, stage_two.status] == ["finished", "finished"], "a stage did not finish"

@@ -75,7 +75,7 @@ import html
 
 from IPython.display import HTML, Markdown
 
-project = gn.scaleout.write(run, FOLDER, overwrite=True)
+project = gn.scaleout.write_project(run, FOLDER, overwrite=True)
 there = project.path.resolve()
 print(*sorted(path.name for path in there.iterdir()), sep="\n")
 all_settings = html.escape((there / "run.yaml").read_text())
@@ -140,8 +140,8 @@ print(same)
 
 # %%
 start(*two_processes, "--set", f"max_steps={STEPS}")
-back = gn.scaleout.open(FOLDER).run
-display(gn.runs.side_by_side(run, back), back.step(1).groups[0])
+folder_run = gn.scaleout.open(FOLDER).run
+display(gn.runs.side_by_side(run, folder_run), folder_run.step(1).groups[0])
 
 # %% [markdown]
 # ## Several GPUs
@@ -161,9 +161,9 @@ print(start("train.py", "--plan", "--processes", "2"))
 
 # %%
 assert "The same numbers" in same, "two processes computed something else than the run"
-assert back.status == "finished", back.status_sentence
-assert len(back.rows) == STEPS, "the training in the folder did not come back whole"
-prompts = [one.completions(1)["prompt"].tolist() for one in (run, back)]
+assert folder_run.status == "finished", folder_run.status_sentence
+assert len(folder_run.rows) == STEPS, "the training in the folder did not come back whole"
+prompts = [one.completions(1)["prompt"].tolist() for one in (run, folder_run)]
 assert prompts[0] == prompts[1], "the folder asks other questions than the run"
 print("One process and two processes computed the same numbers.")
 print("The training in the folder came back as a run.")
@@ -174,7 +174,7 @@ print("The training in the folder came back as a run.")
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *lives in this process only* or *fails in a process of its own* | a reward depends on an object of this notebook | the message says what to write instead |
-# | the message asks for `rewards=[...]` | the run was opened from its folder, which has only the source of your rewards | `gn.scaleout.write(run, FOLDER, rewards=[...])` |
+# | the message asks for `rewards=[...]` | the run was opened from its folder, which has only the source of your rewards | `gn.scaleout.write_project(run, FOLDER, rewards=[...])` |
 # | *planned for 2 processes, started with 1* | the launcher started fewer | `cpu2.yaml`, not `accelerate launch --cpu` |
 # | *NOT the same numbers* | another dtype, version or machine | compare `finished.json` with `origin.json`; `--tolerance 0.05` for bfloat16 |
 # | *holds a training already* | nothing is overwritten | move `result/` to another place |
@@ -201,6 +201,6 @@ print("The training in the folder came back as a run.")
 # ## Next
 #
 # * What stays equal and what cannot: [the guide to scaling out](../docs/guide/scale_out.md).
-# * Export what was trained there: [Export](06_export.ipynb) with `RUN = str(back.path)`.
+# * Export what was trained there: [Export](06_export.ipynb) with `RUN = str(folder_run.path)`.
 #
 # @NEIGHBOURS@

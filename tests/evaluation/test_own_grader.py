@@ -13,7 +13,7 @@ from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
-from grpo_nb.training.recorder import HoldoutScore
+from grpo_nb.training.recorder import HoldoutObserver
 from tests.run_fixtures import brevity
 from tests.support.judges import by_length
 
@@ -272,7 +272,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         rewards=rewards,
         engine_choice=SimpleNamespace(can_use_cpu_engine=True),
     )
-    watch = HoldoutScore(prepared)
+    watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]
     for row in rows:
         watch(row, None)
@@ -300,7 +300,7 @@ def test_curve_of_a_function_that_reads_environments_starts() -> None:
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=1)
     prepared = SimpleNamespace(task=task, settings=settings, tokenizer=None, rewards=[won])
-    assert HoldoutScore(prepared)._grader.name == "won"
+    assert HoldoutObserver(prepared)._grader.name == "won"
 
 
 def test_answer_without_a_score_counts_as_not_correct(

@@ -40,7 +40,7 @@ def test_faults_are_named_and_healthy_runs_left_alone(names: list[str], allowed:
 
 TENFOLD = [
     pytest.param("truncation", lambda: cut(0.95), id="truncation"),
-    pytest.param("no_spread", lambda: unpaid(60), id="no spread"),
+    pytest.param("zero_variance", lambda: unpaid(60), id="zero variance"),
     pytest.param("kl_drift", lambda: flat(100, kl=lambda i, row: 0.1 * i), id="KL"),
 ]
 
@@ -103,9 +103,9 @@ def test_alert_gets_worse_is_withdrawn_and_comes_back(coming_and_going: Rows) ->
     first = [(alert.kind, alert.step) for alert in alerts[:2]]
     assert first == [("warning", 10), ("critical", 50)]
     (withdrawn,) = [alert for alert in alerts if alert.kind == "withdrawn"]
-    assert 80 <= withdrawn.ended <= 100
+    assert 80 <= withdrawn.withdrawn_step <= 100
     severity = withdrawn.severity
-    assert withdrawn.status == f"withdrawn at step {withdrawn.ended} (was {severity})"
+    assert withdrawn.status == f"withdrawn at step {withdrawn.withdrawn_step} (was {severity})"
     assert alerts[-1].kind == "warning"
     assert alerts[-1].step > 200
 
@@ -120,7 +120,7 @@ def test_alert_stays_while_its_cause_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     monitor = HealthMonitor()
     alerts = [alert for row in flat(80) for alert in monitor.update(row)]
     assert [alert.kind for alert in alerts] == ["critical", "withdrawn"]
-    assert alerts[-1].ended == 49 + 20
+    assert alerts[-1].withdrawn_step == 49 + 20
 
 
 def test_report_has_one_alert_per_rule_and_subject(coming_and_going: Rows) -> None:

@@ -104,7 +104,7 @@ def test_advantage_without_baseline_is_the_reward(
     from grpo_nb.training import prepare
 
     algorithms, _ = course
-    stock = prepare.KitTrainer
+    stock = prepare.ResumableTrainer
     seen = []
     loss = stock._compute_loss
 

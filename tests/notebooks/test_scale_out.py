@@ -33,7 +33,7 @@ def folder(scale_out: Path) -> Path:
 
 
 def test_folder_names_what_was_changed(notebook: nbformat.NotebookNode) -> None:
-    assert "dapo" in text_of(cell_with(notebook, "gn.scaleout.write("))
+    assert "dapo" in text_of(cell_with(notebook, "gn.scaleout.write_project("))
 
 
 @pytest.mark.parametrize("cell", ['print(start("train.py", "--replay"))', "same = start("])
@@ -51,7 +51,7 @@ def test_last_replay_had_two_processes(scale_out: Path, folder: Path) -> None:
 def test_training_in_the_folder_comes_back_as_a_run(
     notebook: nbformat.NotebookNode, folder: Path
 ) -> None:
-    back = gn.scaleout.open(folder).run
-    assert len(back.rows) == 3
-    assert "processes: 2" in back.info["rollout"]
+    folder_run = gn.scaleout.open(folder).run
+    assert len(folder_run.rows) == 3
+    assert "processes: 2" in folder_run.info["engine"]
     assert "came back as a run" in printed(cell_with(notebook, "came back as a run"))

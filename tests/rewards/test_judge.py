@@ -11,7 +11,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.scaleout.reward_source import NotPortable, RewardSource
+from grpo_nb.scaleout.reward_source import NotPortableError, RewardSource
 from grpo_nb.scoring.record import differences, rebuild_reward, record_of
 from tests.support.judges import Asked, by_length
 
@@ -285,7 +285,7 @@ def test_who_is_asked_makes_no_difference_to_the_record(tmp_path: Path) -> None:
 def test_judge_cannot_be_rebuilt_or_sent(tmp_path: Path) -> None:
     judge = kept(Asked(), tmp_path)
     assert rebuild_reward(record_of(judge)) is None
-    with pytest.raises(NotPortable, match="may hold an address or a key"):
+    with pytest.raises(NotPortableError, match="may hold an address or a key"):
         RewardSource().add(judge)
 
 

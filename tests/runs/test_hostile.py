@@ -57,7 +57,7 @@ def sent(folder: Path, text: str) -> gn.runs.Run:
     }
     info |= {
         "versions": {text: text},
-        "rollout": text,
+        "engine": text,
         "host": text,
         "resumed": [{"step": 3, "changed": [text]}],
     }

@@ -31,7 +31,7 @@ BELOW = dataclasses.replace(CLEARED, is_cleared=False, sentence="It is not clear
 @pytest.mark.parametrize("baseline", [None, CLEARED])
 def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None) -> None:
     outcome = decide_outcome(ROSE, compared("better", "Better: the answers.", majority=baseline))
-    assert outcome.worked
+    assert outcome.has_worked
     assert str(outcome).startswith("It worked. The reward rose from 0.20")
     assert repr(outcome) == str(outcome)
     assert "Held-out: Better: the answers." in outcome.sentence
@@ -72,27 +72,27 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
 )
 def test_outcome_names_missing_evidence(rise, comparison, missing: str) -> None:
     outcome = decide_outcome(rise, comparison)
-    assert not outcome.worked
+    assert not outcome.has_worked
     assert outcome.sentence.startswith(missing)
     assert "It worked" not in outcome.sentence
 
 
 def test_run_outcome_reads_the_saved_comparison(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "first")
-    assert not run.outcome().worked
+    assert not run.outcome().has_worked
     compare_by_hand(run)
-    assert run.outcome().worked
+    assert run.outcome().has_worked
 
 
 def test_run_outcome_needs_the_saved_baseline_cleared(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "first")
     compare_by_hand(run, majority=dataclasses.asdict(BELOW))
-    assert not run.outcome().worked
+    assert not run.outcome().has_worked
 
 
 def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
     outcome = decide_outcome(ROSE, compared("better", "Better.", anywhere_verdict="worse"))
-    assert not outcome.worked
+    assert not outcome.has_worked
     assert "the answers themselves got worse" in outcome.sentence
 
 
@@ -107,12 +107,12 @@ def compared_run(folder: Path, **sides: str) -> Run:
 
 
 def test_outcome_of_the_runs_own_models_worked(tmp_path: Path) -> None:
-    assert compared_run(tmp_path / "first").outcome().worked
+    assert compared_run(tmp_path / "first").outcome().has_worked
 
 
 def test_outcome_of_another_adapter_did_not_work(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "first", after="adapter 0123456789abcdef").outcome()
-    assert not outcome.worked
+    assert not outcome.has_worked
     assert "the comparison is not of the adapter that this run has now" in outcome.sentence
 
 
@@ -120,7 +120,7 @@ def test_outcome_of_an_older_adapter_did_not_work(tmp_path: Path) -> None:
     run = compared_run(tmp_path / "first")
     adapter = run.adapter_path / "adapter_model.safetensors"
     adapter.write_bytes(adapter.read_bytes() + b" ")
-    assert not run.outcome().worked
+    assert not run.outcome().has_worked
 
 
 @pytest.mark.parametrize("recorded", ["adapter 0123456789abcdef", "adapter of first", ""])
@@ -128,7 +128,7 @@ def test_outcome_without_the_adapter_did_not_work(tmp_path: Path, recorded: str)
     run = compared_run(tmp_path / "first", after=recorded)
     (run.adapter_path / "adapter_model.safetensors").unlink()
     assert run.model_id("adapter") is None
-    assert not run.outcome().worked
+    assert not run.outcome().has_worked
 
 
 def test_model_without_its_adapter_is_recorded_as_no_model_of_a_run(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_model_without_its_adapter_is_recorded_as_no_model_of_a_run(tmp_path: Pa
 
 def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "first", before="").outcome()
-    assert not outcome.worked
+    assert not outcome.has_worked
     assert "does not start with the model that this run started from" in outcome.sentence
 
 
@@ -149,13 +149,13 @@ def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
     trained = {"questions": 20, "count": 3, "example": "1 + 1?", "source": "the training part"}
     compare_by_hand(run, contamination=trained)
     outcome = run.outcome()
-    assert not outcome.worked
+    assert not outcome.has_worked
     assert "3 of the held-out questions were trained on" in outcome.sentence
 
 
 def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "a").outcome()
-    assert outcome.worked
+    assert outcome.has_worked
     assert "Not all training questions are known" in outcome.sentence
     assert "not known" not in decide_outcome(ROSE, BETTER).sentence
 

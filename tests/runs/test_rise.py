@@ -5,7 +5,7 @@ import math
 import numpy
 import pytest
 
-from grpo_nb.runs.outcome import LEVEL, describe_run, reward_rise
+from grpo_nb.runs.outcome import SIGNIFICANCE_LEVEL, describe_run, reward_rise
 
 
 def rows(values: list[float]) -> list[dict[str, float]]:
@@ -13,9 +13,9 @@ def rows(values: list[float]) -> list[dict[str, float]]:
 
 
 def test_rise_of_noise_stays_at_the_level() -> None:
-    """The share called a rise stays within three standard errors of `LEVEL`."""
+    """The share called a rise stays within three standard errors of `SIGNIFICANCE_LEVEL`."""
     draw = numpy.random.default_rng(7)
-    most = LEVEL + 3 * math.sqrt(LEVEL * (1 - LEVEL) / 2000)
+    most = SIGNIFICANCE_LEVEL + 3 * math.sqrt(SIGNIFICANCE_LEVEL * (1 - SIGNIFICANCE_LEVEL) / 2000)
     for steps in (6, 14, 60):
         for noise in (draw.normal, draw.standard_cauchy):
             called = sum(reward_rise(rows(list(noise(size=steps)))).is_clear for _ in range(2000))
@@ -74,7 +74,7 @@ def test_rise_sentences_agree_with_the_verdict() -> None:
 def test_rise_after_a_high_outlier_is_not_clear() -> None:
     """Eleven rising steps follow the outlier, so p is about 0.002, but the mean fell."""
     rise = reward_rise(rows([100.0, *range(1, 12)]))
-    assert rise.p_value < LEVEL
+    assert rise.p_value < SIGNIFICANCE_LEVEL
     assert not rise.is_clear
 
 

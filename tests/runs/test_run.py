@@ -10,7 +10,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import locked
 from grpo_nb.runs import run_folder as run_file
 from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
-from grpo_nb.runs.rows import tidy_row
+from grpo_nb.runs.rows import row_from_logs
 from grpo_nb.scoring.scores import group_advantages
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
@@ -35,7 +35,7 @@ def make_run(
         }
         table = pandas.DataFrame({**scored, "total": [2.0, 0.0], "advantage": [0.7, -0.7]})
         made.write_step(row, table if row["step"] in (2, 4) else None)
-    made.keep_questions(["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
+    made.write_questions(["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
     compare_by_hand(made)
     return made
 
@@ -159,7 +159,7 @@ def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> Non
 
 def test_tidy_row_keeps_its_step_against_a_metric_of_that_name() -> None:
     logs = {"step": 0.5, "alerts": 1, "reward": 2}
-    assert tidy_row(logs, step=3, max_steps=9, beta=0.1) == {
+    assert row_from_logs(logs, step=3, max_steps=9, beta=0.1) == {
         "step": 3,
         "max_steps": 9,
         "reward": 2.0,
@@ -275,6 +275,8 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
 
 
 def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", holdout_grader="answers to which maths() gives the full score")
+    run = make_run(
+        tmp_path / "run", grader_description="answers to which maths() gives the full score"
+    )
     assert "\nCounted as correct: answers to which maths() gives the full score.\n" in repr(run)
     assert "Counted as correct" not in repr(make_run(tmp_path / "other"))

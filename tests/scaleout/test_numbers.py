@@ -41,7 +41,7 @@ def projects(
         run = trained(
             letters_folder, root / "runs", f"{loss}-{beta}", loss_type=loss, beta=beta, extra=extra
         )
-        made[loss, beta] = run, gn.scaleout.write(run, root / run.name).path
+        made[loss, beta] = run, gn.scaleout.write_project(run, root / run.name).path
     folders = [str(folder) for _, folder in made.values()]
     for processes in (1, 2):
         start(
@@ -138,7 +138,7 @@ def real(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
             beta=0.04,
             loss_type="bnpo",
         )
-        made[kind] = run, gn.scaleout.write(run, root / kind)
+        made[kind] = run, gn.scaleout.write_project(run, root / kind)
     return made
 
 

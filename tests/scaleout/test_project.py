@@ -22,21 +22,23 @@ def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.ru
 
 
 @pytest.fixture(scope="module")
-def back(
+def trained_project(
     run: gn.runs.Run, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> gn.scaleout.Project:
     """Trained on another machine, as far as one can tell here: the folder was moved in between."""
     root = tmp_path_factory.mktemp("folders")
-    there = gn.scaleout.write(run, root / "written").path
+    there = gn.scaleout.write_project(run, root / "written").path
     start(there, plain_trl, "--set", "learning_rate=1e-1", "epsilon=0.3")
     return gn.scaleout.open(there.rename(root / "moved"))
 
 
-def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs.Run) -> None:
-    came = back.run
+def test_training_in_the_folder_is_a_run(
+    trained_project: gn.scaleout.Project, run: gn.runs.Run
+) -> None:
+    came = trained_project.run
     assert came.status == "finished"
     assert came.name == "moved"
-    assert came.info["rollout"].startswith("trl, processes: 1 (")
+    assert came.info["engine"].startswith("trl, processes: 1 (")
     assert came.info["machine"]["device"] == "cpu"
     assert came.info["machine"]["gpu"] is None
     assert (came.adapter_path / "chat_template.jinja").is_file()
@@ -60,21 +62,21 @@ def test_training_in_the_folder_is_a_run(back: gn.scaleout.Project, run: gn.runs
 
 
 def test_later_stage_that_comes_back_starts_from_its_adapter(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
     """Compared with the base model, it would be credited with the earlier stage too."""
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     name = "adapter_model.safetensors"
     shutil.copyfile(copy / "result" / "adapter" / name, copy / "adapter_init" / name)
     assert start_part(gn.scaleout.open(copy).run) == "start"
 
 
 def test_run_that_comes_back_has_the_alerts_of_its_rows(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     file = copy / "result" / "steps.jsonl"
     steps = [json.loads(line) for line in file.read_text().splitlines()]
     for step in steps:
@@ -85,10 +87,10 @@ def test_run_that_comes_back_has_the_alerts_of_its_rows(
 
 
 def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     machine = {"platform": "Linux", "device": "cuda:0", "gpu": {"name": "NVIDIA L4"}}
     rewrite(copy / "result" / "finished.json", machine=machine)
     run = gn.scaleout.open(copy).run
@@ -97,16 +99,16 @@ def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
 
 
 def test_training_of_a_bnpo_run_comes_back_as_dapo(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
-    rewrite(copy / "origin.json", settings=dict(back.origin.settings, loss_type="bnpo"))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, loss_type="bnpo"))
     assert gn.scaleout.open(copy).run.settings.loss_type == "dapo"
 
 
 def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
-    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    folder = gn.scaleout.write_project(run, tmp_path / "folder").path
     rewrite(folder / "origin.json", format_version=2)
     with pytest.raises(
         ValueError,
@@ -117,20 +119,22 @@ def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) 
 
 
 def test_folder_from_elsewhere_writes_nothing_outside(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
     """`.run` replaces a folder, so the folder must not be able to say which one."""
     (mine := tmp_path / "mine").mkdir()
     (mine / "thesis.txt").write_text("three years")
     sent = Path(
-        shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back"))
+        shutil.copytree(
+            trained_project.path, tmp_path / "sent", ignore=shutil.ignore_patterns("run")
+        )
     )
     for name in ("", str(mine), "../../mine"):
         rewrite(sent / "origin.json", name=name)
-        assert gn.scaleout.open(sent).run.path == sent / "back" / "sent"
-    shutil.rmtree(sent / "back")
+        assert gn.scaleout.open(sent).run.path == sent / "run" / "sent"
+    shutil.rmtree(sent / "run")
     for link, target in (
-        ("back", mine),
+        ("run", mine),
         ("result/adapter/adapter_more", mine / "thesis.txt"),
         ("base/more", mine),
         ("adapter_init/more", mine),
@@ -151,16 +155,18 @@ def test_folder_from_elsewhere_writes_nothing_outside(
     rewrite(sent / "result" / "finished.json", trainer=elsewhere)
     came = gn.scaleout.open(sent).run
     assert (came.settings.run_root, came.settings.model) == ("runs", str(sent / "base"))
-    assert came.path == sent / "back" / "sent"
+    assert came.path == sent / "run" / "sent"
     assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
 def test_link_among_results_copied_later_is_refused(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
     """Results come from another machine, also into a folder that is open already."""
-    ignored = shutil.ignore_patterns("back")
-    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = gn.scaleout.open(
+        shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored)
+    )
     (tmp_path / "mine.txt").write_text("private")
     (copy.path / "result" / "adapter" / "adapter_more").symlink_to(tmp_path / "mine.txt")
     with pytest.raises(ValueError, match="adapter_more' leads out of the folder"):
@@ -170,7 +176,7 @@ def test_link_among_results_copied_later_is_refused(
 def test_training_by_epochs_without_a_log_is_a_run(
     run: gn.runs.Run, plain_trl: Path, tmp_path: Path
 ) -> None:
-    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    folder = gn.scaleout.write_project(run, tmp_path / "folder").path
     epochs = ("max_steps=-1", "num_train_epochs=0.25", "logging_steps=100")
     start(folder, plain_trl, "--set", *epochs)
     came = gn.scaleout.open(folder).run
@@ -178,9 +184,11 @@ def test_training_by_epochs_without_a_log_is_a_run(
     assert came.rows == []
 
 
-def test_run_of_an_earlier_training_is_kept(back: gn.scaleout.Project, tmp_path: Path) -> None:
+def test_run_of_an_earlier_training_is_kept(
+    trained_project: gn.scaleout.Project, tmp_path: Path
+) -> None:
     """Files have the times of two machines, so times cannot decide."""
-    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy"))
+    copy = gn.scaleout.open(shutil.copytree(trained_project.path, tmp_path / "copy"))
     mine = copy.run.path / "mine.txt"
     mine.write_text("kept")
     finished = copy.path / "result" / "finished.json"
@@ -189,7 +197,7 @@ def test_run_of_an_earlier_training_is_kept(back: gn.scaleout.Project, tmp_path:
     assert copy.run.path == mine.parent
     assert mine.read_text() == "kept"
     rewrite(finished, started="2026-01-01T00:00:00+0000")
-    with pytest.raises(FileExistsError, match=r"back/copy' is the run of an earlier training"):
+    with pytest.raises(FileExistsError, match=r"run/copy' is the run of an earlier training"):
         _ = copy.run
     assert mine.read_text() == "kept"
     mine.parent.rename(mine.parent.with_name("first"))
@@ -198,9 +206,9 @@ def test_run_of_an_earlier_training_is_kept(back: gn.scaleout.Project, tmp_path:
 
 
 def test_run_of_a_moved_folder_keeps_its_files_and_base_model(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
-    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy"))
+    copy = gn.scaleout.open(shutil.copytree(trained_project.path, tmp_path / "copy"))
     assert copy.run.settings.model == str(tmp_path / "copy" / "base")
     (copy.run.path / "comparison").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -212,18 +220,20 @@ def test_run_of_a_moved_folder_keeps_its_files_and_base_model(
 
 @pytest.mark.usefixtures("checked_here")
 def test_run_can_be_compared_and_exported(
-    back: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained_project: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "on 4 questions" in gn.compare(back.run).sentence
-    assert gn.export_merged(back.run, tmp_path / "merged").verification["passed"]
-    assert "holds a training already: move it away" in said_by(back.path, capsys)
-    assert back.run.rows
+    assert "on 4 questions" in gn.compare(trained_project.run).sentence
+    assert gn.export_merged(trained_project.run, tmp_path / "merged").verification["passed"]
+    assert "holds a training already: move it away" in said_by(trained_project.path, capsys)
+    assert trained_project.run.rows
 
 
 @pytest.mark.parametrize("field", ["settings", "task", "versions"])
-def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, field: str) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+def test_damaged_origin_is_named(
+    trained_project: gn.scaleout.Project, tmp_path: Path, field: str
+) -> None:
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     origin = json.loads((copy / "origin.json").read_text())
     del origin[field]
     (copy / "origin.json").write_text(json.dumps(origin))
@@ -235,29 +245,29 @@ def test_damaged_origin_is_named(back: gn.scaleout.Project, tmp_path: Path, fiel
     "machine", ["a CPU", {"gpu": None}, {"platform": "Linux", "device": "cuda", "gpu": "L4"}]
 )
 def test_damaged_machine_is_named_and_leaves_no_run(
-    back: gn.scaleout.Project, tmp_path: Path, machine: object
+    trained_project: gn.scaleout.Project, tmp_path: Path, machine: object
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     rewrite(copy / "result" / "finished.json", machine=machine)
     with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
         _ = gn.scaleout.open(copy).run
-    assert not (copy / "back" / "copy").exists()
+    assert not (copy / "run" / "copy").exists()
 
 
-def test_damaged_step_is_named(back: gn.scaleout.Project, tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+def test_damaged_step_is_named(trained_project: gn.scaleout.Project, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     (copy / "result" / "steps.jsonl").write_text('{"step": "1", "logs": {"reward": 1.0}}\n')
     with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
         _ = gn.scaleout.open(copy).run
 
 
 def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
-    back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_project: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     monkeypatch.chdir(copy)
     run = gn.scaleout.open(".").run
     assert run.settings.model == str(copy / "base")
@@ -266,19 +276,19 @@ def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
 
 @pytest.mark.parametrize("name", ["steps.jsonl", "adapter/adapter_model.safetensors"])
 def test_result_that_was_copied_in_part_is_refused(
-    back: gn.scaleout.Project, tmp_path: Path, name: str
+    trained_project: gn.scaleout.Project, tmp_path: Path, name: str
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     (copy / "result" / name).unlink()
     with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*copy the whole folder"):
         _ = gn.scaleout.open(copy).run
-    shutil.copyfile(back.path / "result" / name, copy / "result" / name)
+    shutil.copyfile(trained_project.path / "result" / name, copy / "result" / name)
     assert len(gn.scaleout.open(copy).run.rows) == 3
 
 
 def test_open_executes_nothing(run: gn.runs.Run, tmp_path: Path) -> None:
-    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    folder = gn.scaleout.write_project(run, tmp_path / "folder").path
     mark = tmp_path / "was-run"
     (folder / "rewards.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     with pytest.raises(FileNotFoundError, match=r"start train\.py there"):
@@ -288,9 +298,11 @@ def test_open_executes_nothing(run: gn.runs.Run, tmp_path: Path) -> None:
         gn.scaleout.open(tmp_path)
 
 
-def test_copy_of_the_run_does_not_replace_it(back: gn.scaleout.Project, tmp_path: Path) -> None:
+def test_copy_of_the_run_does_not_replace_it(
+    trained_project: gn.scaleout.Project, tmp_path: Path
+) -> None:
     """Google Drive names a copy "Copy of ...", which sorts before the run's own folder."""
-    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "folder"))
+    copy = gn.scaleout.open(shutil.copytree(trained_project.path, tmp_path / "folder"))
     own = copy.run.path
     shutil.copytree(own, own.with_name("Copy of folder"))
     (own / "comparison").mkdir()
@@ -299,20 +311,20 @@ def test_copy_of_the_run_does_not_replace_it(back: gn.scaleout.Project, tmp_path
 
 
 def test_card_of_a_renamed_project_has_the_new_name(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
-    copy = gn.scaleout.open(shutil.copytree(back.path, tmp_path / "copy"))
+    copy = gn.scaleout.open(shutil.copytree(trained_project.path, tmp_path / "copy"))
     assert copy.run.name == "copy"
     renamed = gn.scaleout.open(copy.path.rename(tmp_path / "renamed"))
     assert "# renamed\n" in (renamed.run.path / "README.md").read_text()
 
 
 def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
-    back: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_project: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
-    rewrite(copy / "origin.json", settings=dict(back.origin.settings, model="acme/tiny"))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+    rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, model="acme/tiny"))
     (tmp_path / "acme" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert gn.scaleout.open("copy").base_model == "acme/tiny"
@@ -326,10 +338,10 @@ def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
     ],
 )
 def test_arguments_that_settings_refuse_are_left_out(
-    back: gn.scaleout.Project, tmp_path: Path, others: dict
+    trained_project: gn.scaleout.Project, tmp_path: Path, others: dict
 ) -> None:
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     file = copy / "result" / "finished.json"
     trainer = json.loads(file.read_text())["trainer"]
     rewrite(file, trainer=trainer | others)
@@ -337,15 +349,17 @@ def test_arguments_that_settings_refuse_are_left_out(
 
 
 def test_smaller_batch_keeps_the_size_of_a_generation(
-    back: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, tmp_path: Path
 ) -> None:
     """Settings compute the size from the accumulation steps, and refuse a part of a group."""
-    ignored = shutil.ignore_patterns("back")
-    copy = Path(shutil.copytree(back.path, tmp_path / "copy", ignore=ignored))
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    arguments = back.origin.effective["arguments"] | sizes | {"steps_per_generation": 4}
+    arguments = trained_project.origin.effective["arguments"] | sizes | {"steps_per_generation": 4}
     effective = {"arguments": arguments}
-    rewrite(copy / "origin.json", settings=back.origin.settings | sizes, effective=effective)
+    rewrite(
+        copy / "origin.json", settings=trained_project.origin.settings | sizes, effective=effective
+    )
     file = copy / "result" / "finished.json"
     trainer = json.loads(file.read_text())["trainer"]
     rewrite(file, trainer=trainer | arguments | {"gradient_accumulation_steps": 1})

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.reward_source import NotPortable, RewardSource, write_rewards
-from grpo_nb.scaleout.writing import KIT_PACKAGES
+from grpo_nb.scaleout.project_writing import GRPO_NB_PACKAGES
+from grpo_nb.scaleout.reward_source import NotPortableError, RewardSource, write_rewards
 from grpo_nb.scoring.record import record_of
 from tests.support import shared
 
@@ -121,7 +121,7 @@ def test_copied_kit_imports_only_pinned_packages(tmp_path: Path) -> None:
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     installed = importlib.metadata.packages_distributions()
-    allowed = set(KIT_PACKAGES)
+    allowed = set(GRPO_NB_PACKAGES)
     for package in ("pydantic", "lazy_loader"):
         for requirement in importlib.metadata.requires(package):
             allowed.add(re.match(r"[\w-]+", requirement)[0].replace("-", "_"))
@@ -225,7 +225,7 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
     exec(compile(file.read_text(), file, "exec"), vars(another))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, another.__name__, another)
-        with pytest.raises(NotPortable, match="two different things named LIMIT"):
+        with pytest.raises(NotPortableError, match="two different things named LIMIT"):
             write_rewards(tmp_path, [varied, another.longer])
 
 
@@ -241,7 +241,7 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, another.__name__, another)
         for rewards in ([another.average, varied], [varied, another.average]):
-            with pytest.raises(NotPortable, match="two different things named words_of"):
+            with pytest.raises(NotPortableError, match="two different things named words_of"):
                 write_rewards(tmp_path, rewards)
 
 
@@ -260,7 +260,7 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
     ],
 )
 def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> None:
-    with pytest.raises(NotPortable, match=told) as caught:
+    with pytest.raises(NotPortableError, match=told) as caught:
         RewardSource().add(reward)
     assert "\n" not in str(caught.value)
 
@@ -276,5 +276,5 @@ def test_name_in_an_annotation_is_not_needed(tmp_path: Path) -> None:
 def test_reward_whose_source_is_gone_is_refused() -> None:
     namespace = {"__name__": "typed_at_a_prompt"}
     exec("def typed(completions, **columns):\n    return [1.0 for _ in completions]\n", namespace)
-    with pytest.raises(NotPortable, match=r"typed has no source \(.*Define the reward"):
+    with pytest.raises(NotPortableError, match=r"typed has no source \(.*Define the reward"):
         RewardSource().add(namespace["typed"])

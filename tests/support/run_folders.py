@@ -34,8 +34,8 @@ def info_of(
         },
         "machine": {"gpu": None, "cores": 2},
         "versions": {},
-        "number_type": "float32",
-        "rollout": "the kit's CPU engine",
+        "dtype": "float32",
+        "engine": "the kit's CPU engine",
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.writing import TRL_VERSION
+from grpo_nb.scaleout.project_writing import TRL_VERSION
 from tests.support.shared import made_once
 
 DRIVER = Path(__file__).with_name("scale_driver.py")

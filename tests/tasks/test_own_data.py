@@ -151,7 +151,7 @@ def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
     from grpo_nb.runs.run_folder import Run
 
     rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
-    Run(tmp_path).keep_questions([], gn.load_task(rows, holdout=2).holdout)
+    Run(tmp_path).write_questions([], gn.load_task(rows, holdout=2).holdout)
     kept = [json.loads(line) for line in (tmp_path / "holdout.jsonl").read_text().splitlines()]
     assert all(row["accepted_answers"][0] == row["answer"] for row in kept)
 

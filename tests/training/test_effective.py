@@ -103,7 +103,7 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
     assert plan.dtype.name == dtype
 
     run = gn.train(model, tokenizer, task, [brevity], settings, name="typed")
-    assert json.loads((run.path / "run.json").read_text())["number_type"] == dtype
+    assert json.loads((run.path / "run.json").read_text())["dtype"] == dtype
     frozen = next(p.dtype for p in model.parameters() if not p.requires_grad)
     assert str(frozen) == f"torch.{dtype}"
     reopened = gn.open_run(run.path)

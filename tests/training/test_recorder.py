@@ -14,7 +14,7 @@ from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
 from grpo_nb.runs.rows import ACCURACY
-from grpo_nb.training.recorder import HoldoutScore
+from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT
 from tests.run_fixtures import brevity
 from tests.support.tiny import load_tiny
@@ -123,11 +123,11 @@ def test_run_without_signal_stops_on_critical_alert(tiny, settings, capsys) -> N
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
     assert run.status == "stopped"
-    assert "no_spread" in run.info["stopped_by"]
+    assert "zero_variance" in run.info["stopped_by"]
     assert len(run.rows) < settings.max_steps
     assert run.adapter_path.is_dir()
     told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
-    assert ("no_spread", "critical", 20) in told
+    assert ("zero_variance", "critical", 20) in told
     said = "".join(capsys.readouterr())
     for rule, severity, step in told:
         assert re.search(rf"{severity} +{step} +{rule}", said)
@@ -148,7 +148,7 @@ def test_stop_by_observer_and_alert_names_both(tiny, settings) -> None:
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     settings = settings.replace(stop_on_alert="critical")
     run = gn.train(*tiny, [nothing], settings, observers=[impatient])
-    assert run.info["stopped_by"].startswith("impatient, no_spread")
+    assert run.info["stopped_by"].startswith("impatient, zero_variance")
 
 
 @pytest.mark.parametrize("value", [math.nan, None])
@@ -197,7 +197,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         rewards=paid_by,
         engine_choice=SimpleNamespace(can_use_cpu_engine=False),
     )
-    watch = HoldoutScore(prepared)
+    watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
     for row in rows:
         watch(row, None)
@@ -231,11 +231,11 @@ def test_observer_of_the_guide_keeps_the_best_adapter(
     model, tokenizer, task = tiny
     adapters = {}
 
-    def planned(self: HoldoutScore, row: dict, completions: object) -> None:
+    def planned(self: HoldoutObserver, row: dict, completions: object) -> None:
         row[ACCURACY] = scores[row["step"]]
         adapters[row["step"]] = copy.deepcopy(get_peft_model_state_dict(model))
 
-    monkeypatch.setattr(HoldoutScore, "__call__", planned)
+    monkeypatch.setattr(HoldoutObserver, "__call__", planned)
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / "docs/guide/runs.md").read_text()
     recipe = guide.partition("```python\ndef keep_best")[2].partition("```")[0]

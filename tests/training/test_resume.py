@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import FoundRun, resumed_info, rewind
+from grpo_nb.training.resume import EarlierRun, resumed_info, rewind
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -46,8 +46,8 @@ def make_info(**changes: object) -> dict:
         "task": TASK,
         "rewards": [REWARD],
         "versions": {"trl": "1.15.0"},
-        "number_type": "float32",
-        "rollout": "the kit's CPU engine",
+        "dtype": "float32",
+        "engine": "the kit's CPU engine",
         "machine": {"gpu": None},
         "reference": "the base model",
         "base": "weights",
@@ -94,7 +94,7 @@ def settings(root: Path) -> gn.Settings:
 
 def find_run(
     settings: gn.Settings, name: str | None, resume: object, **changes: object
-) -> FoundRun | None:
+) -> EarlierRun | None:
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
         return find(name, resume, info, locks)
@@ -181,7 +181,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
     now = {
         "settings": SETTINGS.replace(save_steps=7).to_dict(),
         "versions": {"trl": "1.16.0"},
-        "rollout": "transformers' own generation",
+        "engine": "transformers' own generation",
         "host": "there",
         "started": "2028",
         "reference": "the adapter",
@@ -194,7 +194,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
         "the reward 'short' has",
         "trl was",
         "vllm was",
-        "rollout was",
+        "engine was",
         "host was",
     ]
     assert all(
@@ -240,7 +240,7 @@ def test_rewind_removes_later_files(root: Path) -> None:
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
-        rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+        rewind(EarlierRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())

@@ -146,7 +146,7 @@ def test_run_names_the_grader_of_its_held_out_curve(tiny, tmp_path: Path) -> Non
     counted_as_correct = (
         "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
     )
-    assert run.info["holdout_grader"] == counted_as_correct
+    assert run.info["grader_description"] == counted_as_correct
     assert f"Counted as correct: {counted_as_correct}." in repr(run)
     assert gn.compare(run).after.counted_as_correct == counted_as_correct
 

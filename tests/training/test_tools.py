@@ -137,7 +137,7 @@ def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
         ):
             ask()
     with pytest.raises(ValueError, match="has tools, which cannot be written to the folder"):
-        gn.scaleout.write(run, tmp_path / "away")
+        gn.scaleout.write_project(run, tmp_path / "away")
     kept = load_run_tokenizer(run.path, settings.model)
     assert kept.response_template == tokenizer.response_template
     assert "<call>" in kept.chat_template

@@ -36,7 +36,7 @@ def test_run_folder_is_complete(tiny_run: gn.runs.Run) -> None:
     assert tiny_run.status == "finished"
     info = json.loads((path / "run.json").read_text())
     assert info["settings"] == tiny_run.settings.to_dict()
-    assert info["rollout"] == "the kit's CPU engine"
+    assert info["engine"] == "the kit's CPU engine"
     assert [r["name"] for r in info["rewards"]] == ["brevity", "partial_format"]
     assert "def brevity" in info["rewards"][0]["source"]
     assert len(info["rewards"][0]["hash"]) == 16
@@ -198,7 +198,7 @@ def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monke
     monkeypatch.setattr("grpo_nb.training.train.plan", recorded)
     run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
     assert planned == [False], "the plan counts no copies of the weights, as none are made"
-    assert run.info["rollout"] == "transformers' own generation"
+    assert run.info["engine"] == "transformers' own generation"
     assert run.info["effective"]["changed"]["shared_prompts"]["why"] == "this model is odd"
     assert math.isfinite(run.rows[0]["reward"])
 

@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import KitTrainer, stateful_functions
+from grpo_nb.training.trainer import ResumableTrainer, stateful_functions
 from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
@@ -82,7 +82,7 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
     )
     asked = GRPOConfig(**{**defaults, **arguments})
     data = Dataset.from_dict({"prompt": rows})
-    own = {"engine": CpuEngine(model)} if issubclass(kind, KitTrainer) else {}
+    own = {"engine": CpuEngine(model)} if issubclass(kind, ResumableTrainer) else {}
     trainer = kind(
         model=model,
         reward_funcs=[reward],
@@ -113,7 +113,7 @@ def assert_same_runs(
     base, tmp_path, but: frozenset[str] = frozenset(), relative=2e-4, **arguments: object
 ) -> None:
     """The logged metrics (but some) and the change of every tensor are the same on both paths."""
-    ours, our_change, _ = run(base, KitTrainer, tmp_path / "ours", **arguments)
+    ours, our_change, _ = run(base, ResumableTrainer, tmp_path / "ours", **arguments)
     theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
     assert len(ours) == len(theirs) == arguments.get("max_steps", 2)
     for mine, other in zip(ours, theirs, strict=True):
@@ -176,7 +176,7 @@ def test_trainer_matches_trl_if_a_group_has_no_spread(base, tmp_path) -> None:
 def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
     """Pass a gradient of zeros to Adam, as in TRL, so that its momentum continues."""
     changes = {}
-    for kind in (KitTrainer, GRPOTrainer):
+    for kind in (ResumableTrainer, GRPOTrainer):
         calls = itertools.count()
 
         def then_alike(completions: list, calls=calls, **columns: object) -> list[float]:
@@ -194,7 +194,9 @@ def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
             adam_epsilon=1e-4,
         )
     for name, change in changes[GRPOTrainer].items():
-        assert (changes[KitTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
+        assert (changes[ResumableTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, (
+            name
+        )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import grpo_nb as gn
-from grpo_nb.scaleout.reward_source import NotPortable
+from grpo_nb.scaleout.reward_source import NotPortableError
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start, trained
@@ -34,7 +34,7 @@ def values_of(folder: gn.scaleout.Project) -> dict:
 
 @pytest.fixture(scope="module")
 def project(run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> gn.scaleout.Project:
-    return gn.scaleout.write(run, tmp_path_factory.mktemp("folders") / "anywhere")
+    return gn.scaleout.write_project(run, tmp_path_factory.mktemp("folders") / "anywhere")
 
 
 def test_folder_is_complete_and_has_nothing_private(
@@ -142,7 +142,7 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     rewrite(copy / "run.json", base="0" * 32)
     with pytest.raises(gn.export.ExportError, match="are not those that the run"):
-        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert not (tmp_path / "folder").exists()
 
 
@@ -156,7 +156,7 @@ def test_hub_model_with_other_weights_is_refused(
     cached = str(letters_folder / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
     with pytest.raises(gn.export.ExportError, match="are not those that the run"):
-        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
 
 
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
@@ -184,7 +184,7 @@ def rewritten(
 ) -> gn.scaleout.Project:
     """Train a few steps with these rewards, and write the run."""
     run = trained(folder, root / "runs", "other", steps=steps, rewards=rewards, **more)
-    return gn.scaleout.write(run, root / "folder")
+    return gn.scaleout.write_project(run, root / "folder")
 
 
 def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path
     kept: list[gn.runs.Run] = []
     for name in ("first", "second"):
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
-    stage = gn.scaleout.write(kept[-1], tmp_path / "stage", rewards=rewards)
+    stage = gn.scaleout.write_project(kept[-1], tmp_path / "stage", rewards=rewards)
     assert values_of(stage)["reference"] == "start"
     told = start(stage.path, plain_trl, "--replay", "--tolerance", "1e-5")
     assert "loss: largest difference" in told
@@ -208,7 +208,7 @@ def test_opened_run_with_rewards_of_the_kit_is_written(
 ) -> None:
     rewards = [gn.rewards.partial_format()]
     run = trained(letters_folder, tmp_path / "runs", "kit", steps=2, rewards=rewards)
-    project = gn.scaleout.write(gn.open_run(run.path), tmp_path / "folder")
+    project = gn.scaleout.write_project(gn.open_run(run.path), tmp_path / "folder")
     assert "partial_format()" in (project.path / "rewards.py").read_text()
 
 
@@ -247,7 +247,7 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
         effective=effective,
         is_base_local=False,
     )
-    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     values = values_of(project)
     program = (project.path / "train.py").read_text()
     # With the reentrant kind of Unsloth, a step of several processes would end in an error.
@@ -271,7 +271,7 @@ def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     arguments = run.info["effective"]["arguments"] | {"push_to_hub": True, "hub_model_id": "a/b"}
     rewrite(copy / "run.json", effective=run.info["effective"] | {"arguments": arguments})
-    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert "hub" not in (project.path / "run.yaml").read_text()
 
 
@@ -283,7 +283,7 @@ def test_damaged_generations_are_refused(run: gn.runs.Run, tmp_path: Path, conte
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (copy / "start" / "generation_000000.json").write_text(content)
     with pytest.raises(ValueError):
-        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert not (tmp_path / "folder").exists()
 
 
@@ -291,7 +291,7 @@ def test_damaged_completions_are_named(run: gn.runs.Run, tmp_path: Path) -> None
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (copy / "completions" / "step_000001.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match=r"step_000001\.parquet is damaged") as caught:
-        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert "generation_" not in str(caught.value)
 
 
@@ -357,8 +357,10 @@ def with_other_scores() -> Callable:
 def test_reward_that_differs_in_a_fresh_process_is_refused(
     run: gn.runs.Run, tmp_path: Path, reward: Callable, message: str
 ) -> None:
-    with pytest.raises(NotPortable, match=message):
-        gn.scaleout.write(run, tmp_path / "folder", rewards=[reward, gn.rewards.partial_format()])
+    with pytest.raises(NotPortableError, match=message):
+        gn.scaleout.write_project(
+            run, tmp_path / "folder", rewards=[reward, gn.rewards.partial_format()]
+        )
     assert not (tmp_path / "folder").exists()
 
 
@@ -367,7 +369,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
 ) -> None:
     target = tmp_path / "there"
     away = tmp_path / "a"
-    write = gn.scaleout.write
+    write = gn.scaleout.write_project
     target.mkdir()
     (target / "mine.txt").write_text("kept")
     without = Path(shutil.copytree(run.path, tmp_path / "without"))
@@ -379,15 +381,19 @@ def test_bad_input_is_refused_and_leaves_nothing(
         for reward in (reads_a_file, drawn)
     )
     refused = [
-        (lambda: write(reading, away), NotPortable, "process of its own: FileNotFound.*beside.txt"),
+        (
+            lambda: write(reading, away),
+            NotPortableError,
+            "process of its own: FileNotFound.*beside.txt",
+        ),
         (
             lambda: write(lucky, away),
-            NotPortable,
+            NotPortableError,
             "other scores in a fresh process.*draws random numbers",
         ),
         (
             lambda: write(gn.open_run(run.path), away),
-            NotPortable,
+            NotPortableError,
             r"only the source text of your own rewards.*rewards=\[\.\.\.\]",
         ),
         (lambda: write(run, target), FileExistsError, "overwrite=True"),
@@ -446,9 +452,9 @@ def test_folder_that_appears_meanwhile_is_kept(
         (target / "theirs").touch()
         return []
 
-    monkeypatch.setattr("grpo_nb.scaleout.writing.files_with_secrets", somebody_else)
+    monkeypatch.setattr("grpo_nb.scaleout.project_writing.files_with_secrets", somebody_else)
     with pytest.raises(FileExistsError, match="exists, and is kept"):
-        gn.scaleout.write(run, target)
+        gn.scaleout.write_project(run, target)
     assert [file.name for file in target.iterdir()] == ["theirs"]
 
 
@@ -459,5 +465,5 @@ def test_run_of_an_early_version_without_a_reference_is_written(
     info = json.loads((copy / "run.json").read_text())
     del info["reference"]
     (copy / "run.json").write_text(json.dumps(info))
-    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert values_of(project)["reference"] == "start"

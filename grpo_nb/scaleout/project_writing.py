@@ -31,21 +31,21 @@ from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import (
-    BNPO_BECOMES_DAPO,
+    BNPO_NOTE,
     COPIED_BASE,
     Project,
     open_project,
 )
-from grpo_nb.scaleout.reward_source import NotPortable, write_rewards
+from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
-from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION
+from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION_SCHEMA
 
 #: TRL's release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15
 #: asks for Triton there.
 TRL_VERSION = "1.16.0"
 #: Packages that the copy of grpo_nb imports.
-KIT_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
+GRPO_NB_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
 #: Packages that a training imports, besides TRL.
 TRAINING_PACKAGES = (
     "torch",
@@ -56,17 +56,17 @@ TRAINING_PACKAGES = (
     "PyYAML",
     # For weights in 4 bit and optimizers in 8 bit.
     "bitsandbytes",
-    *KIT_PACKAGES,
+    *GRPO_NB_PACKAGES,
 )
 #: Fields of run.json that are copied unchanged into origin.json.
-UNCHANGED_FIELDS = (
+COPIED_FIELDS = (
     "format_version",
     "status",
     "started",
     "machine",
     "versions",
-    "number_type",
-    "rollout",
+    "dtype",
+    "engine",
     "base",
     "reference",
 )
@@ -82,7 +82,7 @@ NOT_IN_RUN_YAML = {
 }
 
 
-def write(
+def write_project(
     run: Run | str | Path,
     folder: str | Path,
     *,
@@ -109,7 +109,7 @@ def write(
         ExportError: The base model here is not the one that the run was trained on.
         ValueError: A reward or a setting cannot be written; the message says what to change.
 
-    >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
+    >>> project = gn.scaleout.write_project(run, "anywhere")  # doctest: +SKIP
     """
     run = open_run(run)
     target = target_of(folder)
@@ -121,12 +121,12 @@ def write(
         )
     # train.py fetches a model of the Hub. Any other model is copied.
     model = published_base(run) or COPIED_BASE
-    needed_folders = [run.path]
+    protected_folders = [run.path]
     if model == COPIED_BASE:
         base_folder = Path(resolve_model(run.settings.model))
         require_same_base(run, base_folder)
-        needed_folders.append(base_folder)
-    check_target(target, overwrite, needed_folders)
+        protected_folders.append(base_folder)
+    check_target(target, overwrite, protected_folders)
     recorded_steps = _recorded_steps(run)
     if not recorded_steps or not (run.start_path / "train.jsonl").is_file():
         raise FileNotFoundError(
@@ -134,7 +134,7 @@ def write(
             "with all completions. A run keeps them if it was trained by gn.train and by this "
             "version of grpo_nb, with logging_steps=1 and without steps_per_generation."
         )
-    reward_functions = _rewards_of(run, rewards)
+    reward_functions = _reward_functions_of(run, rewards)
     trainer_arguments = _trainer_arguments(run)
     revision = None if model == COPIED_BASE else _cached_revision(run, model)
     with staged_folder(target) as staged:
@@ -162,7 +162,7 @@ def write(
                 requirements=_requirements(),
                 model=model,
                 model_name=Path(run.settings.model).name,
-                bnpo_note=BNPO_BECOMES_DAPO,
+                bnpo_note=BNPO_NOTE,
             )
             (staged / name).write_text(text, "utf-8")
         # 4. Refuse secrets, because the folder is made to be sent to other machines.
@@ -175,7 +175,7 @@ def write(
                 "it too."
             )
         # Checked again, because the folder may have appeared in the minutes since.
-        check_target(target, overwrite, needed_folders)
+        check_target(target, overwrite, protected_folders)
         put_in_place(staged, target)
     return open_project(target)
 
@@ -202,15 +202,17 @@ def _cached_revision(run: Run, model: str) -> str | None:
     return folder.name
 
 
-def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
+def _reward_functions_of(
+    run: Run, given_rewards: Sequence[RewardFunction] | None
+) -> list[RewardFunction]:
     """Return the given reward functions, those in memory, or those made from the run's record."""
-    rewards = list(given or run.rewards or map(rebuild_reward, run.info["rewards"]))
+    rewards = list(given_rewards or run.rewards or map(rebuild_reward, run.info["rewards"]))
     # `rebuild_reward` returns None for a user's own reward.
     if None in rewards or [reward_name(reward) for reward in rewards] != [*run.weights]:
-        raise NotPortable(
+        raise NotPortableError(
             "these are not the rewards that the run was trained with. A run that was opened from "
             "its folder has only the source text of your own rewards. Pass all functions, in the "
-            f"order {[*run.weights]}: gn.scaleout.write(run, folder, rewards=[...])."
+            f"order {[*run.weights]}: gn.scaleout.write_project(run, folder, rewards=[...])."
         )
     return rewards
 
@@ -228,9 +230,9 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     arguments.setdefault("shuffle_dataset", not is_ordered)
     # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
     arguments["steps_per_generation"] = settings.gradient_accumulation_steps
-    public = without_private_parts(arguments)
-    left_out = NOT_IN_RUN_YAML | HUB_ARGUMENTS
-    return {name: public[name] for name in public if name not in left_out}
+    public_arguments = without_private_parts(arguments)
+    left_out_names = NOT_IN_RUN_YAML | HUB_ARGUMENTS
+    return {name: value for name, value in public_arguments.items() if name not in left_out_names}
 
 
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
@@ -248,7 +250,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
         generation = json.loads(file.read_text("utf-8"))
-        GENERATION.validate_python(generation)
+        GENERATION_SCHEMA.validate_python(generation)
         # TRL counts the steps that are done, and a run counts its steps from 1.
         step = generation["step"] + 1
         if step not in run.steps or step not in metrics_by_step:
@@ -278,20 +280,19 @@ def _require_recorded_scores(
     """Require that the rewards give the recorded scores in a fresh process.
 
     Raises:
-        NotPortable: A reward fails there, or gives other scores.
+        NotPortableError: A reward fails there, or gives other scores.
     """
     import numpy
 
-    batches = []
-    for step in recorded_steps:
-        batches.append(
-            make_batch(step["completion"], step["rows"], completion_ids=step["completion_ids"])
-        )
+    batches = [
+        make_batch(step["completion"], step["rows"], completion_ids=step["completion_ids"])
+        for step in recorded_steps
+    ]
     script = Path(__file__).with_name("score_child.py")
     try:
         scores = run_script(script, {"folder": str(staged), "batches": batches})
     except ChildError as error:
-        raise NotPortable(
+        raise NotPortableError(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
             "defined at the top of its notebook or file, but no file next to it, except functions "
             "imported by name, as in: from helpers import score. Change the reward, and train "
@@ -302,7 +303,7 @@ def _require_recorded_scores(
             recorded = step["rewards"][name]
             # Scores are recorded in float32, and a reward model may have run in another batch.
             if not numpy.allclose(recorded, reward_scores, rtol=1e-4, atol=1e-4, equal_nan=True):
-                raise NotPortable(
+                raise NotPortableError(
                     f"the reward {name!r} gives other scores in a fresh process (step "
                     f"{step['step']}), so it is not the reward of the run, remembers something "
                     "or draws random numbers. Make it depend on completions and columns only."
@@ -318,7 +319,7 @@ def _write_settings(
     values = {
         "model": model,
         "revision": revision,
-        "dtype": run.info["number_type"],
+        "dtype": run.info["dtype"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": "base" if run.reference == BASE_REFERENCE else "start",
         "reward_weights": run.weights,
@@ -339,7 +340,7 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
     # The embedded model is known by its name everywhere, although its files are in base/ too.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    origin = {name: run.info.get(name) for name in UNCHANGED_FIELDS}
+    origin = {name: run.info.get(name) for name in COPIED_FIELDS}
     origin |= {
         "settings": settings,
         "task": without_private_parts(run.info["task"]),
