@@ -20,8 +20,8 @@ from typing import Any
 from _measure import print_header, print_row
 
 import grpo_nb as gn
-from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.sources import embedded_model_folder
+from grpo_nb.models.unsloth_import import import_unsloth
 
 LIMIT = 48
 

@@ -179,7 +179,7 @@ def make(folder: Path) -> str:
 
 def merge_it(folder: Path) -> str:
     """Merge as an export does."""
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     import_unsloth()  # as an export does first of all
     from grpo_nb.export.merged import merge

@@ -66,7 +66,7 @@ def make_model(folder: Path, layers: int) -> None:
 
 def merge_once(way: str, folder: Path, target: Path) -> None:
     """Merge, or verify, in this process and print seconds, peak memory in bytes, and a digest of the files."""
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     import_unsloth()  # on every side, as a merge of the kit asks for it
 

@@ -75,7 +75,7 @@ def resident() -> float:
 def measure(case: str, steps: int) -> dict[str, float]:
     """Train a few steps in this process; GB at each stage, and the prediction made before the training."""
     import grpo_nb as gn
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     shape, changes = CASES[case]
     import_unsloth()
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--into", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.make:
-        from grpo_nb.models.import_unsloth import import_unsloth
+        from grpo_nb.models.unsloth_import import import_unsloth
 
         import_unsloth()
         make_model(CASES[arguments.make][0], Path(arguments.into))

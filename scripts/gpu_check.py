@@ -213,7 +213,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     gpu = gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
     engine = choose_engine(model)
-    generation = engine.name if engine.is_vllm else f"{engine.name} ({engine.why_not_vllm})"
+    generation = engine.name if engine.is_vllm else f"{engine.name} ({engine.vllm_obstacle})"
     say(f"generation: {generation}")
     yield measured("seconds to load", f"{time.perf_counter() - start:.0f}")
     without_vllm = "the kit's" if gpu is None else "Unsloth's"
@@ -469,7 +469,7 @@ def playing(request: Request) -> Rows:
     settings = request.settings(max_steps=4, **changes)
     here = yield from loaded(request, settings)
     if "tools" not in here.tokenizer.chat_template:
-        gn.models.give_tool_template(here.tokenizer)
+        gn.models.set_tool_template(here.tokenizer)
     # The prompt shows one call, made by hand.
     episode = gn.lab.ManualEpisode(here.task.with_tools(add))
     a, _, b = episode.row["question"].removeprefix("What is ").removesuffix("?").split()

@@ -249,7 +249,7 @@ THINK_BOXED = formats.AnswerFormat(
 
 
 def trl_rewards() -> list[tuple[Callable, str, formats.AnswerFormat]]:
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     import_unsloth()
     import trl.rewards as r

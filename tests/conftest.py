@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without the freeze, each training, loading and evaluation would search the imports for
     # garbage, a third of a second each time. Objects made from here on are collected as ever.
     gc.disable()
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
     from tests.support.warm_kernel import open_nursery
 
     import_unsloth()

@@ -81,7 +81,7 @@ def test_unsloth_is_imported_before_trl_and_transformers() -> None:
 def test_import_of_unsloth_sets_the_spin_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     code = (
-        "from grpo_nb.models.import_unsloth import import_unsloth\n"
+        "from grpo_nb.models.unsloth_import import import_unsloth\n"
         "import_unsloth()\n"
         "import os; print(os.environ['GOMP_SPINCOUNT'])"
     )

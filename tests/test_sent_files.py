@@ -14,7 +14,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.files import safe_path
 from grpo_nb.export.saved_export import Export
-from grpo_nb.models.identity import weights_identity
+from grpo_nb.models.base_weights import weights_hash
 from grpo_nb.runs.checkpoints import newest_checkpoint, write_checkpoint
 from tests.support.written_run import compare_by_hand, write_run
 
@@ -90,7 +90,7 @@ def of_a_checkpoint(folder: Path, name: str) -> object:
 def of_weights(folder: Path, name: str) -> object:
     """model.safetensors.index.json"""
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    return weights_identity(folder)
+    return weights_hash(folder)
 
 
 def of_an_export(folder: Path, name: str) -> object:

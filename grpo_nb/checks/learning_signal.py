@@ -23,9 +23,13 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
 from grpo_nb.core.words import as_score, require_number
-from grpo_nb.generation.samples import GeneratedCompletion, scoring_arguments
+from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from grpo_nb.models.load_record import require_same_settings
-from grpo_nb.models.modes import plain_generation_config, restoring_modes, restoring_random_state
+from grpo_nb.models.restoring import (
+    restoring_generation_config,
+    restoring_modes,
+    restoring_random_state,
+)
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -341,7 +345,7 @@ def baseline(
     repeated = [row for row in rows for _ in range(size)]
     sampled = _sample(model, tokenizer, task, repeated, settings, temperature=settings.temperature)
     # Held-out comparisons decode without the model's generation_config too.
-    with plain_generation_config(model):
+    with restoring_generation_config(model):
         greedy = _sample(model, tokenizer, task, rows, settings, temperature=0.0)
 
     # 3. Score them.

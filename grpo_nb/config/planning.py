@@ -39,7 +39,7 @@ class Plan(ReprMixin):
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
     sizes: ModelSizes
     """Sizes of the model."""
-    why_not_vllm: str | None = None
+    vllm_obstacle: str | None = None
     """Reason why vLLM does not generate although it was asked for; None otherwise."""
 
     @property
@@ -142,7 +142,7 @@ class Plan(ReprMixin):
         settings = self.settings
         passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
-        why_engine = f"asked: vLLM. {self.why_not_vllm}" if self.why_not_vllm else "as asked"
+        why_engine = f"asked: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as asked"
         return [
             (bold("asked, and what will run"), "", ""),
             ("training steps", f"{settings.max_steps:,}", ""),
@@ -203,12 +203,12 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
         longest = max(task.prompt_lengths(task.train, tokenizer))
         prompt_tokens = min(longest, prompt_tokens)
     sizes = sizes_of(settings.model) if model is None else ModelSizes(**count_sizes(model))
-    why_not_vllm = None
+    obstacle = None
     if settings.fast_inference and not has_vllm_engine(model):
-        why_not_vllm = vllm_obstacle(settings, gpu)
-        if why_not_vllm is None and model is not None:
-            why_not_vllm = "the model was loaded without vLLM"
-    if why_not_vllm is not None:
+        obstacle = vllm_obstacle(settings, gpu)
+        if obstacle is None and model is not None:
+            obstacle = "the model was loaded without vLLM"
+    if obstacle is not None:
         # Plan the run that will happen, not the one that was asked for.
         settings = settings.replace(fast_inference=False)
     return Plan(
@@ -218,7 +218,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
         dtype=compute_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         sizes=sizes,
-        why_not_vllm=why_not_vllm,
+        vllm_obstacle=obstacle,
     )
 
 

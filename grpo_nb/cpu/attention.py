@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.upstream.transformers import attention_functions
 
 import_unsloth()

@@ -10,8 +10,8 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.modes import restoring_modes
+from grpo_nb.models.restoring import restoring_modes
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.upstream.transformers import sampling_setup
 
 import_unsloth()

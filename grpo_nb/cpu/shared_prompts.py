@@ -24,7 +24,7 @@ from functools import partial
 from os.path import commonprefix
 from typing import Any
 
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 
 import_unsloth()
 

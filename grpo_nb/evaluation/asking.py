@@ -27,7 +27,7 @@ from grpo_nb.evaluation.model_sources import (
     start_version,
 )
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run

@@ -25,7 +25,7 @@ from grpo_nb.evaluation.model_sources import (
     open_model,
 )
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
 from grpo_nb.runs.run_folder import Run, all_trained_questions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import displayable
-from grpo_nb.generation.samples import GeneratedCompletion, scoring_arguments
+from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,

@@ -13,14 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_model
-from grpo_nb.models.modes import plain_generation_config, restoring_modes, restoring_random_state
+from grpo_nb.models.restoring import (
+    restoring_generation_config,
+    restoring_modes,
+    restoring_random_state,
+)
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
@@ -280,6 +284,6 @@ def answers_of_model(
     options = dict(vars(decoding))
     seed = options.pop("seed")
     # An evaluation in the middle of a training must not change what is sampled afterwards.
-    with restoring_random_state(), restoring_modes(model), plain_generation_config(model):
+    with restoring_random_state(), restoring_modes(model), restoring_generation_config(model):
         torch.manual_seed(seed)
         return generate(model, tokenizer, rows, progress=progress, **options)

@@ -9,7 +9,7 @@ from grpo_nb.core.files import write_json
 from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
 from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
-from grpo_nb.models.templates import save_templates, tokenizer_for
+from grpo_nb.models.templates import load_run_tokenizer, save_templates
 from grpo_nb.runs.card import published_base
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -18,7 +18,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     """Copy the run's LoRA and its tokenizer, for vLLM, PEFT or another training.
 
     The adapter names its base model. If the training recorded the hash of the base's weights
-    (`grpo_nb.models.identity`), `verification.json` has it as `base_identity`.
+    (`grpo_nb.models.base_weights`), `verification.json` has it as `base_weights_hash`.
     An adapter for the embedded model can only be used with grpo_nb, because the weights of that
     model are in no repository.
 
@@ -61,7 +61,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         base_name = published or Path(model).name
         write_json(staged / "adapter_config.json", config)
         # The base may have another chat template than the training.
-        tokenizer = tokenizer_for(run.path, resolve_model(model))
+        tokenizer = load_run_tokenizer(run.path, resolve_model(model))
         tokenizer.save_pretrained(staged)
         save_templates(staged, tokenizer)
         verification = {
@@ -72,7 +72,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         }
         # With the hash, others can check that their base is the one of the training.
         if "base" in run.info:
-            verification["base_identity"] = run.info["base"]
+            verification["base_weights_hash"] = run.info["base"]
         return verification
 
     return make_export(run, "adapter", path, fill, overwrite=overwrite)

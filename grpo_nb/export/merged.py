@@ -28,8 +28,8 @@ from grpo_nb.export.staged_export import (
 )
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
-from grpo_nb.models.identity import weight_files
-from grpo_nb.models.templates import saved_chat_template, tokenizer_for
+from grpo_nb.models.base_weights import weight_files
+from grpo_nb.models.templates import load_run_tokenizer, saved_chat_template
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def export_merged(
             )
         base_folder = weights_folder(run)
         verification = merge(base_folder, run.adapter_path, staged)
-        tokenizer_for(run.path, base_folder).save_pretrained(staged)
+        load_run_tokenizer(run.path, base_folder).save_pretrained(staged)
         request = {
             "check": "merged",
             "base_folder": str(base_folder),

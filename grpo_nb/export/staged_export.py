@@ -27,9 +27,9 @@ from grpo_nb.export.saved_export import (
     sizes_and_hashes,
 )
 from grpo_nb.machine.host import free_memory_bytes
-from grpo_nb.models.identity import weights_identity
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.base_weights import weights_hash
 from grpo_nb.models.sources import resolve_model
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.card import write_export_card
 from grpo_nb.runs.run_folder import Run
 
@@ -140,7 +140,7 @@ def require_same_base(run: Run, base_folder: Path) -> None:
         ExportError: The weights in the folder are not those that were trained on.
     """
     trained_on = run.info.get("base")
-    if trained_on is not None and trained_on != weights_identity(base_folder):
+    if trained_on is not None and trained_on != weights_hash(base_folder):
         raise ExportError(
             f"the weights of the base model {run.settings.model!r} are not those that the run "
             f"{run.name!r} was trained on. Put the old ones back, or train again."

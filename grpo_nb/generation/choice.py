@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.config.hardware import has_vllm_engine, vllm_obstacle
+from grpo_nb.config import hardware
 from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import LOAD_RECORDS
@@ -26,20 +26,20 @@ class EngineChoice:
 
     name: str
     """Name of the engine."""
-    why_not_vllm: str | None
+    vllm_obstacle: str | None
     """Reason why vLLM does not sample, with what to do; None if it does."""
-    why_not_cpu_engine: str | None
+    cpu_engine_obstacle: str | None
     """Reason why the `CpuEngine` cannot run the model; None if it can."""
 
     @property
     def is_vllm(self) -> bool:
         """True if vLLM samples."""
-        return self.why_not_vllm is None
+        return self.vllm_obstacle is None
 
     @property
     def can_use_cpu_engine(self) -> bool:
         """True if the `CpuEngine` can run the model."""
-        return self.why_not_cpu_engine is None
+        return self.cpu_engine_obstacle is None
 
 
 def choose_engine(
@@ -65,30 +65,30 @@ def choose_engine(
     if settings is not None and longest_sequence is None:
         longest_sequence = settings.longest_sequence
     if model is None:
-        why_not_vllm = vllm_obstacle(settings, gpu)
-    elif has_vllm_engine(model):
-        why_not_vllm = vllm_sampling_obstacle(model, longest_sequence)
+        vllm_obstacle = hardware.vllm_obstacle(settings, gpu)
+    elif hardware.has_vllm_engine(model):
+        vllm_obstacle = vllm_sampling_obstacle(model, longest_sequence)
     else:
         record = LOAD_RECORDS.get(model)
-        recorded_reason = None if record is None else record.why_not_vllm
-        why_not_vllm = recorded_reason or "the model was loaded without vLLM"
+        recorded_obstacle = record and record.vllm_obstacle
+        vllm_obstacle = recorded_obstacle or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
-        why_not_cpu_engine = "shared_prompts=False switches it off"
+        cpu_engine_obstacle = "shared_prompts=False switches it off"
     elif model is None and gpu is not None:
-        why_not_cpu_engine = "it is for CPUs only"
+        cpu_engine_obstacle = "it is for CPUs only"
     else:
-        why_not_cpu_engine = _cpu_engine_obstacle(model, settings, longest_sequence)
+        cpu_engine_obstacle = _cpu_engine_obstacle(model, settings, longest_sequence)
     # From the fastest to the slowest.
-    if why_not_vllm is None:
+    if vllm_obstacle is None:
         name = "vLLM"
-    elif why_not_cpu_engine is None:
+    elif cpu_engine_obstacle is None:
         # Also for a model that is on the CPU of a machine with a GPU.
         name = "the kit's CPU engine"
     elif gpu is not None:
         name = "Unsloth's own generation"
     else:
         name = "transformers' own generation"
-    return EngineChoice(name, why_not_vllm, why_not_cpu_engine)
+    return EngineChoice(name, vllm_obstacle, cpu_engine_obstacle)
 
 
 def _cpu_engine_obstacle(

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.generation.samples import GeneratedCompletion, Sampler
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.generation.completions import GeneratedCompletion, Sampler
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.tasks.prompts import Chat, TaskRow
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop, tool_loop_trainer
 
 
-def prepare_tool_template(tokenizer: Any) -> str | None:
+def training_tool_template(tokenizer: Any) -> str | None:
     """Return the chat template that TRL would train tools with.
 
     As in TRL's trainer, the tokenizer also gets the response template, which reads tool calls.
@@ -33,7 +33,7 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
             the pad token is also the token that ends a turn.
     """
     import_unsloth()
-    trl = chat_template_functions()
+    template_functions = chat_template_functions()
     # TRL replaces a missing pad token by the token that ends a turn, so None is refused too.
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise ValueError(
@@ -44,20 +44,20 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
         )
     # In the order of TRL's trainer (trl/trainer/grpo_trainer.py, `__init__`).
     try:
-        if not trl.supports_tool_calling(tokenizer):
+        if not template_functions.supports_tool_calling(tokenizer):
             raise ValueError("it has no place for them")
         if getattr(tokenizer, "response_template", None) is None:
-            trl.add_response_schema(tokenizer)
+            template_functions.add_response_schema(tokenizer)
         # Each turn must continue the tokens of earlier turns, which are not rendered again.
-        if trl.is_chat_template_prefix_preserving(tokenizer):
+        if template_functions.is_chat_template_prefix_preserving(tokenizer):
             return None
-        return trl.get_training_chat_template(tokenizer)
+        return template_functions.get_training_chat_template(tokenizer)
     except ValueError as error:
         raise ValueError(
             f"the chat template of this model cannot be trained with tools ({error}). Those of "
             "Qwen 2.5 and 3, Llama 3.1 and 3.2, Gemma 4, gpt-oss, GLM-4, LFM 2.5 and Nemotron 3 "
             "can. For a ChatML model, such as the embedded one, "
-            "gn.models.give_tool_template(tokenizer) sets one."
+            "gn.models.set_tool_template(tokenizer) sets one."
         ) from error
 
 
@@ -70,12 +70,12 @@ class Episodes:
     """Trainer from `upstream.trl.tool_loop_trainer`."""
     prompts: Sequence[Chat]
     """Prompt of each episode."""
-    reward_columns: Sequence[TaskRow]
+    columns_per_episode: Sequence[TaskRow]
     """Environment of each episode, as `Tools.start` returns it."""
 
     def run(
         self,
-        batch: Sequence[int],
+        indices: Sequence[int],
         prompt_ids: Sequence[Sequence[int]],
         *,
         sample: Sampler,
@@ -84,15 +84,15 @@ class Episodes:
         """Run some of the episodes, and return them as completions.
 
         Args:
-            batch: Indices of the episodes to run.
+            indices: Indices of the episodes to run.
             prompt_ids: The prompts of these episodes as token ids.
             sample: Function that completes prompts.
             end_tokens: Tokens that end a turn.
         """
-        columns_of_batch = [self.reward_columns[index] for index in batch]
+        columns_of_batch = [self.columns_per_episode[index] for index in indices]
         result = run_tool_loop(
             self.trainer,
-            [self.prompts[index] for index in batch],
+            [self.prompts[index] for index in indices],
             prompt_ids,
             tools=[
                 self.tools.for_episode(columns.get("environments")) for columns in columns_of_batch
@@ -144,12 +144,12 @@ def start_episodes(
         schemas=tools.schemas,
         rounds=tools.rounds,
         max_completion_length=max_completion_length,
-        chat_template=prepare_tool_template(tokenizer),
+        chat_template=training_tool_template(tokenizer),
         chat_template_kwargs=chat_template_kwargs,
     )
     # Each row starts an environment of its own, which may also write the prompt.
-    prompts, reward_columns = zip(*map(tools.start, rows), strict=True)
-    return Episodes(tools, trainer, prompts, reward_columns)
+    prompts, columns_per_episode = zip(*map(tools.start, rows), strict=True)
+    return Episodes(tools, trainer, prompts, columns_per_episode)
 
 
 def without_tool_tokens(ids: Sequence[int], mask: Sequence[int]) -> list[int]:

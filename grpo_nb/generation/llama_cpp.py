@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_script
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.machine.host import usable_cores
 
 
@@ -65,7 +65,7 @@ def complete_with_gguf(
     request = {
         "gguf": str(file.absolute()),
         "prompts": list(prompts),
-        "limit": max_completion_length,
+        "max_completion_length": max_completion_length,
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": usable_cores(),
     }

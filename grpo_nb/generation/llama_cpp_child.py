@@ -1,8 +1,8 @@
 """Answer chats with a GGUF file through llama.cpp, in a process without the kit and unsloth.
 
 `grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `prompts` (chat
-messages), `chat_template_kwargs`, `limit` and `threads`. The engine is llama.cpp's own server on
-this machine's loopback address, behind a key that only this process knows.
+messages), `chat_template_kwargs`, `max_completion_length` and `threads`. The engine is llama.cpp's
+own server on this machine's loopback address, behind a key that only this process knows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import httpx
 import xllamacpp
 
 #: Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
-TEMPLATE_TOKENS = 1024
+MAX_TEMPLATE_TOKENS = 1024
 #: A long answer on a slow CPU takes minutes. After an hour the server counts as stuck.
 TIMEOUT_SECONDS = 3600.0
 
@@ -43,8 +43,8 @@ def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
     params.model.path = request["gguf"]
     # JSON has at least one character per byte of text, and a token has at least one byte, so the
     # length of the JSON bounds the tokens of a chat.
-    longest_chat = max(len(json.dumps(chat)) for chat in request["prompts"])
-    params.n_ctx = longest_chat + TEMPLATE_TOKENS + request["limit"]
+    max_chat_tokens = max(len(json.dumps(chat)) for chat in request["prompts"])
+    params.n_ctx = max_chat_tokens + MAX_TEMPLATE_TOKENS + request["max_completion_length"]
     params.n_parallel = 1
     params.cpuparams.n_threads = request["threads"]
     params.cpuparams_batch.n_threads = request["threads"]
@@ -74,24 +74,24 @@ def complete(
     client: httpx.Client, request: dict[str, Any], messages: list[dict[str, str]]
 ) -> dict[str, Any]:
     """Render, tokenize and complete one chat of the request."""
-    chat = {
+    template_body = {
         "messages": messages,
         "chat_template_kwargs": request["chat_template_kwargs"],
     }
-    prompt = post(client, "/apply-template", chat)["prompt"]
+    prompt = post(client, "/apply-template", template_body)["prompt"]
     # The flags are those of the server's own chat endpoint. It adds the tokens that the vocabulary
     # requires at the start, and recognises special tokens in the text.
-    text = {"content": prompt, "add_special": True, "parse_special": True}
-    prompt_ids = post(client, "/tokenize", text)["tokens"]
-    body = {
+    tokenize_body = {"content": prompt, "add_special": True, "parse_special": True}
+    prompt_ids = post(client, "/tokenize", tokenize_body)["tokens"]
+    completion_body = {
         "prompt": prompt,
         "cache_prompt": False,
         "return_tokens": True,
         "n_probs": 1,
-        "n_predict": request["limit"],
+        "n_predict": request["max_completion_length"],
         "temperature": 0.0,
     }
-    completion = post(client, "/completion", body)
+    completion = post(client, "/completion", completion_body)
     ids = completion["tokens"]
     return {
         "text": completion["content"],

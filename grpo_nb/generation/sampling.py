@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 
 import_unsloth()
 
@@ -23,11 +23,11 @@ from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
 from grpo_nb.generation.choice import choose_engine
+from grpo_nb.generation.completions import GeneratedCompletion, Sampler
 from grpo_nb.generation.episodes import start_episodes
-from grpo_nb.generation.samples import GeneratedCompletion, Sampler
 from grpo_nb.generation.vllm import restoring_engine_sleep, sample_with_vllm
 from grpo_nb.models.load import end_token_ids
-from grpo_nb.models.modes import restoring_modes
+from grpo_nb.models.restoring import restoring_modes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -108,16 +108,18 @@ def generate(
     completions: dict[int, GeneratedCompletion] = {}
     with restoring_engine_sleep(model):
         for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            batch_ids = [prompt_ids[index] for index in batch]
+            batch_indices = order[start : start + batch_size]
+            batch_prompt_ids = [prompt_ids[index] for index in batch_indices]
             if tools is None:
-                sampled = sample(batch_ids)
-                batch_completions = [_completion(tokenizer, ids, end_tokens) for ids in sampled]
+                sampled = sample(batch_prompt_ids)
+                batch_completions = [
+                    _decode_completion(tokenizer, ids, end_tokens) for ids in sampled
+                ]
             else:
                 batch_completions = episodes.run(
-                    batch, batch_ids, sample=sample, end_tokens=end_tokens
+                    batch_indices, batch_prompt_ids, sample=sample, end_tokens=end_tokens
                 )
-            completions.update(zip(batch, batch_completions, strict=True))
+            completions.update(zip(batch_indices, batch_completions, strict=True))
             if progress is not None:
                 progress(len(completions))
     return [completions[index] for index in range(len(prompt_ids))]
@@ -149,7 +151,7 @@ def _choose_sampler(
         return partial(sample_with_vllm, model, config=config), batch_size
     if has_vllm_engine(model):
         _LOG.warning(
-            "Prompts are completed without vLLM, which is slower: %s.", choice.why_not_vllm
+            "Prompts are completed without vLLM, which is slower: %s.", choice.vllm_obstacle
         )
     can_use_cpu_engine = shared_prompts and choice.can_use_cpu_engine
     if can_use_cpu_engine and CpuEngine.sampling_obstacle(config) is None:
@@ -177,7 +179,7 @@ def _generation_config_arguments(
     }
 
 
-def _completion(
+def _decode_completion(
     tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]
 ) -> GeneratedCompletion:
     is_truncated = not tokens or tokens[-1] not in end_tokens
@@ -187,13 +189,13 @@ def _completion(
 
 @torch.no_grad()
 def sample_with_transformers(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
+    model: PreTrainedModel, prompt_ids: Sequence[Sequence[int]], config: GenerationConfig
 ) -> list[list[int]]:
     """Sample one completion for each prompt with `model.generate`.
 
     Args:
         model: Model of transformers, also one that Unsloth has patched.
-        prompts: N lists of token ids.
+        prompt_ids: N prompts as token ids.
         config: Length, special tokens and sampling parameters.
 
     Returns:
@@ -201,17 +203,17 @@ def sample_with_transformers(
     """
     # Padded on the left, so that every completion begins after the last token of its prompt.
     # The mask hides the padding, so any id will do if the tokenizer has no pad token.
-    ids, mask = left_padded(prompts, config.pad_token_id or 0)
+    padded_ids, mask = left_padded(prompt_ids, config.pad_token_id or 0)
     with _inference_mode(model):
-        rows = model.generate(
-            input_ids=ids.to(model.device),
+        sequences = model.generate(
+            input_ids=padded_ids.to(model.device),
             attention_mask=mask.to(model.device),
             generation_config=config,
             use_cache=True,
         )
-    completions = rows[:, ids.shape[1] :].tolist()
+    completions = sequences[:, padded_ids.shape[1] :].tolist()
     # Every caller gives a list of end tokens.
-    return [through_end(row, config.eos_token_id) for row in completions]
+    return [through_end(ids, config.eos_token_id) for ids in completions]
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def vllm_sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
 
 
 def sample_with_vllm(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
+    model: PreTrainedModel, prompt_ids: Sequence[Sequence[int]], config: GenerationConfig
 ) -> list[list[int]]:
     """Sample one completion for each prompt, as `CpuEngine.sample` does on a CPU.
 
@@ -98,7 +98,7 @@ def sample_with_vllm(
 
     Args:
         model: Model with a vLLM engine, for which `vllm_sampling_obstacle` returns None.
-        prompts: N lists of token ids.
+        prompt_ids: N prompts as token ids.
         config: Length, end tokens and sampling parameters.
 
     Returns:
@@ -108,24 +108,24 @@ def sample_with_vllm(
     from vllm import SamplingParams
 
     arguments = vllm_sampling_arguments(config)
-    seeds: list[int | None] = [None] * len(prompts)
+    seeds: list[int | None] = [None] * len(prompt_ids)
     if config.do_sample:
         # One seed for each row: with a common seed all rows of a prompt would be the same.
-        seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
+        seeds = torch.randint(0, 2**31 - 1, (len(prompt_ids),)).tolist()
     # vLLM would scale the trained LoRA tensors in place, so it gets copies. `load_model` did this
     # already, but the model may come from elsewhere.
     give_vllm_lora_copies()
-    drop_leftovers(model)
-    adapter = None
+    drop_leftover_requests(model)
+    lora_request = None
     if is_adapter_on(model):
         # The adapter as it is at this moment. With `load_tensors=True`, as in Unsloth's trainer,
         # vLLM gets the tensors in memory; only the adapter's configuration is written to disk.
-        adapter = model.load_lora(_adapter_folder().name, load_tensors=True)
+        lora_request = model.load_lora(_adapter_folder().name, load_tensors=True)
     outputs = model.fast_generate(
-        [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+        [{"prompt_token_ids": list(ids)} for ids in prompt_ids],
         sampling_params=[SamplingParams(**arguments, seed=seed) for seed in seeds],
         use_tqdm=False,
-        lora_request=adapter,
+        lora_request=lora_request,
     )
     # vLLM answers in the order of the prompts (vllm/entrypoints/llm.py sorts by request).
     return [list(output.outputs[0].token_ids) for output in outputs]
@@ -136,7 +136,7 @@ def _adapter_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="grpo_nb-adapter-", ignore_cleanup_errors=True)
 
 
-def drop_leftovers(model: Any) -> None:
+def drop_leftover_requests(model: Any) -> None:
     """Remove the requests that an interrupted sampling left in the vLLM engine, if there is one."""
     if has_vllm_engine(model):
         drop_requests(model.vllm_engine)

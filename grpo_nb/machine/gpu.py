@@ -1,7 +1,7 @@
 """Read the first visible NVIDIA GPU from its driver, without loading a CUDA library.
 
 `CUDA_VISIBLE_DEVICES` decides which GPUs are visible. They are counted in the order of their PCI
-slots, and `models/import_unsloth.py` makes CUDA count in the same order. No answer is cached: after
+slots, and `models/unsloth_import.py` makes CUDA count in the same order. No answer is cached: after
 a failure the next call asks the driver again.
 """
 

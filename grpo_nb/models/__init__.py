@@ -4,4 +4,4 @@
 model, and `training` trains it.
 """
 
-from grpo_nb.models.templates import give_tool_template
+from grpo_nb.models.templates import set_tool_template

@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-_CONFIG = "adapter_config.json"
-_TENSORS = "adapter_model.safetensors"
-_MATRICES = (".lora_A.weight", ".lora_B.weight")
+_CONFIG_FILE = "adapter_config.json"
+_TENSOR_FILE = "adapter_model.safetensors"
+_LORA_MATRIX_ENDINGS = (".lora_A.weight", ".lora_B.weight")
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
 # B @ A. Names and shapes of the tensors do not show them.
-_NOT_PLAIN = (
+_OPTIONS_BEYOND_PLAIN_LORA = (
     "use_rslora",
     "use_dora",
     "alpha_pattern",
@@ -40,7 +40,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
     # If the configuration is missing, PEFT would look for it on the Hub.
-    missing = [name for name in (_CONFIG, _TENSORS) if not (folder / name).is_file()]
+    missing = [name for name in (_CONFIG_FILE, _TENSOR_FILE) if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
             f"adapter = {str(folder)!r} is no LoRA: there is no {' and no '.join(missing)}. Name "
@@ -48,13 +48,13 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             "Hub, write adapter=huggingface_hub.snapshot_download(...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
-    obstacles = options_beyond_plain_lora(config)
-    with safe_open(folder / _TENSORS, "pt") as file:
+    beyond_plain = options_beyond_plain_lora(config)
+    with safe_open(folder / _TENSOR_FILE, "pt") as file:
         names = list(file.keys())
-    obstacles += [name for name in names if not name.endswith(_MATRICES)]
-    if obstacles:
+    beyond_plain += [name for name in names if not name.endswith(_LORA_MATRIX_ENDINGS)]
+    if beyond_plain:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(obstacles[:3])}): "
+            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(beyond_plain[:3])}): "
             "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
             "folder as the model of the settings."
         )
@@ -75,7 +75,7 @@ def options_beyond_plain_lora(config: Any) -> list[str]:
     variants = [
         field.name for field in dataclasses.fields(config) if field.metadata.get("is_lora_variant")
     ]
-    names = dict.fromkeys((*_NOT_PLAIN, *variants))
+    names = dict.fromkeys((*_OPTIONS_BEYOND_PLAIN_LORA, *variants))
     options = [name for name in names if getattr(config, name)]
     if config.init_lora_weights not in _PLAIN_INITIALISATIONS:
         options.append(f"init_lora_weights {config.init_lora_weights!r}")
@@ -111,26 +111,26 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    saved = load_file(Path(folder) / _TENSORS)
-    expected = get_peft_model_state_dict(model, adapter_name=name)
-    saved_shapes = {key: tensor.shape for key, tensor in saved.items()}
-    if saved_shapes != {key: tensor.shape for key, tensor in expected.items()}:
+    saved_tensors = load_file(Path(folder) / _TENSOR_FILE)
+    model_tensors = get_peft_model_state_dict(model, adapter_name=name)
+    saved_shapes = {key: tensor.shape for key, tensor in saved_tensors.items()}
+    if saved_shapes != {key: tensor.shape for key, tensor in model_tensors.items()}:
         raise ValueError(
             f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs "
             "to another base model, rank or set of target modules, or to some layers alone. Load "
             "the model with the settings of that run."
         )
-    for key, tensor in saved.items():
+    for key, tensor in saved_tensors.items():
         # Checked in the model's dtype, in which a large number can become infinite.
-        if not torch.isfinite(tensor.to(expected[key].dtype)).all():
+        if not torch.isfinite(tensor.to(model_tensors[key].dtype)).all():
             raise ValueError(
                 f"the adapter in {str(folder)!r} has values that are not finite, as in {key}. Such "
                 "values mean that its training diverged: take an adapter from an earlier step."
             )
-    set_peft_model_state_dict(model, saved, adapter_name=name)
-    loaded = get_peft_model_state_dict(model, adapter_name=name)
-    for key, tensor in saved.items():
-        arrived = loaded[key].cpu()
+    set_peft_model_state_dict(model, saved_tensors, adapter_name=name)
+    loaded_tensors = get_peft_model_state_dict(model, adapter_name=name)
+    for key, tensor in saved_tensors.items():
+        arrived = loaded_tensors[key].cpu()
         if not torch.equal(arrived, tensor.to(arrived.dtype)):
             raise ValueError(
                 f"the adapter in {str(folder)!r} was not loaded completely: {key} did not arrive."

@@ -15,10 +15,10 @@ from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary
 from grpo_nb.machine.faults import explained_error, find_fix, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
-from grpo_nb.models.import_unsloth import hiding_stdout, import_unsloth
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
+from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def load_model(
             f"Starting from the LoRA {str(adapter)!r}, with its {adapter_settings}. With beta "
             "above 0, the KL reference is this adapter on a CPU, and the base model on a GPU."
         )
-    model, tokenizer, why_not_vllm = _load_with_best_engine(settings, source)
+    model, tokenizer, obstacle = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
@@ -80,8 +80,8 @@ def load_model(
         load_adapter(model, adapter)
         load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
-        _prepare_engine(model, source)
-    LOAD_RECORDS[model] = LoadRecord(settings, adapter_settings, why_not_vllm)
+        _prepare_vllm_engine(model, source)
+    LOAD_RECORDS[model] = LoadRecord(settings, adapter_settings, obstacle)
     return model, tokenizer
 
 
@@ -104,17 +104,17 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
         )
     if not settings.fast_inference:
         return *_load(settings, source, gpu), None
-    loaded = None
-    why_not_vllm = vllm_obstacle(settings, gpu)
-    if why_not_vllm is None:
+    model_and_tokenizer = None
+    obstacle = vllm_obstacle(settings, gpu)
+    if obstacle is None:
         skip = "fast_inference=False skips the attempt"
         try:
-            loaded = _load(settings, source, gpu)
-            if has_vllm_engine(loaded[0]):
-                return *loaded, None
+            model_and_tokenizer = _load(settings, source, gpu)
+            if has_vllm_engine(model_and_tokenizer[0]):
+                return *model_and_tokenizer, None
             # Unsloth has already loaded the model without vLLM (unsloth/models/loader.py,
-            # `_vllm_unsupported_model_types`), so `loaded` is returned below.
-            why_not_vllm = f"Unsloth does not run this model in vLLM ({skip})"
+            # `_vllm_unsupported_model_types`), so `model_and_tokenizer` is returned below.
+            obstacle = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
             # This attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
@@ -124,15 +124,15 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
             fix = find_fix(error) or skip
-            why_not_vllm = f"vLLM did not start ({error_summary(error)}; {fix})"
+            obstacle = f"vLLM did not start ({error_summary(error)}; {fix})"
         # Freed only here, because in the `except` block the traceback still keeps the engine.
         gc.collect()
         torch.cuda.empty_cache()
     if gpu is not None:
-        warn_user(f"Completions are generated without vLLM, which is slower: {why_not_vllm}.")
-    if loaded is None:
-        loaded = _load(settings.replace(fast_inference=False), source, gpu)
-    return *loaded, why_not_vllm
+        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
+    if model_and_tokenizer is None:
+        model_and_tokenizer = _load(settings.replace(fast_inference=False), source, gpu)
+    return *model_and_tokenizer, obstacle
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
         raise
 
 
-def _prepare_engine(model: Any, source: str) -> None:
+def _prepare_vllm_engine(model: Any, source: str) -> None:
     """Give the vLLM engine copies of the LoRA, and the model all of its end tokens."""
     from transformers import GenerationConfig
 

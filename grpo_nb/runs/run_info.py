@@ -129,7 +129,7 @@ class RunInfo:
     host: Text | None = None
     """Name of the machine that trains."""
     base: Text | None = None
-    """Identity of the base model's weights."""
+    """Hash of the base model's weights."""
     is_base_local: bool | None = None
     """True if the base model was a folder. A relative path can look like a name on the Hub."""
     reference: Text | None = None

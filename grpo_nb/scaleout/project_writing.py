@@ -25,7 +25,7 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.export.staged_export import require_same_base
-from grpo_nb.models.identity import weights_identity
+from grpo_nb.models.base_weights import weights_hash
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import published_base, without_private_parts
@@ -196,7 +196,7 @@ def _cached_revision(run: Run, model: str) -> str | None:
         return None
     folder = Path(config_file).parent
     # The weights can be missing, if Unsloth loaded a copy in 4 bit.
-    if weights_identity(folder) is not None:
+    if weights_hash(folder) is not None:
         require_same_base(run, folder)
     # The folder of a snapshot in the cache has the name of its commit.
     return folder.name

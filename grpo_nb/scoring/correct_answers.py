@@ -254,7 +254,7 @@ def grader_scores(
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
         function_arguments: Completions, rows and token ids as a training passes them to a function
-            (`generation.samples.scoring_arguments`). Without it, `texts` and `rows`.
+            (`generation.completions.scoring_arguments`). Without it, `texts` and `rows`.
     """
     if not texts:
         return []

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.modes import restoring_modes, restoring_random_state
+from grpo_nb.models.restoring import restoring_modes, restoring_random_state
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups, completions_table
 from grpo_nb.scoring.scores import restoring_states

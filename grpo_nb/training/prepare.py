@@ -24,11 +24,11 @@ from grpo_nb.config.hardware import compute_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
-from grpo_nb.generation.episodes import prepare_tool_template
-from grpo_nb.generation.vllm import drop_leftovers
+from grpo_nb.generation.episodes import training_tool_template
+from grpo_nb.generation.vllm import drop_leftover_requests
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.import_unsloth import hiding_stdout, import_unsloth
 from grpo_nb.models.load_record import require_same_settings, with_adapter_settings
+from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import RESERVED_COLUMNS
@@ -94,7 +94,8 @@ def prepare(
         )
     settings = task.rendered_by(with_adapter_settings(model, settings))
     if task.tools is not None:
-        prepare_tool_template(tokenizer)
+        # Raises an error if the chat template cannot be trained with tools.
+        training_tool_template(tokenizer)
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     fitted = task.fit(tokenizer, settings.max_prompt_length)
@@ -110,7 +111,7 @@ def prepare(
             "another name."
         )
     engine_choice = choose_engine(model, settings)
-    _require_generation_kwargs(settings, engine_choice.why_not_vllm)
+    _require_generation_kwargs(settings, engine_choice.vllm_obstacle)
     _try_rewards(rewards, fitted, settings)
     return PreparedTraining(
         model=model,
@@ -123,7 +124,7 @@ def prepare(
     )
 
 
-def _require_generation_kwargs(settings: Settings, why_not_vllm: str | None) -> None:
+def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> None:
     """Refuse names in `generation_kwargs` without effect, or that belong in `Settings` or `extra`.
 
     `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
@@ -141,14 +142,14 @@ def _require_generation_kwargs(settings: Settings, why_not_vllm: str | None) -> 
             "Write settings (top_p=0.9), extra={'min_p': 0.1} or 'repetition_penalty', and "
             "max_completion_length for a length."
         )
-    if why_not_vllm is None:
+    if vllm_obstacle is None:
         return
     ineffective = names - (vars(GenerationConfig()).keys() - {"stop_strings"})
     if ineffective:
         raise ValueError(
             f"generation_kwargs has {sorted(ineffective)}, which would have no effect without "
             "vLLM. Leave it out; only with vLLM, {'stop': [...]} ends a completion at a text. Why "
-            f"vLLM does not generate here: {why_not_vllm}"
+            f"vLLM does not generate here: {vllm_obstacle}"
         )
 
 
@@ -188,7 +189,7 @@ def build_trainer(
     model = prepared.model
     if has_vllm_engine(model):
         give_vllm_lora_copies()  # also for a model that grpo_nb did not load
-    drop_leftovers(model)  # requests of a sampling that was interrupted
+    drop_leftover_requests(model)  # requests of a sampling that was interrupted
     engine = CpuEngine(model) if prepared.engine_choice.can_use_cpu_engine else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
@@ -302,10 +303,10 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     requested = _arguments_on_this_machine(settings, model)
     result = compare_configurations(settings, requested, configuration, trl_configuration)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
-    if settings.fast_inference and engine_choice.why_not_vllm is not None:
-        changed["fast_inference"] = ChangedSetting(True, False, engine_choice.why_not_vllm)
+    if settings.fast_inference and engine_choice.vllm_obstacle is not None:
+        changed["fast_inference"] = ChangedSetting(True, False, engine_choice.vllm_obstacle)
     if settings.shared_prompts and not engine_choice.can_use_cpu_engine:
-        changed["shared_prompts"] = ChangedSetting(True, False, engine_choice.why_not_cpu_engine)
+        changed["shared_prompts"] = ChangedSetting(True, False, engine_choice.cpu_engine_obstacle)
     return EffectiveSettings({**changed, **result.changed}, result.arguments)
 
 

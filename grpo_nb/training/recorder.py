@@ -26,7 +26,7 @@ from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.model_sources import Decoding, answers_of_model
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.alert import Alert, alert_table
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table

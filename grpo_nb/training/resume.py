@@ -198,7 +198,7 @@ def _changes_in_training(old_info: Mapping[str, Any], new_info: Mapping[str, Any
         *_changed_values(old_info["task"], new_info["task"], TASK_PARTS),
         *_changed_values(_names_and_weights(old_info), _names_and_weights(new_info), ("rewards",)),
     ]
-    # A local folder may hold another model now. Older runs have no identity of their base.
+    # A local folder may hold another model now. Older runs have no hash of their base.
     known_bases = {old_info.get("base"), new_info.get("base")} - {None}
     if len(known_bases) > 1:
         sentences.append("the weights of the base model have changed")

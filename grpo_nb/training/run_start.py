@@ -28,7 +28,7 @@ from grpo_nb.core.files import write_json, write_text
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
-from grpo_nb.models.identity import base_identity
+from grpo_nb.models.base_weights import base_weights_hash
 from grpo_nb.rewards.base import range_of
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import Count, RunInfo
@@ -92,7 +92,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         dtype=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
         engine=prepared.engine_choice.name,
-        base=base_identity(model, settings.model),
+        base=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.episodes import without_tool_tokens
 from grpo_nb.models.adapter import load_adapter, save_adapter
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
 from grpo_nb.tasks.tools import Tools

@@ -66,9 +66,9 @@ changes["run_root"] = gn.machine.choose_run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 if is_small:
-    from grpo_nb.models import give_tool_template
+    from grpo_nb.models import set_tool_template
 
-    give_tool_template(tokenizer)
+    set_tool_template(tokenizer)
 
 # %% [markdown]
 # ## The village
@@ -251,7 +251,7 @@ print("Chains of three:", three.headline)
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *the chat template of this model cannot be trained with tools* | the template has no place for tools | one of the models that the message names, or `give_tool_template` |
+# | *the chat template of this model cannot be trained with tools* | the template has no place for tools | one of the models that the message names, or `set_tool_template` |
 # | *reset started one row twice* | the game is drawn in `reset` | read what is drawn from the row |
 # | *of the tool calls failed* as an alert | a bug in a tool | call it by hand: `ManualEpisode(task).do(...)` |
 # | `run.metrics["tools/unanswered"]` above 0 | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |

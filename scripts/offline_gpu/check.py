@@ -83,7 +83,7 @@ def look() -> Iterator[Row]:
     import grpo_nb as gn
 
     print(gn.check_environment().table.text())
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     begun = time.monotonic()
     import_unsloth()
@@ -134,7 +134,7 @@ def smoke() -> Iterator[Row]:
 
     is_vllm = has_vllm_engine(model)
     engine = choose_engine(model)
-    generation = engine.name if is_vllm else f"{engine.name} ({engine.why_not_vllm})"
+    generation = engine.name if is_vllm else f"{engine.name} ({engine.vllm_obstacle})"
     yield ["generation", is_vllm, generation, "vLLM"]
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:

@@ -4,7 +4,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import grade_answers
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 

@@ -12,7 +12,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 

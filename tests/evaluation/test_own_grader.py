@@ -10,7 +10,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.holdout import Holdout
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
 from grpo_nb.training.recorder import HoldoutObserver

@@ -22,41 +22,41 @@ def model() -> Any:
 def test_choose_engine_on_a_cpu_is_the_kits(model: Any) -> None:
     engine = choose_engine(model, gn.preset("cpu"))
     assert engine.name == "the kit's CPU engine"
-    assert engine.why_not_cpu_engine is None
+    assert engine.cpu_engine_obstacle is None
     assert not engine.is_vllm
 
 
 def test_choose_engine_names_the_switch_of_shared_prompts(model: Any) -> None:
     engine = choose_engine(model, gn.preset("cpu", shared_prompts=False))
     assert engine.name == "transformers' own generation"
-    assert engine.why_not_cpu_engine == "shared_prompts=False switches it off"
+    assert engine.cpu_engine_obstacle == "shared_prompts=False switches it off"
 
 
 def test_choose_engine_names_generation_kwargs(model: Any) -> None:
     engine = choose_engine(model, gn.preset("cpu", extra={"generation_kwargs": {"num_beams": 2}}))
     assert engine.name == "transformers' own generation"
-    assert engine.why_not_cpu_engine.startswith("generation_kwargs ask for beams")
+    assert engine.cpu_engine_obstacle.startswith("generation_kwargs ask for beams")
 
 
 def test_choose_engine_allows_plain_generation_kwargs(model: Any) -> None:
     settings = gn.preset("cpu", extra={"generation_kwargs": {"eos_token_id": [1]}})
-    assert choose_engine(model, settings).why_not_cpu_engine is None
+    assert choose_engine(model, settings).cpu_engine_obstacle is None
 
 
 def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
     model.config.layer_types = ["sliding_attention"]
     model.config.sliding_window = 64
     settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=32)
-    assert choose_engine(model, settings).why_not_cpu_engine is None
+    assert choose_engine(model, settings).cpu_engine_obstacle is None
     too_long = choose_engine(model, settings, longest_sequence=65)
-    assert "64 tokens" in too_long.why_not_cpu_engine
+    assert "64 tokens" in too_long.cpu_engine_obstacle
 
 
 def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
     settings = gn.preset("cpu", fast_inference=True)
-    LOAD_RECORDS[model] = LoadRecord(settings, why_not_vllm="vLLM did not start (x)")
+    LOAD_RECORDS[model] = LoadRecord(settings, vllm_obstacle="vLLM did not start (x)")
     engine = choose_engine(model, settings)
-    assert engine.why_not_vllm == "vLLM did not start (x)"
+    assert engine.vllm_obstacle == "vLLM did not start (x)"
     assert engine.name == "the kit's CPU engine"
 
 
@@ -70,7 +70,7 @@ def test_choose_engine_compares_the_settings_with_the_engine(model: Any) -> None
     config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
     model.vllm_engine = SimpleNamespace(llm_engine=SimpleNamespace(vllm_config=config))
     settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=33)
-    assert "started for 64" in choose_engine(model, settings).why_not_vllm
+    assert "started for 64" in choose_engine(model, settings).vllm_obstacle
 
 
 def test_choose_engine_for_a_cpu_model_beside_a_gpu(
@@ -83,13 +83,13 @@ def test_choose_engine_for_a_cpu_model_beside_a_gpu(
 
 def test_choose_engine_without_model_predicts_a_cpu() -> None:
     engine = choose_engine(None, gn.Settings(fast_inference=True))
-    assert "needs a GPU" in engine.why_not_vllm
-    assert engine.why_not_cpu_engine is None
+    assert "needs a GPU" in engine.vllm_obstacle
+    assert engine.cpu_engine_obstacle is None
 
 
 def test_choose_engine_without_model_names_generation_kwargs() -> None:
     settings = gn.preset("cpu", extra={"generation_kwargs": {"num_beams": 2}})
-    obstacle = choose_engine(None, settings).why_not_cpu_engine
+    obstacle = choose_engine(None, settings).cpu_engine_obstacle
     assert obstacle.startswith("generation_kwargs ask for beams")
 
 
@@ -98,4 +98,4 @@ def test_choose_engine_without_model_predicts_a_gpu(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
     engine = choose_engine(None, gn.preset("t4"))
     assert engine.is_vllm
-    assert engine.why_not_cpu_engine == "it is for CPUs only"
+    assert engine.cpu_engine_obstacle == "it is for CPUs only"

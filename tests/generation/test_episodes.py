@@ -19,8 +19,8 @@ from trl.chat_template_utils import parse_response
 
 import grpo_nb as gn
 from grpo_nb.generation import episodes
-from grpo_nb.generation.episodes import prepare_tool_template
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
+from grpo_nb.generation.episodes import training_tool_template
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
 from grpo_nb.training.trainer import ResumableTrainer
@@ -33,7 +33,7 @@ OF_IMAGES = {"async_loop", "_tokenize_prompts", "vllm_generation", "_prepare_inp
 
 @pytest.fixture(scope="module")
 def tokenizer(embedded_folder: Path) -> Any:
-    return gn.models.give_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
+    return gn.models.set_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
 
 
 def attributes_read_by(*methods: str) -> set[str]:
@@ -194,15 +194,15 @@ def test_tool_template_serves_every_family_it_names(family: str, embedded_folder
     # Each is one token in the family's own tokenizer.
     special_tokens = sorted(set(re.findall(r"<\|[a-z_]+\|>", tokenizer.chat_template)))
     tokenizer.add_special_tokens({"additional_special_tokens": special_tokens})
-    prepare_tool_template(tokenizer)
+    training_tool_template(tokenizer)
     assert tokenizer.response_template is not None
 
 
 def test_tool_template_refuses_a_template_without_tools(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    message = r"cannot be trained with tools .* gn.models.give_tool_template\(tokenizer\)"
+    message = r"cannot be trained with tools .* gn.models.set_tool_template\(tokenizer\)"
     with pytest.raises(ValueError, match=message):
-        prepare_tool_template(tokenizer)
+        training_tool_template(tokenizer)
 
 
 def test_tool_template_refuses_a_tokenizer_without_padding(embedded_folder: Path) -> None:
@@ -210,19 +210,19 @@ def test_tool_template_refuses_a_tokenizer_without_padding(embedded_folder: Path
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match=r"tokenizer\.pad_token = "):
-        prepare_tool_template(gn.models.give_tool_template(tokenizer))
+        training_tool_template(gn.models.set_tool_template(tokenizer))
 
 
 def test_tool_template_keeps_the_kits_own_template(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    assert prepare_tool_template(gn.models.give_tool_template(tokenizer)) is None
+    assert training_tool_template(gn.models.set_tool_template(tokenizer)) is None
 
 
 def test_kits_template_is_refused_for_other_end_tokens(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     tokenizer.eos_token = "<|endoftext|>"
     with pytest.raises(ValueError, match=r"needs the end token <\|im_end\|>.*Use a ChatML model"):
-        gn.models.give_tool_template(tokenizer)
+        gn.models.set_tool_template(tokenizer)
 
 
 def completion_of(monkeypatch: pytest.MonkeyPatch, *turns: dict) -> GeneratedCompletion:
@@ -230,7 +230,7 @@ def completion_of(monkeypatch: pytest.MonkeyPatch, *turns: dict) -> GeneratedCom
     loop = ToolLoopResult(tool_masks=[[1]], turns=[list(turns)], completion_ids=[[1]])
     monkeypatch.setattr(episodes, "run_tool_loop", lambda *arguments, **options: loop)
     tools = SimpleNamespace(for_episode=lambda environment: [])
-    started = episodes.Episodes(tools, trainer=None, prompts=[[]], reward_columns=[{}])
+    started = episodes.Episodes(tools, trainer=None, prompts=[[]], columns_per_episode=[{}])
     (completion,) = started.run([0], [[]], sample=lambda prompts: [], end_tokens={1})
     return completion
 

@@ -22,7 +22,7 @@ from transformers import GenerationConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import vllm_sampling_arguments, vllm_sampling_obstacle
 from grpo_nb.training.prepare import build_trainer

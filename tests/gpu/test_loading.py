@@ -26,11 +26,11 @@ from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
-from grpo_nb.models.import_unsloth import SHARED_SCORING
+from grpo_nb.models import unsloth_import
 from grpo_nb.models.load import loader_arguments, lora_arguments
 from grpo_nb.models.load_record import LOAD_RECORDS
+from grpo_nb.models.unsloth_import import SHARED_SCORING_ENV
 from grpo_nb.training import prepare, run_start
 from tests.support.gpus import GPUS
 from tests.support.signatures import parameters_of
@@ -38,7 +38,7 @@ from tests.support.small_models import lora_model
 
 LOADER = parameters_of("unsloth/models/loader.py", "FastLanguageModel.from_pretrained")
 LORA = parameters_of("unsloth/models/llama.py", "FastLlamaModel.get_peft_model")
-STANDBY = "UNSLOTH_VLLM_STANDBY"
+STANDBY_ENV = "UNSLOTH_VLLM_STANDBY"
 NO_FLASHINFER = "UNSLOTH_VLLM_NO_FLASHINFER"
 HERE = "Unsloth's own generation"
 LOG = logging.getLogger("vllm")
@@ -206,7 +206,7 @@ def test_engine_that_does_not_start_leaves_a_model_and_advice(on_a_gpu) -> None:
     )
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
     assert engine_of(model) == HERE
-    assert choose_engine(model).why_not_vllm.startswith("vLLM did not start")
+    assert choose_engine(model).vllm_obstacle.startswith("vLLM did not start")
     on_a_gpu(Loader(error="Engine core initialization failed."), warned="fast_inference=False")
 
 
@@ -215,13 +215,13 @@ def test_model_that_unsloth_runs_without_vllm_is_loaded_once(on_a_gpu) -> None:
     loader = Loader()
     model, _ = on_a_gpu(loader, warned="Unsloth does not run this model in vLLM")
     assert len(loader.calls) == 1
-    assert "Unsloth does not run this model" in LOAD_RECORDS[model].why_not_vllm
+    assert "Unsloth does not run this model" in LOAD_RECORDS[model].vllm_obstacle
 
 
 def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     left_out, _ = on_a_gpu(Loader(), warned="Unsloth does not run this model in vLLM")
     assert engine_of(left_out) == HERE
-    assert choose_engine(left_out).why_not_vllm.startswith("Unsloth does not run this model")
+    assert choose_engine(left_out).vllm_obstacle.startswith("Unsloth does not run this model")
     assert engine_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
         "not asked for it is not missed"
     )
@@ -234,7 +234,7 @@ def test_without_vllm_it_falls_back_and_says_so(on_a_gpu, monkeypatch) -> None:
     assert "fast_inference" not in loader.calls[0]
     assert not has_vllm_engine(model)
     assert engine_of(model) == HERE
-    assert choose_engine(model).why_not_vllm.startswith("vLLM is not installed")
+    assert choose_engine(model).vllm_obstacle.startswith("vLLM is not installed")
 
 
 def test_vllm_that_unsloth_disabled_is_left_out_with_its_error(on_a_gpu) -> None:
@@ -248,7 +248,7 @@ def test_vllm_that_unsloth_disabled_is_left_out_with_its_error(on_a_gpu) -> None
         loader, warned=r"Detected broken vLLM binary extension.*pip install -r requirements.txt -r"
     )
     assert "fast_inference" not in loader.calls[1]
-    assert "broken vLLM" in LOAD_RECORDS[model].why_not_vllm
+    assert "broken vLLM" in LOAD_RECORDS[model].vllm_obstacle
 
 
 @pytest.mark.parametrize(
@@ -301,17 +301,17 @@ def imported(monkeypatch: pytest.MonkeyPatch):
     real = importlib.util.find_spec
 
     def switches(card: str = "t4", has_vllm: bool = True, **own: str) -> dict[str, str]:
-        monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS[card])
+        monkeypatch.setattr(unsloth_import, "find_gpu", lambda: GPUS[card])
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda n: has_vllm or None if n == "vllm" else real(n)
         )
-        for name in (STANDBY, SHARED_SCORING, NO_FLASHINFER, "VLLM_USE_FLASHINFER_SAMPLER"):
+        for name in (STANDBY_ENV, SHARED_SCORING_ENV, NO_FLASHINFER, "VLLM_USE_FLASHINFER_SAMPLER"):
             monkeypatch.setenv(
                 name, own.get(name, "")
             )  # so that what the import sets is taken back afterwards
             if name not in own:
                 monkeypatch.delenv(name)
-        unsloth_first.import_unsloth()
+        unsloth_import.import_unsloth()
         return dict(os.environ)
 
     return switches
@@ -319,12 +319,15 @@ def imported(monkeypatch: pytest.MonkeyPatch):
 
 def test_switches_are_set_before_import_unless_user_set_them(imported) -> None:
     set_by_kit = imported("t4")
-    assert set_by_kit.items() >= {STANDBY: "1", SHARED_SCORING: "0", NO_FLASHINFER: "1"}.items()
+    assert (
+        set_by_kit.items()
+        >= {STANDBY_ENV: "1", SHARED_SCORING_ENV: "0", NO_FLASHINFER: "1"}.items()
+    )
     assert set_by_kit["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", (
         "the share is that of the settings"
     )
-    assert STANDBY not in imported(has_vllm=False)
-    own = {SHARED_SCORING: "1", NO_FLASHINFER: "0"}
+    assert STANDBY_ENV not in imported(has_vllm=False)
+    own = {SHARED_SCORING_ENV: "1", NO_FLASHINFER: "0"}
     assert imported("t4", **own).items() >= own.items()
 
 
@@ -346,12 +349,12 @@ def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) 
     import unsloth
 
     # As `import unsloth` in a notebook leaves it.
-    monkeypatch.delattr(unsloth, unsloth_first._KIT_IMPORT_MARK)
+    monkeypatch.delattr(unsloth, unsloth_import._KIT_IMPORT_MARK)
     with pytest.raises(
         gn.machine.EnvironmentProblem, match=r"^unsloth, trl.* must not be imported before grpo_nb"
     ):
         imported()
-    assert STANDBY not in os.environ, "a second try would pass"
+    assert STANDBY_ENV not in os.environ, "a second try would pass"
 
 
 # --- What the trainer makes of it ---
@@ -367,7 +370,7 @@ def engine_for(longest_sequence: int) -> types.SimpleNamespace:
 def test_trainer_uses_an_engine_only_if_the_model_has_one(
     engine: object, tmp_path, monkeypatch
 ) -> None:
-    for place in (prepare, unsloth_first, choice):
+    for place in (prepare, unsloth_import, choice):
         monkeypatch.setattr(place, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     model = Model()

@@ -19,7 +19,7 @@ REWARDS = [gn.rewards.correctness(format=FORM), progress]
 
 @pytest.fixture(scope="module")
 def tokenizer(embedded_folder: Path) -> Any:
-    return gn.models.give_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
+    return gn.models.set_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
 
 
 @pytest.fixture

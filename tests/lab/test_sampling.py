@@ -8,7 +8,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.generation import sampling
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 from tests.support.lab_controls import click, control, text_of
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
 from grpo_nb.models.adapter import load_adapter, read_adapter, save_adapter
-from grpo_nb.models.identity import base_identity
+from grpo_nb.models.base_weights import base_weights_hash
 
 
 def lora_folder(folder: Path, **options: object) -> Path:
@@ -82,4 +82,4 @@ def test_model_made_in_memory_ignores_the_current_folder(
     save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
     monkeypatch.chdir(tmp_path)
     model = SimpleNamespace(config=SimpleNamespace(_name_or_path=""))
-    assert base_identity(model, "not here") is None
+    assert base_weights_hash(model, "not here") is None

@@ -13,7 +13,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from transformers.utils import logging as transformers_logging
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.models import import_unsloth
+from grpo_nb.models import unsloth_import
 from tests.conftest import ROOT
 from tests.support.gpus import GPUS
 
@@ -62,7 +62,7 @@ def test_early_imports_train_the_same_adapter_on_a_cpu(tiny_folder: Path, tmp_pa
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel with a GPU that has trl and transformers, and no unsloth yet."""
-    monkeypatch.setattr(import_unsloth, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(unsloth_import, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.delitem(sys.modules, "unsloth")
     monkeypatch.delitem(sys.modules, "peft")
 
@@ -71,7 +71,7 @@ def test_import_of_unsloth_keeps_the_bars_of_downloads(monkeypatch: pytest.Monke
     bars = sys.modules["huggingface_hub.utils.tqdm"]
     monkeypatch.setattr(bars, "HF_HUB_DISABLE_PROGRESS_BARS", None)
     monkeypatch.setattr(bars, "progress_bar_states", {})
-    import_unsloth.import_unsloth()
+    unsloth_import.import_unsloth()
     assert not are_progress_bars_disabled()
     assert not transformers_logging.is_progress_bar_enabled()
 
@@ -81,7 +81,7 @@ def test_vllm_log_handler_made_while_hidden_shows_later_errors(
 ) -> None:
     logger = logging.getLogger("vllm")
     monkeypatch.setattr(logger, "handlers", [])
-    with import_unsloth.hiding_stdout():
+    with unsloth_import.hiding_stdout():
         # vllm/logger.py, _configure_vllm_root_logger
         logger.addHandler(logging.StreamHandler(sys.stdout))
         logger.error("while loading")
@@ -96,4 +96,4 @@ def test_early_import_on_a_gpu_names_the_packages(early: None) -> None:
         r"trl, transformers must not be imported before .*unsloth.*below gn\..*import_unsloth\(\)"
     )
     with pytest.raises(EnvironmentProblem, match=message):
-        import_unsloth.import_unsloth()
+        unsloth_import.import_unsloth()

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import import_unsloth
+from grpo_nb.models import unsloth_import
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies
 
@@ -114,6 +114,6 @@ def test_variable_of_standby_is_named_in_one_place() -> None:
     naming = [
         file.name
         for file in package.rglob("*.py")
-        if f'"{import_unsloth.STANDBY}"' in file.read_text("utf-8")
+        if f'"{unsloth_import.STANDBY_ENV}"' in file.read_text("utf-8")
     ]
-    assert naming == ["import_unsloth.py"]
+    assert naming == ["unsloth_import.py"]

@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from grpo_nb.models.identity import weight_files
+from grpo_nb.models.base_weights import weight_files
 from grpo_nb.models.sources import cache_root, resolve_model
 
 

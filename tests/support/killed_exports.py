@@ -16,7 +16,7 @@ from pathlib import Path
 
 import grpo_nb as gn
 from grpo_nb.export import merged, staged_export
-from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from tests.support.forks import in_child
 
 

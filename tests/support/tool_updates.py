@@ -189,11 +189,11 @@ def loaded(folder: Path) -> tuple[Any, Any]:
     model, tokenizer = gn.load_model(
         gn.preset("cpu", model=str(folder), lora_dropout=0.0, dtype="float32")
     )
-    return model, gn.models.give_tool_template(tokenizer)
+    return model, gn.models.set_tool_template(tokenizer)
 
 
 def main(folder: Path, place: Path, losses: list[str]) -> dict[str, Any]:
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     import_unsloth()
     import unsloth.models.rl  # noqa: F401 writes the trainers, and puts them in place of TRL's

@@ -102,7 +102,7 @@ def loaded_village(
         },
     )
     model, tokenizer = gn.load_model(settings)
-    gn.models.give_tool_template(tokenizer)
+    gn.models.set_tool_template(tokenizer)
     rewards = [gn.rewards.correctness(format=FORM), progress]
     return model, tokenizer, village_task(settings, tokenizer), rewards, settings
 

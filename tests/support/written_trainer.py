@@ -75,7 +75,7 @@ def small_model(folder: Path, words: Path) -> None:
 def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[str, Any]:
     """Do a dry run, then train for three steps; return the record and what was observed."""
     import grpo_nb as gn
-    from grpo_nb.models.import_unsloth import import_unsloth
+    from grpo_nb.models.unsloth_import import import_unsloth
 
     import_unsloth()
     import unsloth.models.rl  # noqa: F401 writes the trainers, and puts them in place of TRL's

@@ -185,7 +185,7 @@ def test_first_text_of_environment_counts_as_prompt(embedded_folder: Path) -> No
             super().reset(**row)
             return " word" * 300
 
-    tokenizer = gn.models.give_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
+    tokenizer = gn.models.set_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
     settings = gn.preset("cpu", max_prompt_length=256)
     task = village_task(settings, tokenizer)
     with pytest.raises(ValueError, match="prompts are longer than max_prompt_length = 256 tokens"):

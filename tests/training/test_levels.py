@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.levels import LevelChoice, choose_level
-from grpo_nb.generation.samples import GeneratedCompletion
+from grpo_nb.generation.completions import GeneratedCompletion
 
 REWARDS = [
     gn.rewards.correctness(weight=2.0),

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
-from grpo_nb.models.templates import tokenizer_for
+from grpo_nb.models.templates import load_run_tokenizer
 from tests.support.run_folders import untimed
 from tests.support.village import Village, loaded_village, progress, speak_for
 
@@ -138,7 +138,7 @@ def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
             ask()
     with pytest.raises(ValueError, match="has tools, which cannot be written to the folder"):
         gn.scaleout.write_project(run, tmp_path / "away")
-    kept = tokenizer_for(run.path, settings.model)
+    kept = load_run_tokenizer(run.path, settings.model)
     assert kept.response_template == tokenizer.response_template
     assert "<call>" in kept.chat_template
     exported = gn.export.export_adapter(run, tmp_path / "adapter")

@@ -57,5 +57,5 @@ def scoring_arguments(
     ids = [list(completion.ids) for completion in completions]
     # The environment as the episode left it takes precedence over a column of that name.
     pairs = zip(rows, completions, strict=True)
-    own_rows = [{**row, **completion.reward_columns} for row, completion in pairs]
-    return {"completions": texts_or_turns, "rows": own_rows, "completion_ids": ids}
+    rows_with_environment = [{**row, **completion.reward_columns} for row, completion in pairs]
+    return {"completions": texts_or_turns, "rows": rows_with_environment, "completion_ids": ids}

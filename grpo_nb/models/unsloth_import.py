@@ -18,10 +18,10 @@ from grpo_nb.machine.packages import INSTALL_COMMAND
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import. vLLM then frees its memory while gradients are computed.
-STANDBY = "UNSLOTH_VLLM_STANDBY"
+STANDBY_ENV = "UNSLOTH_VLLM_STANDBY"
 #: Unsloth's variable. Unless it is 0, and without vLLM, Unsloth scores the completions of a group
 #: in one sequence, after a single copy of their prompt.
-SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
+SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Attribute that marks the module unsloth as imported by the kit, also after a reload of the kit.
@@ -107,9 +107,9 @@ def import_unsloth() -> Any:
 def _require_import_order() -> None:
     """Raise if unsloth or a package that it patches was imported too early for a GPU.
 
-    Unsloth reads its variables only when it is imported. Without `STANDBY` vLLM does not start in
-    standby, and with shared scoring most models are trained wrongly. Unsloth itself warns of slower
-    steps and memory problems if trl, transformers or peft come first (unsloth/_gpu_init.py,
+    Unsloth reads its variables only when it is imported. Without `STANDBY_ENV` vLLM does not start
+    in standby, and with shared scoring most models are trained wrongly. Unsloth itself warns of
+    slower steps and memory problems if trl, transformers or peft come first (unsloth/_gpu_init.py,
     `already_imported`). On a CPU the order changes nothing: a training gives the same adapter bit
     for bit (tests/models/test_import_order.py).
     """
@@ -118,10 +118,10 @@ def _require_import_order() -> None:
     early = [name for name in ("unsloth", *_PATCHED_BY_UNSLOTH) if name in sys.modules]
     if early:
         raise EnvironmentProblem(
-            f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a GPU: "
-            "a training would be slower, run out of memory or compute another loss. Move that "
+            f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a "
+            "GPU: a training would be slower, run out of memory or compute another loss. Move that "
             "import below gn.load_model(settings), or below "
-            "grpo_nb.models.import_unsloth.import_unsloth() if you load the model yourself. "
+            "grpo_nb.models.unsloth_import.import_unsloth() if you load the model yourself. "
             "Restart the kernel and run from the top."
         )
 
@@ -137,7 +137,7 @@ def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # Read when Unsloth writes its trainers. Shared scoring is right only if attention separates
         # the completions of a group. Unsloth does that for six families; for the others the loss
         # would be wrong (docs/evidence/real_engines.md, "The trainer that a GPU runs").
-        SHARED_SCORING: "0",
+        SHARED_SCORING_ENV: "0",
         # Read by torch when it first compiles. If `CI` is set, torch turns a warning about the
         # masks that Unsloth compiles into an error (torch/_functorch/config.py). The warning is
         # harmless: torch's own memory planner returns parts of one block.
@@ -156,7 +156,7 @@ def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     # Only with vLLM, because the variable also keeps unsloth_zoo from switching on "expandable
     # segments", with which torch joins free blocks.
     if has_vllm:
-        variables[STANDBY] = "1"
+        variables[STANDBY_ENV] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
     # load_vllm), and if vLLM refuses this sampler, the engine does not start
     # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below compute

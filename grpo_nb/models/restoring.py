@@ -42,20 +42,22 @@ def restoring_random_state() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def plain_generation_config(model: Any) -> Iterator[None]:
-    """Reduce a model's generation_config to its special tokens within the block.
+def restoring_generation_config(model: Any) -> Iterator[None]:
+    """Restore a model's generation_config, which has only special tokens within the block.
 
     transformers reads from it each parameter that a call does not set. So a comparison of two
     folders would also compare their repetition penalties or top_p, which llama.cpp and vLLM ignore.
     """
     from transformers import GenerationConfig
 
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own = inner.generation_config
-    inner.generation_config = GenerationConfig(
-        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    original_config = base_model.generation_config
+    base_model.generation_config = GenerationConfig(
+        bos_token_id=original_config.bos_token_id,
+        eos_token_id=original_config.eos_token_id,
+        pad_token_id=original_config.pad_token_id,
     )
     try:
         yield
     finally:
-        inner.generation_config = own
+        base_model.generation_config = original_config

@@ -1,4 +1,4 @@
-"""Identity of a base model: a hash of its weights.
+"""Weights of a base model: their files, and a hash that shows if they were replaced.
 
 An adapter only works on the weights that it was trained on, and no other check detects that the
 weights in the folder of the base model were replaced.
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 
-def weights_identity(folder: Path) -> str | None:
+def weights_hash(folder: Path) -> str | None:
     """Return a hash of the safetensors in a folder; None if a file is missing.
 
     The hash covers the name, shape, dtype and middle row of each tensor. It is therefore fast, and
     does not depend on how the tensors are divided into files. A retrained model gets another hash,
     because training changes nearly every value. A change outside the middle rows is not detected.
 
-    >>> weights_identity(Path("nowhere")) is None
+    >>> weights_hash(Path("nowhere")) is None
     True
     """
     from safetensors import safe_open
@@ -71,8 +71,8 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def base_identity(model: Any, name: str) -> str | None:
-    """Return the identity of the weights that a model was loaded from; None without their files.
+def base_weights_hash(model: Any, name: str) -> str | None:
+    """Return the hash of the weights that a model was loaded from; None without their files.
 
     A folder takes precedence over the Hub's cache. Nothing is downloaded. The result is also None
     if Unsloth downloaded a 4-bit copy in place of the 16-bit weights.
@@ -89,8 +89,8 @@ def base_identity(model: Any, name: str) -> str | None:
     source = getattr(model.config, "_name_or_path", "")
     for folder in (source, name):
         if folder and Path(folder, "config.json").is_file():
-            return weights_identity(Path(folder))
+            return weights_hash(Path(folder))
     try:
-        return weights_identity(Path(snapshot_download(name, local_files_only=True)))
+        return weights_hash(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):
         return None
