@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import naming_damaged
-from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
@@ -198,6 +197,12 @@ class SavedTests(ComparisonPart):
     __pydantic_extra__: dict[str, SavedTest | None]
 
 
+class SavedContamination(ComparisonPart):
+    """Number of held-out questions that were trained on."""
+
+    trained_count: Count = Field(alias="count")
+
+
 class SavedComparison(ComparisonPart):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
@@ -207,7 +212,7 @@ class SavedComparison(ComparisonPart):
     after: SavedEvaluation
     tests: SavedTests
     majority: MajorityBaseline | None
-    contamination: Contamination | None
+    contamination: SavedContamination | None
 
     @property
     def anywhere_verdict(self) -> str | None:

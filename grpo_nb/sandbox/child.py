@@ -1,4 +1,4 @@
-"""The process in which one candidate runs. `candidates.py` starts this script; nothing imports it.
+"""The process in which one candidate runs. `runner.py` starts this script; nothing imports it.
 
 It imports the modules that the code will need, isolates itself, and only then runs the code. Once
 isolated, it may make only the system calls that computing needs. None of them opens a file, creates

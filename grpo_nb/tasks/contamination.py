@@ -78,28 +78,29 @@ def question_hashes(questions: Iterable[Any]) -> list[str]:
 class Contamination:
     """The number of held-out questions that were trained on."""
 
-    questions: int
+    question_count: int
     """Number of held-out questions."""
-    count: int
-    """Number of them that were trained on."""
+    trained_count: int
+    """Number of held-out questions that were trained on."""
     source: str
     """Name of the training data."""
 
     @property
     def sentence(self) -> str:
         """The finding in words."""
-        if not self.count:
-            return f"None of the {self.questions} held-out questions is in {self.source}."
+        if not self.trained_count:
+            return f"None of the {self.question_count} held-out questions is in {self.source}."
         return (
-            f"{self.count} of {self.questions} held-out questions are also in {self.source}: "
-            "a score on them measures memory."
+            f"{self.trained_count} of {self.question_count} held-out questions are also in "
+            f"{self.source}: a score on them measures memory."
         )
 
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""
-        if self.count:
+        if self.trained_count:
             raise ValueError(
-                f"{self.sentence} Say allow_contaminated=True, and the result carries this number."
+                f"{self.sentence} To measure anyway, write allow_contaminated=True; the result "
+                "then reports this number."
             )
 
 
@@ -111,14 +112,15 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
         trained: Hash of each trained question -> name of its data, such as "the training part".
 
     >>> trained = dict.fromkeys(question_hashes(["What is 2+2?"]), "the training part")
-    >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count
+    >>> found = find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained)
+    >>> found.trained_count
     2
     """
     known = [digest for digest in question_hashes(questions) if digest in trained]
     # If none was trained on, the sentence names everything that was searched.
     sources = [trained[digest] for digest in known] or trained.values()
     return Contamination(
-        questions=len(questions),
-        count=len(known),
+        question_count=len(questions),
+        trained_count=len(known),
         source=" and ".join(dict.fromkeys(sources)),
     )

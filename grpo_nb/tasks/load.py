@@ -198,9 +198,9 @@ def load_task(
     max_prompt_length = math.inf
     if settings is not None:
         # Raises if the settings have other arguments of the chat template.
-        task.rendered_by(settings)
+        task.settings_for_template(settings)
         max_prompt_length = settings.max_prompt_length
-    return task if tokenizer is None else task.fit(tokenizer, max_prompt_length)
+    return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
 
 
 # The held-out part.

@@ -61,7 +61,7 @@ class Task(ReprMixin):
     """Tools that the model may call before it answers."""
 
     @property
-    def dropped(self) -> Counter[str]:
+    def left_out(self) -> Counter[str]:
         """Number of rows left out, by reason."""
         return self.changes.left_out
 
@@ -149,7 +149,7 @@ class Task(ReprMixin):
             digest.update(json.dumps(item, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
-    def rendered_by(self, settings: Settings) -> Settings:
+    def settings_for_template(self, settings: Settings) -> Settings:
         """Return settings with which the trainer renders prompts as this task does.
 
         Raises:
@@ -169,10 +169,10 @@ class Task(ReprMixin):
 
     # Which rows are trained on.
 
-    def fit(self, tokenizer: Any, max_prompt_length: float) -> Task:
+    def without_long_prompts(self, tokenizer: Any, max_prompt_length: float) -> Task:
         """Return the task without prompts of more than `max_prompt_length` tokens.
 
-        The prompts left out are counted in `dropped`.
+        The prompts left out are counted in `left_out`.
 
         Raises:
             ValueError: No training prompt or no held-out prompt is short enough, or the chat
@@ -237,7 +237,7 @@ class Task(ReprMixin):
         summary: list[tuple[str, Any]] = [
             ("training prompts", len(self.train)),
             ("held-out prompts", f"{len(self.holdout)}, no question in both"),
-            ("rows left out", sum(self.dropped.values()) or "none"),
+            ("rows left out", sum(self.left_out.values()) or "none"),
             ("answers", self.answers.in_words),
             ("answer format", self.format.name),
         ]
@@ -246,7 +246,7 @@ class Task(ReprMixin):
         yield Table(summary, narrow=(0,))
         changes = [
             (count, f"left out: {reason}", self.changes.examples[reason])
-            for reason, count in self.dropped.items()
+            for reason, count in self.left_out.items()
         ]
         changes += [("", "note", note) for note in self.changes.notes]
         if changes:

@@ -26,7 +26,8 @@ from typing import IO, Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.sandbox.jobs import (
+from grpo_nb.sandbox.modules import modules_of
+from grpo_nb.sandbox.outcomes import (
     Call,
     Candidate,
     Limits,
@@ -34,7 +35,6 @@ from grpo_nb.sandbox.jobs import (
     lost_outcome,
     outcome_of,
 )
-from grpo_nb.sandbox.modules import modules_of
 
 _CHILD = Path(__file__).with_name("child.py")
 # Attacks that `self_test` tries: the forbidden action, and a call that attempts it.
