@@ -29,12 +29,12 @@ _QUESTION_SPELLINGS = {
     r"\s*([-+*/=<>^])\s*": r"\1",
 }
 # Quotation marks and ends of sentences.
-_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
-_AROUND_WORDS = re.compile(
-    rf"^[{_STOPS}!]+$"  # nothing but marks
-    rf"|^(?:(?!\.\d)[{_STOPS}])+"  # before a word, except the point of .5
-    rf"|(?<=[^\W\d_]{{2}})[{_STOPS}!]+$"  # after two letters, because n! is a factorial
-    rf"|[{_STOPS}]+$"  # after a word
+_PUNCTUATION = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
+_OUTER_PUNCTUATION = re.compile(
+    rf"^[{_PUNCTUATION}!]+$"  # nothing but marks
+    rf"|^(?:(?!\.\d)[{_PUNCTUATION}])+"  # before a word, except the point of .5
+    rf"|(?<=[^\W\d_]{{2}})[{_PUNCTUATION}!]+$"  # after two letters, because n! is a factorial
+    rf"|[{_PUNCTUATION}]+$"  # after a word
 )
 
 
@@ -53,7 +53,7 @@ def normalized_question(question: Any) -> str:
     True
     """
     text = rewrite(in_ascii(str(question)), _QUESTION_SPELLINGS)
-    words = [_AROUND_WORDS.sub("", word) for word in text.split()]
+    words = [_OUTER_PUNCTUATION.sub("", word) for word in text.split()]
     return " ".join(filter(None, words))
 
 
@@ -116,11 +116,10 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
     >>> found.trained_count
     2
     """
-    known = [digest for digest in question_hashes(questions) if digest in trained]
-    # If none was trained on, the sentence names everything that was searched.
-    sources = [trained[digest] for digest in known] or trained.values()
+    sources = [trained[digest] for digest in question_hashes(questions) if digest in trained]
     return Contamination(
         question_count=len(questions),
-        trained_count=len(known),
-        source=" and ".join(dict.fromkeys(sources)),
+        trained_count=len(sources),
+        # If none was trained on, the sentence names everything that was searched.
+        source=" and ".join(dict.fromkeys(sources or trained.values())),
     )

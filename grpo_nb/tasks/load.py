@@ -28,8 +28,8 @@ from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
     TaskRows,
-    example_turns,
     fitting_format,
+    messages_of_example,
     require_tokenizer,
     with_prompts,
 )
@@ -147,7 +147,7 @@ def load_task(
     own_holdout: TaskRows = []
     if not is_size:
         holdout_rows = read_rows(holdout, "test")
-        holdout_rows = dataclasses.replace(holdout_rows, described_as="the held-out data")
+        holdout_rows = dataclasses.replace(holdout_rows, name_in_errors="the held-out data")
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)
@@ -167,7 +167,7 @@ def load_task(
     _note_problems([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    example_messages = example_turns(example, format)
+    example_messages = messages_of_example(example, format)
     _require_unchanged_calls(example_messages)
     # A message that calls a tool may have no content.
     example_texts = [message.get("content") or "" for message in example_messages]

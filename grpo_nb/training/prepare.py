@@ -98,7 +98,7 @@ def prepare(
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
-    too_long = sum(short_task.left_out.values()) - sum(task.left_out.values())
+    too_long = short_task.left_out.total() - task.left_out.total()
     if too_long:
         example = short_task.changes.examples["too long"]
         warn_user(f"{too_long} prompts are too long and are left out: {example}")

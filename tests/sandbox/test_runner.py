@@ -186,8 +186,8 @@ RULES = {
     "own_environment": ("    os.environ.clear()\n", ""),
     "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
     "own_descriptors": ("_THREAD_FLAGS = 0x00010500", "_THREAD_FLAGS = 0x00010100"),
-    "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
-    "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
+    "sockets_filled": (" resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,", ""),
+    "pipes_filled": (" resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,", ""),
     "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
 }
 if not HAS_HUGE_PAGES:
@@ -272,7 +272,7 @@ def test_text_in_place_of_arguments_is_refused() -> None:
             '("mmap",)',
             "memory that its limit does not count",
         ),
-        (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", "", "more descriptors than its limit"),
+        (" resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,", "", "more descriptors than its limit"),
         ("marshal.load(file)", "{**marshal.load(file), 'calls': []}", "honest code fails"),
     ],
 )
@@ -590,8 +590,8 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    read = outcome_types._read
-    monkeypatch.setattr(outcome_types, "_read", lambda line: reads.append(1) or read(line))
+    read = outcome_types._read_line
+    monkeypatch.setattr(outcome_types, "_read_line", lambda line: reads.append(1) or read(line))
     report = b'["isolated",null]\n["loaded",null]\n' + line * 50_000
     outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
     assert (outcome.status, len(reads)) == ("exit", 4)
