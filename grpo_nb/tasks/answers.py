@@ -90,8 +90,7 @@ class Answers:
     def hint(self) -> str:
         """Text in place of the answer in the system prompt."""
         if self.kind == "choice":
-            labels = sorted(label for label, _ in self.labels)
-            return f"one of: {', '.join(labels)}"
+            return f"one of: {', '.join(sorted(label for label, _ in self.labels))}"
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property

@@ -135,8 +135,9 @@ def load_task(
         # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_size else 0
         require_number("holdout", holdout_size, 0)
-        generated = arithmetic_rows(seed, holdout_size=holdout_size, **options)
-        source_rows = SourceRows("arithmetic", generated)
+        source_rows = SourceRows(
+            "arithmetic", arithmetic_rows(seed, holdout_size=holdout_size, **options)
+        )
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
@@ -146,8 +147,9 @@ def load_task(
     rows = clean(source_rows, changes, columns, on_conflict, kind)
     own_holdout: TaskRows = []
     if not is_size:
-        holdout_rows = read_rows(holdout, "test")
-        holdout_rows = dataclasses.replace(holdout_rows, name_in_errors="the held-out data")
+        holdout_rows = dataclasses.replace(
+            read_rows(holdout, "test"), name_in_errors="the held-out data"
+        )
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
         held_out_questions = [row["question"] for row in own_holdout]
         rows = _without(rows, held_out_questions, "whose question is held out too", changes)

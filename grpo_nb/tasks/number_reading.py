@@ -46,7 +46,8 @@ _NUMBER = re.compile(
     (?P<numerator>{_DECIMAL})(?:\s*/\s*(?P<denominator>-?\s*{_DECIMAL}))?
     (?:  # the power of ten in 1e3 and 1 x 10^3
         [eE](?P<exponent>[-+]?\d{{1,3}})
-        |\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{{?\s*(?P<power_of_ten>[-+]?\d{{1,3}})\s*\}}?
+        |\s*(?:x|\*|\\times|\\cdot)\s*10
+        \s*(?:\^|\*\*)\s*\{{?\s*(?P<power_of_ten>[-+]?\d{{1,3}})\s*\}}?
     )?
     (?:\s*(?P<scale>
         (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b
