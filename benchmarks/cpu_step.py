@@ -104,7 +104,7 @@ def measure(side: str, count: int) -> dict[str, Any]:
 
 
 def rewards(gn: Any) -> list[Any]:
-    return [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+    return [gn.rewards.correctness(), gn.rewards.exact_format(), gn.rewards.partial_format()]
 
 
 def by_hand(settings: Any, out: str, steps: list[dict[str, float]]) -> list[float]:

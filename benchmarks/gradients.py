@@ -513,8 +513,8 @@ def main() -> None:
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
     rewards = [
         gn.rewards.correctness(weight=2.0),
-        gn.rewards.xml_format(weight=1.0),
-        gn.rewards.xml_tags(weight=1.0),
+        gn.rewards.exact_format(weight=1.0),
+        gn.rewards.partial_format(weight=1.0),
     ]
     for said, difference in identities(*loss_gradients(model, tokenizer, task, rewards, settings)):
         print(f"{said}: {difference:.1e}")

@@ -52,7 +52,7 @@ def by_hand(steps: int) -> list[float]:
         target_modules=list(settings.lora_target_modules),
     )
     task = gn.load_task("arithmetic", settings)
-    rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+    rewards = [gn.rewards.correctness(), gn.rewards.exact_format(), gn.rewards.partial_format()]
 
     class Clock(TrainerCallback):
         at: list[float] = []  # noqa: RUF012
@@ -114,7 +114,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         )
         model, tokenizer = gn.load_model(settings)
         task = gn.load_task("arithmetic", settings)
-        rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+        rewards = [gn.rewards.correctness(), gn.rewards.exact_format(), gn.rewards.partial_format()]
         at: list[float] = []
 
         class Clock(recorder.TrainerCallback):

@@ -92,7 +92,9 @@ def measure(case: str, steps: int) -> dict[str, float]:
         loaded = resident()
         task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
         predicted = gn.plan(settings, task, model=model, tokenizer=tokenizer).peak_gb
-        run = gn.train(model, tokenizer, task, [gn.rewards.xml_tags()], settings, name="bench")
+        run = gn.train(
+            model, tokenizer, task, [gn.rewards.partial_format()], settings, name="bench"
+        )
         length = (
             max(row["completions/mean_length"] for row in run.rows) / settings.max_completion_length
         )

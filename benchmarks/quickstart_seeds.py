@@ -88,7 +88,7 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
     settings = gn.preset("cpu", seed=seed, dtype=dtype, run_root=folder, **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
-    kinds = (gn.rewards.correctness, gn.rewards.xml_format, gn.rewards.xml_tags)
+    kinds = (gn.rewards.correctness, gn.rewards.exact_format, gn.rewards.partial_format)
     rewards = [kind(weight=weight) for kind, weight in zip(kinds, WEIGHTS, strict=True)]
     started = time.perf_counter()
     run = gn.train(model, tokenizer, task, rewards, settings, name=f"seed{seed}")

@@ -183,8 +183,8 @@ def same_answers(name: str, before: Sequence[Any], after: Sequence[Any]) -> Row:
 def rewards() -> list[Any]:
     return [
         gn.rewards.correctness(weight=2.0),
-        gn.rewards.xml_format(weight=1.0),
-        gn.rewards.xml_tags(weight=0.5),
+        gn.rewards.exact_format(weight=1.0),
+        gn.rewards.partial_format(weight=0.5),
     ]
 
 

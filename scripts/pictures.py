@@ -25,8 +25,8 @@ import grpo_nb as gn
 task = gn.load_task("arithmetic")
 rewards = [
     gn.rewards.correctness(),
-    gn.rewards.xml_format(weight=1.0),
-    gn.rewards.xml_tags(weight=0.5),
+    gn.rewards.exact_format(weight=1.0),
+    gn.rewards.partial_format(weight=0.5),
 ]
 lab = gn.RewardLab(rewards, task)
 gold = lab.row["answer"]

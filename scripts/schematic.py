@@ -1,4 +1,4 @@
-"""Draw docs/grpo.png, one GRPO step, and docs/loss.png, clipping and the KL term.
+"""Draw docs/grpo.png (one GRPO step), docs/tree.png (a group as a tree) and docs/loss.png.
 
     PYTHONPATH=. python scripts/schematic.py
 
@@ -20,6 +20,9 @@ from grpo_nb.core import palette
 ROOT = Path(__file__).resolve().parent.parent
 GREY = "#767676"
 BLUE = "#d5e4f5"
+UP = "#bfe5cd"
+DOWN = "#f5cbb5"
+NEUTRAL = "#e2e2e2"
 
 
 class Row(NamedTuple):
@@ -33,12 +36,41 @@ class Row(NamedTuple):
 
 
 ROWS = [
-    Row("Canberra.", "1.5", "+1.22", "more likely", "#bfe5cd"),
-    Row("Canberra, which…", "1.0", "0.00", "no push", "#e2e2e2"),
-    Row("Canberra, also…", "1.0", "0.00", "no push", "#e2e2e2"),
-    Row("Sydney.", "0.5", "\N{MINUS SIGN}1.22", "less likely", "#f5cbb5"),
+    Row("Canberra.", "1.5", "+1.22", "pushed up", UP),
+    Row("Canberra, which…", "1.0", "0.00", "no push", NEUTRAL),
+    Row("Canberra, also…", "1.0", "0.00", "no push", NEUTRAL),
+    Row("Sydney.", "0.5", "\N{MINUS SIGN}1.22", "pushed down", DOWN),
 ]
 COLUMNS = {"completion": 4.9, "reward": 6.5, "advantage": 7.7, "effect": 9.2}
+
+
+class Branch(NamedTuple):
+    """A beginning that several completions share, with the sum of their advantages."""
+
+    x: float
+    y: float
+    words: str
+    texts: int
+    sum_of_advantages: float
+    probability: str = ""
+
+
+# The eight completions of notebooks/01_grpo_by_hand, with the seed that it was executed with.
+THE = Branch(0.6, 2.5, "The", 8, 0.0)
+CAPITAL = Branch(2.9, 3.3, "capital of Australia is", 7, 1.37)
+CLAIM = Branch(2.9, 0.6, "proud claim of ...", 1, -1.37)
+CANBERRA = Branch(5.7, 4.3, "Canberra", 5, 3.26, "0.66")
+SYDNEY = Branch(5.7, 1.5, "Sydney", 2, -1.89, "0.31")
+FULL_STOP = Branch(8.4, 5.0, "full stop", 2, 2.31, "0.51")
+COMMA = Branch(8.4, 3.5, "comma", 3, 0.95, "0.47")
+SYDNEY_FULL_STOP = Branch(8.4, 2.0, "full stop", 1, -0.53)
+SYDNEY_COMMA = Branch(8.4, 0.6, "comma", 1, -1.37)
+TREE = {
+    THE: [CAPITAL, CLAIM],
+    CAPITAL: [CANBERRA, SYDNEY],
+    CANBERRA: [FULL_STOP, COMMA],
+    SYDNEY: [SYDNEY_FULL_STOP, SYDNEY_COMMA],
+}
 
 
 def put_box(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
@@ -73,6 +105,36 @@ def draw_step() -> Figure:
     return figure
 
 
+def put_branch(axes: Axes, branch: Branch) -> None:
+    """Write a branch: its words, how many of the eight texts pass it, and the sum."""
+    colour = NEUTRAL
+    if branch.sum_of_advantages:
+        colour = UP if branch.sum_of_advantages > 0 else DOWN
+    total = f"{branch.sum_of_advantages:+.2f}" if branch.sum_of_advantages else "0"
+    total = total.replace("-", "\N{MINUS SIGN}")
+    put_box(axes, branch.x, branch.y, f"{branch.words}\n{branch.texts} of 8,  {total}", colour)
+
+
+def draw_tree() -> Figure:
+    """Return the picture of a group as a tree: where its texts part, and what each branch gets."""
+    figure = Figure(figsize=(10, 3.6), facecolor="none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 9.3), ylim=(0, 5.6))
+    axes.axis("off")
+    for branch, continuations in TREE.items():
+        for next_branch in continuations:
+            tail = (branch.x, branch.y)
+            tip = (next_branch.x, next_branch.y)
+            axes.plot(*zip(tail, tip, strict=True), color=GREY, linewidth=1, zorder=0)
+            middle_x = (branch.x + next_branch.x) / 2
+            middle_y = (branch.y + next_branch.y) / 2
+            above_the_line = middle_y + 0.12
+            axes.text(middle_x, above_the_line, next_branch.probability, color=GREY, ha="center")
+    for branch in (THE, CLAIM, CAPITAL, CANBERRA, SYDNEY, *TREE[CANBERRA], *TREE[SYDNEY]):
+        put_branch(axes, branch)
+    return figure
+
+
 def draw_loss() -> Figure:
     """Return two plots: the clipped gain of a token, and the cost of the KL term."""
     figure = Figure(figsize=(8, 2.9), facecolor="none", layout="constrained")
@@ -102,4 +164,5 @@ def draw_loss() -> Figure:
 
 if __name__ == "__main__":
     draw_step().savefig(ROOT / "docs/grpo.png", dpi=160)
+    draw_tree().savefig(ROOT / "docs/tree.png", dpi=160)
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)

@@ -51,7 +51,9 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
     )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)
-    return gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name="tiny")
+    return gn.train(
+        model, tokenizer, task, [brevity, gn.rewards.partial_format()], settings, name="tiny"
+    )
 
 
 @pytest.fixture(scope="session")

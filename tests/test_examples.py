@@ -33,7 +33,7 @@ def tiny_names(tiny_run: gn.runs.Run) -> dict[str, object]:
         "task": task,
         "settings": settings,
         "run": tiny_run,
-        "rewards": [brevity, gn.rewards.xml_tags()],
+        "rewards": [brevity, gn.rewards.partial_format()],
     }
 
 

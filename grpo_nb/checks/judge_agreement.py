@@ -68,7 +68,7 @@ class Agreement(ReprMixin):
     """One row per label, the largest difference first.
 
     Columns: `person`, `judge` (NaN if the reply has no number), `difference`, `question`,
-    `completion`, and `words`, the reply of the judge.
+    `completion`, and `reply`, the text of the judge's reply.
     """
     probes: pandas.DataFrame
     """One row per change of an answer.
@@ -89,7 +89,7 @@ class Agreement(ReprMixin):
         differences = []
         for row in self.table[:ROWS_SHOWN].itertuples():
             scores = map(as_score, (row.person, row.judge, row.difference))
-            texts = map(as_written, (row.question, row.completion, row.words))
+            texts = map(as_written, (row.question, row.completion, row.reply))
             differences.append((*scores, *texts))
         yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))
 
@@ -129,7 +129,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     # An empty cell of a table is None.
     completions = ["" if row["completion"] is None else str(row["completion"]) for row in rows]
     # The judge gets the rows too, because a rubric may name their columns.
-    replies = judge.judged(completions, rows)
+    replies = judge.replies_to(completions, rows)
     person = pandas.Series(hand_scores(rows), dtype=float)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
     columns = {
@@ -138,7 +138,7 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
         "difference": judged - person,
         "question": [judge_model.question_of(row) for row in rows],
         "completion": completions,
-        "words": [reply.words for reply in replies],
+        "reply": [reply.text for reply in replies],
     }
     table = pandas.DataFrame(columns)
 
@@ -241,7 +241,7 @@ def _try_changes(
     changed = [_changes_of_answer(text, high) for text in lowest["completion"]]
     means = []
     for change in changed[0]:
-        replies = judge.judged([answers[change] for answers in changed], lowest_rows)
+        replies = judge.replies_to([answers[change] for answers in changed], lowest_rows)
         scores = pandas.Series([reply.score for reply in replies], lowest.index, dtype=float)
         # Only answers with a number before and after are compared.
         pairs = pandas.DataFrame({"before": lowest["judge"], "after": scores}).dropna()

@@ -95,9 +95,9 @@ def check_rewards(
         Exception: Any error of a reward's `state_dict`, which is called before the rewards, or of
             its `load_state_dict`, which is called after them.
 
-    >>> from grpo_nb.rewards import correctness, xml_format
+    >>> from grpo_nb.rewards import correctness, exact_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
-    >>> check_rewards([correctness(), xml_format()], rows).ok
+    >>> check_rewards([correctness(), exact_format()], rows).ok
     True
     """
     rewards = base.reward_list(rewards)

@@ -13,8 +13,8 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
-from grpo_nb.rewards.format_rewards import xml_format, xml_tags
-from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores, effect_in_words
+from grpo_nb.rewards.format_rewards import exact_format, partial_format
+from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, Scores, effect_in_words
 
 
 def scores_view(scores: Scores) -> str:
@@ -26,7 +26,7 @@ def scores_view(scores: Scores) -> str:
         texts=[" ".join(text.split()) or "(empty)" for text in scores.completions],
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
-        are_equal=max(map(abs, advantages)) < SMALLEST_SPREAD,
+        are_equal=max(map(abs, advantages)) < SMALLEST_ADVANTAGE,
         number=as_score,
         shorten=shorten,
     )
@@ -67,7 +67,7 @@ def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> lis
     reward = unwrap_partial(reward)
     spans = []
     part = "tag"
-    if isinstance(reward, (xml_format, xml_tags)):
+    if isinstance(reward, (exact_format, partial_format)):
         spans = [span for span in reward.format.tag_spans(text) if span is not None]
     elif isinstance(reward, SlotReward) and (answer := reward.format.extract_last(text)):
         part = "answer slot"

@@ -8,6 +8,6 @@ from grpo_nb.rewards.answers import SlotReward, correctness, exact_text
 from grpo_nb.rewards.base import Reward, completion_text, relative, reward_name, weights_by_name
 from grpo_nb.rewards.code import code_tests, read_tests
 from grpo_nb.rewards.default_rewards import rewards_for
-from grpo_nb.rewards.format_rewards import xml_format, xml_tags
+from grpo_nb.rewards.format_rewards import exact_format, partial_format
 from grpo_nb.rewards.judge_model import judge
 from grpo_nb.rewards.math_answers import maths

@@ -178,22 +178,22 @@ class exact_text(SlotReward):
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
-        is_case_sensitive: If True, `paris` is wrong for `Paris`. If False, texts are compared as in
-            `correctness`: `paris`, `**Paris**` and `"Paris".` are right.
+        is_literal: If True, the texts must be the same: `paris` is wrong for `Paris`. If False,
+            they are compared as in `correctness`: `paris`, `**Paris**` and `"Paris".` are right.
 
     >>> completions = ["<answer>Paris</answer>", "<answer>paris</answer>"]
     >>> exact_text()(completions=completions, answer=["Paris", "Paris"])
     [1.0, 0.0]
     """
 
-    is_case_sensitive: bool = True
+    is_literal: bool = True
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if self.is_case_sensitive:
-            return _normalized(given) == _normalized(gold)
+        if self.is_literal:
+            return _single_spaced(given) == _single_spaced(gold)
         return folded(given) == folded(gold)
 
 
-def _normalized(text: str) -> str:
+def _single_spaced(text: str) -> str:
     """Return a text with single spaces, and with each accented letter as one character."""
     return unicodedata.normalize("NFC", " ".join(text.split()))

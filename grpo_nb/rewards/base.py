@@ -252,17 +252,17 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
         ValueError: An element is not a reward function, a weight is not a finite number, or two
             rewards have the same name (TRL logs only the mean of the two).
 
-    >>> from grpo_nb.rewards import correctness, xml_tags
-    >>> weights_by_name([correctness(), xml_tags()])
-    {'correctness': 2.0, 'xml_tags': 1.0}
+    >>> from grpo_nb.rewards import correctness, partial_format
+    >>> weights_by_name([correctness(), partial_format()])
+    {'correctness': 2.0, 'partial_format': 1.0}
     """
     weights: dict[str, float] = {}
     for reward in reward_list(rewards):
         name = reward_name(reward)
         if name in weights:
             raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average them: give one another "
-                "name, such as name='strict' for a reward of the kit, or "
+                f"two rewards are named {name!r}, and TRL would average them: rename one "
+                "of them, with name='strict' for a reward of the kit, or with "
                 "strict.__name__ = 'strict' for a function."
             )
         weights[name] = weight_as_float(_attribute(reward, "weight", default=1.0), name)

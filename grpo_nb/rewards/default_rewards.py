@@ -2,7 +2,7 @@
 
 from grpo_nb.rewards.answers import correctness, exact_text
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.format_rewards import xml_format, xml_tags
+from grpo_nb.rewards.format_rewards import exact_format, partial_format
 from grpo_nb.rewards.math_answers import maths
 from grpo_nb.tasks.task import Task
 
@@ -22,22 +22,21 @@ def rewards_for(task: Task) -> list[Reward]:
     >>> rows = [{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)]
     >>> task = gn.load_task(rows)
     >>> [(reward.__name__, reward.weight) for reward in rewards_for(task)]
-    [('exact_text', 2.0), ('xml_format', 1.0), ('xml_tags', 0.5)]
+    [('exact_text', 2.0), ('exact_format', 1.0), ('partial_format', 0.5)]
     """
     # Labels such as "A" are letters of options; "spam" is a word that must be written out.
-    labels = [label for label, _ in task.answers.labels]
-    are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
+    are_letters = all(len(label) == 1 and label.isalpha() for label, _ in task.answers.labels)
     answer_reward: Reward = correctness(format=task.format)
     if task.answers.kind == "expression":
         answer_reward = maths(format=task.format)
     elif task.answers.kind == "choice" and not are_letters:
-        answer_reward = exact_text(format=task.format, is_case_sensitive=False)
+        answer_reward = exact_text(format=task.format, is_literal=False)
     if task.format.is_bare:
         # Every text has this format, so a reward for it would be the same for all completions.
         return [answer_reward]
     # Together 1.5: less than the 2.0 of the answer, so that the format alone never wins.
     return [
         answer_reward,
-        xml_format(weight=1.0, format=task.format),
-        xml_tags(weight=0.5, format=task.format),
+        exact_format(weight=1.0, format=task.format),
+        partial_format(weight=0.5, format=task.format),
     ]

@@ -11,14 +11,14 @@ from grpo_nb.rewards.base import Reward
 
 
 @dataclass(frozen=True, kw_only=True)
-class xml_format(Reward):
+class exact_format(Reward):
     r"""1.0 if the completion is exactly in its answer format, else 0.0.
 
-    Despite its name, it works with any `AnswerFormat`, given as `format`. The completion must have
-    each tag once and in order, and only white space around the parts. With `boxed()`, it must end
-    with its one `\boxed{}`. Source: DeepSeek-R1 (arXiv:2501.12948, section 2.2.2).
+    The completion must have each tag of its `format` once and in order, and only white space around
+    the parts. With `boxed()`, it must end with its one `\boxed{}`. Source: DeepSeek-R1
+    (arXiv:2501.12948, section 2.2.2).
 
-    >>> xml_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
+    >>> exact_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
     [1.0, 0.0]
     """
 
@@ -29,15 +29,15 @@ class xml_format(Reward):
 
 
 @dataclass(frozen=True, kw_only=True)
-class xml_tags(Reward):
+class partial_format(Reward):
     r"""The share of the answer format's tags that occur exactly once, 0.0 to 1.0.
 
-    Despite its name, it works with any `AnswerFormat`, given as `format`. The tags of `boxed()` are
-    `\boxed{` and its `}`. `xml_format` gives all or nothing, while this score rises with every tag.
-    It also rewards tags in the wrong order and tags that are only mentioned, so its weight must be
-    below that of the answer. Source: the tag count of open-r1, as a share.
+    The tags of `boxed()` are `\boxed{` and its `}`. `exact_format` gives all or nothing, while this
+    score rises with every tag. It also rewards tags in the wrong order and tags that are only
+    mentioned, so its weight must be below that of the answer. Source: the tag count of open-r1, as
+    a share.
 
-    >>> xml_tags()(completions=["<answer>7</answer>"])
+    >>> partial_format()(completions=["<answer>7</answer>"])
     [0.5]
     """
 

@@ -61,7 +61,7 @@ class JudgeReply(NamedTuple):
 
     score: float | None
     """Score on the judge's own scale; None if the reply has no number, or one outside the scale."""
-    words: str
+    text: str
     """The reply, or the reason why there is none."""
 
 
@@ -186,7 +186,7 @@ class judge(Reward):
         is_of_this_scale = match[2] is None or float(match[2]) == high
         return score if is_of_this_scale and low <= score <= high else None
 
-    def judged(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
+    def replies_to(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
         """Return score and reply for each answer. Answers without a kept reply are sent together.
 
         Args:
@@ -257,14 +257,14 @@ class judge(Reward):
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
-        replies = self.judged(texts, rows_of(columns, len(texts)))
+        replies = self.replies_to(texts, rows_of(columns, len(texts)))
         low, high = self.scale
         scores = [
             None if reply.score is None else (reply.score - low) / (high - low) for reply in replies
         ]
         if columns.get("log_extra") is not None:
             share_unscored = scores.count(None) / max(len(scores), 1)
-            columns["log_extra"](f"{self.__name__} says", [reply.words for reply in replies])
+            columns["log_extra"](f"{self.__name__} says", [reply.text for reply in replies])
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
 

@@ -30,12 +30,12 @@ from grpo_nb.rewards.math_shapes import (
     without_spaces,
 )
 from grpo_nb.rewards.math_symbols import (
-    PRODUCT,
-    WITH_UNIT,
+    SYMBOL_PRODUCT,
+    UNIT_AT_END,
+    capitals_to_indices,
     has_distinct_capitals,
+    protect_symbols,
     split_unit,
-    with_kept_symbols,
-    with_named_capitals,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import is_copied_from_question, is_option_of_question
@@ -48,7 +48,7 @@ _LONGEST_EXPRESSION = 400
 `correctness`."""
 
 # A digit, an operator, a bracket, a comma, or a single small letter. Other gold answers are words.
-_HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
+_MATHS_CHARACTER = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 # Gold answers that look like formulas and are not. They are compared as in `correctness`.
 _NOT_AN_EXPRESSION = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
@@ -113,8 +113,8 @@ class maths(SlotReward):
             return False
         # The very text of the gold answer is right, even if the question has it too. A number is
         # checked, because `is_same_answer` also accepts arithmetic such as 84/2 for it.
-        is_same_text = read_number(gold) is None and is_same_answer(given, gold)
-        return is_same_text or not is_copied_from_question(given, gold, row)
+        matches_as_text = read_number(gold) is None and is_same_answer(given, gold)
+        return matches_as_text or not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -126,16 +126,16 @@ def is_same_maths(given: str, gold: str) -> bool:
     >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
-    is_same = is_same_answer(given, gold)
+    is_same_without_maths = is_same_answer(given, gold)
     if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
-        return is_same
+        return is_same_without_maths
     given = normalize_latex(given)
     gold = normalize_latex(gold)
-    is_formula = _HAS_MATHS.search(gold) is not None and read_number(gold) is None
+    is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
-        # Capitals matter here, so `is_same` is not used: `is_same_answer` ignores them.
-        return _is_same_normalized(with_named_capitals(given), with_named_capitals(gold))
-    return is_same or _is_same_normalized(given, gold)
+        # Capitals matter here, so the result of `is_same_answer`, which ignores them, is not used.
+        return _is_same_normalized(capitals_to_indices(given), capitals_to_indices(gold))
+    return is_same_without_maths or _is_same_normalized(given, gold)
 
 
 def _is_same_normalized(given: str, gold: str) -> bool:
@@ -144,11 +144,11 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return True
     gold_number = read_number(gold)
     if gold_number is not None:
-        number = read_number(given)
-        return number is not None and is_same_number(number, gold_number)
-    if not _HAS_MATHS.search(gold):
+        given_number = read_number(given)
+        return given_number is not None and is_same_number(given_number, gold_number)
+    if not _MATHS_CHARACTER.search(gold):
         # Words. math-verify would read them as products of letters, so that "on" equals "no".
-        if PRODUCT.fullmatch(without_spaces(gold)):
+        if SYMBOL_PRODUCT.fullmatch(without_spaces(gold)):
             # The gold answer `ab` is a product, which may also be written `a*b`.
             given = without_spaces(given).replace("*", "")
             gold = without_spaces(gold).replace("*", "")
@@ -158,71 +158,73 @@ def _is_same_normalized(given: str, gold: str) -> bool:
 
 def _is_same_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: as expressions, as equations or part by part."""
-    shape = Shape.of(given)
+    given_shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    names = {without_spaces(name) for name in (shape.name, gold_shape.name) if name}
+    names = {without_spaces(name) for name in (given_shape.name, gold_shape.name) if name}
     if len(names) > 1:
         # `y = 2x` is not `z = 2x`. But `2x`, which has no name, equals both.
         return False
-    if EXPRESSION not in (shape.kind, gold_shape.kind):
+    if EXPRESSION not in (given_shape.kind, gold_shape.kind):
         # Both answers have several parts.
-        return _has_same_parts(shape, gold_shape)
-    are_both_named = bool(shape.name and gold_shape.name)
+        return _has_same_parts(given_shape, gold_shape)
+    are_both_named = bool(given_shape.name and gold_shape.name)
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
     if are_relations and not are_both_named:
         # Two equations or inequalities are compared as a whole. If both only name a value, as
         # `y = 2x` and `y = x + x` do, the values are compared below.
         return _is_same_expression(given, gold)
     # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
-    is_circular = shape.name in _VARIABLE.findall(gold) and not gold_shape.name
-    if shape.kind != gold_shape.kind or is_circular:
+    is_circular = given_shape.name in _VARIABLE.findall(gold) and not gold_shape.name
+    if given_shape.kind != gold_shape.kind or is_circular:
         return False
-    return _is_same_expression(shape.parts[0], gold_shape.parts[0])
+    return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
 
-def _has_same_parts(shape: Shape, gold_shape: Shape) -> bool:
+def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     """Return True if two answers of several parts are equal. A list may be in any order."""
-    kinds = {shape.kind, gold_shape.kind}
+    kinds = {given_shape.kind, gold_shape.kind}
     # Answers of two kinds differ. But `x = 1, y = 2` equals the tuple (1, 2) and the list 1, 2.
     if len(kinds) > 1 and kinds not in ({NAMED, TUPLE}, {NAMED, LIST}):
         return False
-    parts = shape.parts
+    given_parts = given_shape.parts
     gold_parts = gold_shape.parts
-    if shape.kind == LIST and len(parts) > len(gold_parts):
+    if given_shape.kind == LIST and len(given_parts) > len(gold_parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
-        parts = list({without_spaces(part): part for part in parts}.values())
-    if len(parts) != len(gold_parts):
+        given_parts = list({without_spaces(part): part for part in given_parts}.values())
+    if len(given_parts) != len(gold_parts):
         return False
     # `x_{1} = 2` and `x_{2} = 3` are two values of the variable x, so indices are left out.
-    variables = {split_name(part)[0].partition("_")[0] for part in parts}
+    variables = {split_name(part)[0].partition("_")[0] for part in given_parts}
     has_one_variable = len(variables) == 1
     # For the values of one variable, both words mean the same: `x = 1 and x = 2` is
     # `x = 1 or x = 2`. They differ for two variables (`x = 1 and y = 2`) and for inequalities
     # (`x > 1 and x < 3`).
-    is_inequality = any(map(_INEQUALITY.search, gold_parts))
-    needs_same_word = is_inequality or (kinds == {NAMED} and not has_one_variable)
+    has_inequality = any(map(_INEQUALITY.search, gold_parts))
+    needs_same_words = has_inequality or (kinds == {NAMED} and not has_one_variable)
+    given_words = given_shape.conjunctions
+    gold_words = gold_shape.conjunctions
     # If the two answers together use only `and`, or only `or`, the number of words does not matter,
     # because a comma can stand for the word.
-    has_both_words = len({*shape.conjunctions, *gold_shape.conjunctions}) > 1
-    if needs_same_word and has_both_words and shape.conjunctions != gold_shape.conjunctions:
+    has_both_words = len({*given_words, *gold_words}) > 1
+    if needs_same_words and has_both_words and given_words != gold_words:
         return False
     # A list has no order, so `x_1 = 3, x_2 = 2` equals the list 2, 3.
     is_list_of_roots = gold_shape.kind == LIST and has_one_variable
     if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
-        return _is_same_in_any_order(parts, gold_parts)
+        return _is_same_in_any_order(given_parts, gold_parts)
     # Order matters for tuples, intervals and ratios, and if `x = 1, y = 2` is compared with 1, 2.
-    return all(map(_is_same_normalized, parts, gold_parts))
+    return all(map(_is_same_normalized, given_parts, gold_parts))
 
 
-def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
+def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
     unmatched = list(gold_parts)
-    for part in parts:
+    for given_part in given_parts:
         for gold_part in unmatched:
             # The first match is taken. Another one could be right only in a list where a part lacks
             # its unit.
-            if _is_same_normalized(part, gold_part):
+            if _is_same_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
         else:
@@ -231,26 +233,26 @@ def _is_same_in_any_order(parts: Sequence[str], gold_parts: Sequence[str]) -> bo
 
 
 # A number in another base, such as 101_{2}, which math-verify reads as a product.
-_BASE = re.compile(r"[0-9]_\{")
+_NUMBER_WITH_BASE = re.compile(r"[0-9]_\{")
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal. A unit that only the given one has is ignored."""
     # If the gold answer ends with a text, the given answer keeps its unit. That text may be a unit
     # that `split_unit` does not know.
-    if not WITH_UNIT.fullmatch(gold):
+    if not UNIT_AT_END.fullmatch(gold):
         given, _ = split_unit(given)
-    if _BASE.search(gold) or not is_single_answer(given, gold):
+    if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    given = with_kept_symbols(given)
-    gold = with_kept_symbols(gold)
+    given = protect_symbols(given)
+    gold = protect_symbols(gold)
     # A prime that is still there belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
 # A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. Such a
 # number may be too large to compute.
-_TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
+_HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # Numbers side by side ("1 2") and a line break are tokens of their own, because they show a second
 # answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
@@ -269,7 +271,7 @@ def is_single_answer(given: str, gold: str) -> bool:
 
     Relations, commas, words, `\text{}`, most commands and numbers side by side, as in `1 2`, can
     show a second answer. So the text may not have more of them than the gold answer. Nor may it
-    have a tower of powers, unless the gold answer has one.
+    have a power that may be too large to compute, unless the gold answer has one.
 
     >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
@@ -280,8 +282,8 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     if not re.fullmatch(BALANCED_TEXT, given):
         return False
-    # If the gold answer has a tower, such as 2^{2^n} + 1, the user asks for one.
-    if _TOWER.search(given) and not _TOWER.search(gold):
+    # If the gold answer has such a power, as 2^{2^n} + 1 does, the user asks for one.
+    if _HUGE_POWER.search(given) and not _HUGE_POWER.search(gold):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
     gold_letters = set("".join(filter(str.isalpha, gold_tokens)))

@@ -22,7 +22,7 @@ _BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|an
 _WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
 
 # Unicode sign -> LaTeX.
-_SIGNS = {
+_LATEX_OF_SIGN = {
     "\u221e": r"\infty ",
     "\u2264": r"\le ",
     "\u2265": r"\ge ",
@@ -43,15 +43,15 @@ _SIGNS = {
 _GREEK_LETTERS = map(chr, range(0x3B1, 0x3CA))
 # The last word of a Unicode name is the LaTeX name: GREEK SMALL LETTER ALPHA is \alpha. But Unicode
 # spells lambda without the b.
-_SIGNS |= {
+_LATEX_OF_SIGN |= {
     letter: f"\\{unicodedata.name(letter).split()[-1].lower().replace('lamda', 'lambda')} "
     for letter in _GREEK_LETTERS
 }
-_SIGNS_TABLE = str.maketrans(_SIGNS)
+_SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
 
 # Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
 # of a command.
-_COMMANDS = {
+_SYNONYMS = {
     "": "big Big bigl bigr Bigl Bigr bigg Bigg",
     "\n": "quad qquad",
     "<": "lt",
@@ -67,13 +67,15 @@ _COMMANDS = {
     r"\emptyset ": "varnothing",
     r"\text": "textbf textit textrm textnormal textsf mathrm mathsf mbox operatorname",
 }
-_COMMAND_OF = {synonym: name for name, words in _COMMANDS.items() for synonym in words.split()}
+_CANONICAL_COMMANDS = {
+    synonym: canonical for canonical, synonyms in _SYNONYMS.items() for synonym in synonyms.split()
+}
 _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
 def _canonical_command(match: re.Match[str]) -> str:
     """Return the canonical spelling of a command; the command itself if it has no other."""
-    return _COMMAND_OF.get(match[1], match[0])
+    return _CANONICAL_COMMANDS.get(match[1], match[0])
 
 
 # Pattern -> replacement. The order matters: each pattern sees the result of the earlier ones.
@@ -119,7 +121,7 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 _SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'*"
 # x, f(x) and (x, y) are names.
 _NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
-_NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
+_LEADING_NAME = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
@@ -173,7 +175,7 @@ def normalize_latex(text: str) -> str:
     if "\\begin" not in text:
         # `\\frac` is `\frac` that was escaped twice, as in JSON. In a matrix, `\\` ends a row.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = strip_markup(text).translate(_SIGNS_TABLE)
+    text = strip_markup(text).translate(_SIGN_TRANSLATION)
     # A box gets a line of its own, because it may be a second answer, and `is_single_answer`
     # refuses an extra line break. In a matrix, line breaks have no meaning.
     text = _BOX.sub(r"\n\1\n", text)
@@ -205,13 +207,13 @@ def split_name(text: str) -> tuple[str, str]:
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
     """
-    match = _NAME_BEFORE.match(text)
+    match = _LEADING_NAME.match(text)
     if match is None:
         return "", text
-    return match[1], text[match.end() :].strip()
+    return match["name"], text[match.end() :].strip()
 
 
-def own_names(parts: Sequence[str]) -> list[str]:
+def distinct_names(parts: Sequence[str]) -> list[str]:
     """Return the parts' names if each part has a different one; else an empty list."""
     names = [split_name(part)[0] for part in parts]
     return names if all(names) and len(set(names)) == len(names) else []
@@ -270,7 +272,7 @@ def split_list(text: str) -> list[str]:
     if pair != TUPLE:
         text = content
     parts = split_outside_brackets(text, _SEPARATOR)
-    if len(parts) > 1 and own_names(parts):
+    if len(parts) > 1 and distinct_names(parts):
         # No part is split into + and -: in `x = \pm 1, y = \pm 2`, the signs belong together.
         return parts
     signed_parts = []
@@ -302,7 +304,7 @@ class Shape:
     @classmethod
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
-        text = _with_intervals(text)
+        text = _inequalities_to_intervals(text)
         # A tuple or an interval: (1, 2).
         pair, content = split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
@@ -313,7 +315,7 @@ class Shape:
         parts = split_list(text)
         if len(parts) > 1:
             conjunctions = _AND_OR.findall(text)
-            names = own_names(parts)
+            names = distinct_names(parts)
             if names and max(map(len, names)) == 1:
                 parts.sort()
             return cls("", NAMED if names else LIST, parts, conjunctions)
@@ -326,12 +328,12 @@ class Shape:
         return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
 
 
-def _with_intervals(text: str) -> str:
+def _inequalities_to_intervals(text: str) -> str:
     r"""Return `x > 3` as `x \in (3, \infty)`, and other texts as they are.
 
     `x < 1 or x > 3` is the union of two intervals.
     """
-    intervals = [_interval(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
+    intervals = [_interval_of(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
     names = {name for name, _ in intervals}
     if len(names) > 1 or "" in names:
         return text
@@ -339,7 +341,7 @@ def _with_intervals(text: str) -> str:
     return rf"{names.pop()} \in {union}"
 
 
-def _interval(text: str) -> tuple[str, str]:
+def _interval_of(text: str) -> tuple[str, str]:
     r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
     # Values and signs in turn: 1, <, x, \le, 2.
     pieces = _INEQUALITY_SIGN.split(text)

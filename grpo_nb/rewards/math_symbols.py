@@ -12,17 +12,16 @@ from grpo_nb.tasks.number_reading import unit_name
 
 # Two letters are a product of symbols, such as ab or ix, unless they are one of these words. Three
 # letters are a product, such as mgh, if e, i, o and u are not among them. So "cat" is one too.
-_PRODUCT = (
+SYMBOL_PRODUCT = re.compile(
     r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
-    r"|[a-df-hj-np-tv-z]{3}"
+    r"|[a-df-hj-np-tv-z]{3}",
+    re.IGNORECASE,
 )
-PRODUCT = re.compile(_PRODUCT, re.IGNORECASE)
 """Letters that are read as a product of symbols, and not as a word."""
-# A single letter, or a product.
-_SYMBOLS = re.compile(rf"[a-z]|{_PRODUCT}", re.IGNORECASE)
+_SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{SYMBOL_PRODUCT.pattern}", re.IGNORECASE)
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
-_LETTERS = re.compile(
+_LETTERS_OR_COMMAND = re.compile(
     r"(\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+)"
 )
 # Without \Gamma, which is also a function, and \Pi, which is also the sign of a product.
@@ -30,22 +29,22 @@ _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-
 # The 1A of x_{1A}.
 _INDEX = re.compile(r"(?<=_\{)\w+(?=\})")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
-_PRIMED = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
+_SYMBOL_WITH_PRIMES = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
 # A variable at the end, after another variable. A letter after a number alone, as in 5 h, is left
 # as it is, because it is a unit.
 _LAST_VARIABLE = re.compile(
     r"""
-    (.*(?<![\\A-Za-z])
+    (?P<before>.*(?<![\\A-Za-z])
         (?:(?!d[A-Za-z]$)[A-Za-hj-z]+  # 2a before the b of 2ab; but not dx, and not bi
         |[A-Za-z].*[\d}\s])  # \pi r^2 before h
     )
-    ([A-Za-hj-z])
+    (?P<variable>[A-Za-hj-z])
     """,
     re.VERBOSE,
 )
-WITH_UNIT = re.compile(
-    r"(.*[0-9})\]A-Za-z]) *"
-    r"(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
+UNIT_AT_END = re.compile(
+    r"(?P<expression>.*[0-9})\]A-Za-z]) *"
+    r"(?P<unit>\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
     r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
@@ -60,51 +59,52 @@ def has_distinct_capitals(expression: str) -> bool:
     >>> has_distinct_capitals(r"\frac{R}{r}"), has_distinct_capitals("x^{2} + C")
     (True, False)
     """
-    symbols = set("".join(filter(_SYMBOLS.fullmatch, _LETTERS.findall(expression))))
+    letters = filter(_SYMBOL_OR_PRODUCT.fullmatch, _LETTERS_OR_COMMAND.findall(expression))
+    symbols = set("".join(letters))
     has_both = any(symbol.isupper() and symbol.lower() in symbols for symbol in symbols)
     return has_both or _GREEK_CAPITAL.search(expression) is not None
 
 
-def with_named_capitals(expression: str) -> str:
-    r"""Return an expression with each capital as a small symbol with an index. Words stay.
+def capitals_to_indices(expression: str) -> str:
+    r"""Rewrite each capital of an expression as a small symbol with an index. Words stay.
 
-    >>> with_named_capitals(r"\frac{R_{1}}{r} + \Delta x_{A}")
+    >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x_{A}")
     '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x_{acapital}'
     """
     # x_{A} becomes x_{acapital}.
     expression = _INDEX.sub(
         lambda index: re.sub("([A-Z])", r"\1capital", index[0]).lower(), expression
     )
-    # Letters and commands are the pieces with an odd number.
-    pieces = _LETTERS.split(expression)
-    for number, piece in enumerate(pieces):
+    # The pieces are letters or a command, and the text between two of them.
+    pieces = _LETTERS_OR_COMMAND.split(expression)
+    for position, piece in enumerate(pieces):
         if _GREEK_CAPITAL.fullmatch(piece):
-            pieces[number] = f"{piece.lower()}_{{capital}}"
-        elif _SYMBOLS.fullmatch(piece):
+            pieces[position] = f"{piece.lower()}_{{capital}}"
+        elif _SYMBOL_OR_PRODUCT.fullmatch(piece):
             # Mg becomes x_{capitalm}g.
-            pieces[number] = re.sub("([A-Z])", r"x_{capital\1}", piece).lower()
+            pieces[position] = re.sub("([A-Z])", r"x_{capital\1}", piece).lower()
     # Join two indices of a symbol: x_{capitalr}_{1} becomes x_{capitalr1}.
     return re.sub(r"(_\{capital\w*)\}_\{", r"\1", "".join(pieces))
 
 
-def with_kept_symbols(expression: str) -> str:
-    r"""Return an expression spelled so that math-verify drops no prime and no variable at the end.
+def protect_symbols(expression: str) -> str:
+    r"""Spell an expression so that math-verify drops no prime and no variable at the end.
 
     Primes become an index, and a variable at the end is put in braces. An expression with a unit is
     returned as it is.
 
-    >>> with_kept_symbols("y'' + 1"), with_kept_symbols(r"\pi r^2 h")
+    >>> protect_symbols("y'' + 1"), protect_symbols(r"\pi r^2 h")
     ('y_{prime2} + 1', '\\pi r^2 {h}')
     """
     _, unit = split_unit(expression)
     if unit:
         return expression
-    expression = _PRIMED.sub(_with_prime_as_index, expression)
+    expression = _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
     last = _LAST_VARIABLE.fullmatch(expression)
-    return f"{last[1]}{{{last[2]}}}" if last else expression
+    return f"{last['before']}{{{last['variable']}}}" if last else expression
 
 
-def _with_prime_as_index(match: re.Match[str]) -> str:
+def _primes_to_index(match: re.Match[str]) -> str:
     """Return a symbol with its number of primes in the index: `y_{prime2}` for `y''`."""
     letter, index_before, primes, index_after = match.groups("")
     return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
@@ -116,7 +116,7 @@ def split_unit(expression: str) -> tuple[str, str]:
     >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
     (('5\\sqrt{2}', 'cm'), ('2ab', ''))
     """
-    match = WITH_UNIT.fullmatch(expression)
-    if match is None or not unit_name(match[2]):
+    match = UNIT_AT_END.fullmatch(expression)
+    if match is None or not unit_name(match["unit"]):
         return expression, ""
-    return match[1].strip(), match[2].strip()
+    return match["expression"].strip(), match["unit"].strip()

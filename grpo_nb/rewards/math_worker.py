@@ -28,13 +28,13 @@ Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
 _CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY_BYTES = 2 << 30
 # Verdicts in the cache. With the longest answers, 800 characters a pair, they take about 15 MB.
-_MOST_REMEMBERED = 16_384
+_CACHE_SIZE = 16_384
 
 _lock = threading.Lock()
 _worker: subprocess.Popen[bytes] | None = None
 
 
-@functools.lru_cache(_MOST_REMEMBERED)
+@functools.lru_cache(_CACHE_SIZE)
 def are_equal_expressions(given: str, gold: str) -> bool:
     """Return True if two LaTeX expressions are equal.
 

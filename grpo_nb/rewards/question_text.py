@@ -14,14 +14,14 @@ from grpo_nb.tasks.markup import in_one_spelling, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
 # Signs of arithmetic that is left undone: 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
-_UNEVALUATED = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
+_ARITHMETIC_SIGN = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 # A), (a), B., [C] and D:, but not the (x) of f(x)
 _OPTION_MARK = re.compile(r"(?:^|[\s,;])[(\[]?[A-Za-z][)\].:]")
 # The letter of one option in a question: A) Rome B) Paris
 _MARKED_LETTER = re.compile(r"(?:^|[\s,;])[(\[]?([A-Z])[)\].:]")
 # Matches at every place except between two characters of a word.
-_EDGE = r"(?!(?<=\w)(?=\w))"
+_NOT_INSIDE_WORD = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ASKING_ROLES = ("user", "tool")
 
@@ -38,9 +38,9 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     False
     """
     is_number = read_number(gold) is not None
-    given = _for_search(strip_markup(given))
-    gold = _for_search(strip_markup(gold))
-    if given == gold or "prompts" not in row or not _UNEVALUATED.search(given):
+    given = _normalize_for_search(strip_markup(given))
+    gold = _normalize_for_search(strip_markup(gold))
+    if given == gold or "prompts" not in row or not _ARITHMETIC_SIGN.search(given):
         return False
     has_same_digits = _NOT_IN_NUMBERS.sub("", given) == _NOT_IN_NUMBERS.sub("", gold)
     if is_number and has_same_digits:
@@ -50,9 +50,9 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     if not is_number:
         # Nor of another expression: x+1 is not copied from ax+1, and 1+x not from 1+x^2.
-        pattern = rf"{_EDGE}{pattern}{_EDGE}(?!(?<=[a-z])\^)"
+        pattern = rf"{_NOT_INSIDE_WORD}{pattern}{_NOT_INSIDE_WORD}(?!(?<=[a-z])\^)"
     asked = _text_of_prompt(row["prompts"], _ASKING_ROLES)
-    return re.search(pattern, _for_search(asked)) is not None
+    return re.search(pattern, _normalize_for_search(asked)) is not None
 
 
 def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
@@ -77,12 +77,15 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     letter, text_after = read_letter(given)
     if not text_after or "prompts" not in row or read_letter(gold) != (letter, ""):
         return None
-    searched = re.escape(_for_search(folded(text_after)))
-    pattern = rf"(?<!\w){letter.casefold()}(?:([)\].:])|\W)\W{{0,5}}{searched}{_EDGE}"
+    option_text = re.escape(_normalize_for_search(folded(text_after)))
+    pattern = (
+        rf"(?<!\w){letter.casefold()}(?:(?P<mark>[)\].:])|\W)\W{{0,5}}"
+        rf"{option_text}{_NOT_INSIDE_WORD}"
+    )
     # `read_letter` also removes ** from the answer.
     question = _text_of_prompt(row["prompts"]).replace("**", "")
-    matches = list(re.finditer(pattern, _for_search(question)))
-    if any(match[1] for match in matches):
+    matches = list(re.finditer(pattern, _normalize_for_search(question)))
+    if any(match["mark"] for match in matches):
         # In the question, this text follows the letter with its mark. But it may go on to another
         # option: "B) Rome C) Berlin".
         return None if _OPTION_MARK.search(text_after) else True
@@ -92,9 +95,7 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
         # The options have marks, so a match without a mark is no option. It may be the article in
         # "not a dog".
         return False
-    if matches:
-        return None
-    return False
+    return None if matches else False
 
 
 def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
@@ -105,7 +106,7 @@ def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 
-def _for_search(text: str) -> str:
+def _normalize_for_search(text: str) -> str:
     """Return a text in lower case and one spelling, without spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
     text = in_one_spelling(" ".join(text.split()))

@@ -45,7 +45,7 @@ PANEL_INCHES = 2.7
 CAPTION_LINE_INCHES = 0.2
 PANELS_PER_ROW = 3
 #: Largest distance between the labels of lines, as a share of the panel's height.
-LABEL_DISTANCE = 0.13
+LABEL_DISTANCE = 0.08
 #: Pause between two drawings during a training. A drawing takes a fraction of a second.
 REDRAW_SECONDS = 30
 #: Approximate width of a panel. More than two points per pixel cost time and show nothing more.

@@ -14,7 +14,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import as_written
 from grpo_nb.core.words import as_score, displayable, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import SMALLEST_SPREAD, effect_in_words
+from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, SMALLEST_SPREAD, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class CompletionGroup:
         advantages, and different totals can have equal advantages.
         """
         advantages = self.table["advantage"]
-        smallest = ADVANTAGE_OF_ROUNDING if self.has_equal_totals else SMALLEST_SPREAD
+        smallest = ADVANTAGE_OF_ROUNDING if self.has_equal_totals else SMALLEST_ADVANTAGE
         return bool(advantages.max() - advantages.min() > smallest)
 
     def __repr__(self) -> str:

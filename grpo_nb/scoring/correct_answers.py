@@ -7,7 +7,7 @@ training, as the first of these:
    or a user's subclass, and not marked `relative`.
 2. If no reward of the set compares the slot: the only function (the user's or `code_tests()`) that
    has the highest weight of the whole set and is not marked `relative`. A kit reward such as
-   `xml_format` may have the same weight, but not a higher one.
+   `exact_format` may have the same weight, but not a higher one.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in

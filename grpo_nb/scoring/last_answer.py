@@ -58,9 +58,11 @@ _NUMBER_IN_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-_UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
+_WORD_AFTER_NUMBER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
 # Words for things that are counted, such as apples.
-_THINGS = re.compile(r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s")
+_COUNTED_THING = re.compile(
+    r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s"
+)
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
@@ -159,26 +161,26 @@ def _last_number(text: str, gold: str) -> list[str]:
     if not numbers:
         return []
     number = numbers[-1][0].replace("\u2212", "-")
-    word_after = _UNIT_AFTER.match(text, numbers[-1].end())
+    word_after = _WORD_AFTER_NUMBER.match(text, numbers[-1].end())
     if word_after is None:
         return [number]
     with_word = f"{number} {word_after[1]}"
-    read = read_number(number)
-    read_with_word = read_number(with_word)
-    if read is None or read_with_word is None:
+    parsed = read_number(number)
+    parsed_with_word = read_number(with_word)
+    if parsed is None or parsed_with_word is None:
         return [number]
-    if read_with_word.value != read.value:
+    if parsed_with_word.value != parsed.value:
         # 2.5 million
         return [with_word]
     # In "$18 every day" and "5 in total", the word is no unit.
-    unit = read_with_word.unit
+    unit = parsed_with_word.unit
     gold_unit = read_number(gold).unit
     is_preposition = word_after[1] == "in" and gold_unit != unit
     # 5 pears are not 5 apples, so another thing is kept as a unit. But 20 apples may be 20 apples
     # per day. A word without the s of a plural, as in "12 left", may not be a thing.
-    is_other_thing = _THINGS.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
-    is_named = unit_of_word(unit.partition("/")[0]) or is_other_thing
-    is_unit = is_named and not read.unit and not is_preposition
+    is_other_thing = _COUNTED_THING.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
+    may_be_unit = unit_of_word(unit.partition("/")[0]) or is_other_thing
+    is_unit = may_be_unit and not parsed.unit and not is_preposition
     return [with_word if gold_unit and is_unit else number]
 
 

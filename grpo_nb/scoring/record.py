@@ -48,10 +48,9 @@ def is_from_kit(reward: RewardFunction) -> bool:
 
 def source_of(reward: RewardFunction) -> str:
     """Return the source text of a function, of a wrapped function, or of an object's class."""
-    function = unwrap_partial(reward)
-    target = function
-    if not inspect.isroutine(function) and not isinstance(function, type):
-        target = type(function)
+    target = unwrap_partial(reward)
+    if not inspect.isroutine(target) and not isinstance(target, type):
+        target = type(target)
     try:
         return inspect.getsource(target)
     except (OSError, TypeError):

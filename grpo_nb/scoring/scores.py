@@ -45,16 +45,17 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# Names of data columns that are left out too, because TRL ignores them.
-_REPLACED_BY_TRL = ("prompt", "completion")
+# Data columns that are left out too, because TRL ignores them.
+_COLUMNS_TRL_IGNORES = ("prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 
 SMALLEST_SPREAD = 1e-6
-"""Totals that differ by less count as equal, and an advantage below this counts as 0, because such
-differences come from floating-point rounding."""
+"""Scores or totals that differ by less are equal: the difference is floating-point rounding."""
+SMALLEST_ADVANTAGE = 1e-6
+"""An advantage below this counts as 0."""
 
 
 class RewardError(Exception):
@@ -110,7 +111,7 @@ def make_batch(
         "completion_ids": completion_ids,
     }
     for name in first_row:
-        if name not in TRL_KEYWORDS and name not in _REPLACED_BY_TRL:
+        if name not in TRL_KEYWORDS and name not in _COLUMNS_TRL_IGNORES:
             batch[name] = [row[name] for row in listed_rows]
     return batch
 
@@ -278,8 +279,9 @@ def score(
         EnvironmentProblem: A reward cannot work on this machine, such as a judge without its
             server.
 
-    >>> from grpo_nb.rewards import correctness, xml_tags
-    >>> score([correctness(), xml_tags()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
+    >>> from grpo_nb.rewards import correctness, partial_format
+    >>> rewards = [correctness(), partial_format()]
+    >>> score(rewards, ["<answer>7</answer>", "7"], {"answer": "7"}).totals
     (2.5, 0.0)
     """
     rewards = reward_list(rewards)
@@ -433,10 +435,10 @@ def effect_in_words(advantage: float) -> str:
     """Return in words what training does to a completion with this advantage.
 
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
-    ('more likely', 'less likely', 'not moved')
+    ('pushed up', 'pushed down', 'no push')
     """
     if math.isnan(advantage):
         return "not a number"
-    if abs(advantage) < SMALLEST_SPREAD:
-        return "not moved"
-    return "more likely" if advantage > 0 else "less likely"
+    if abs(advantage) < SMALLEST_ADVANTAGE:
+        return "no push"
+    return "pushed up" if advantage > 0 else "pushed down"

@@ -16,7 +16,8 @@
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
 # learns from these scores with GRPO (*group relative policy optimization*). Supervised fine-tuning needs a good answer to
-# every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats.
+# every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats. How it
+# turns scores into a better model is explained [before the training](#GRPO-in-one-minute).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -25,29 +26,6 @@
 # questions the rise of *correct* may be luck, so [the comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
-#
-# ## GRPO in one minute
-#
-# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# GRPO compares this number with the average of the group, and divides the difference by the standard deviation of the group. The result
-# is the **advantage** of the completion:
-#
-# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
-#
-# The division puts all groups on one scale. (The standard deviation divides by n − 1, and adding 0.0001 avoids a division by zero.) The picture below asks for the capital of Australia. The
-# right city earns 1 point, and a short answer half a point. The answer "Sydney." earns 0.5. That is more than zero, but less than the mean of its
-# group, 1.0. So it is pushed down.
-#
-# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
-#
-# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
-# +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
-# again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
-#
-# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too. An answer would
-# gain just because it was drawn often. With the mean, the sign says at once whether a completion is better or worse than the model's other
-# attempts.
-# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # @BADGE@
 
@@ -120,14 +98,37 @@ task
 # %%
 rewards = [
     gn.rewards.correctness(weight=2.0),
-    gn.rewards.xml_format(weight=1.0),
-    gn.rewards.xml_tags(weight=0.5),
+    gn.rewards.exact_format(weight=1.0),
+    gn.rewards.partial_format(weight=0.5),
 ]
 in_format = task.format.render("2 + 5 = 7", "7")
 examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
 gn.score(rewards, examples, {"answer": "7"})
 
 # %% [markdown]
+# ## GRPO in one minute
+#
+# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
+# GRPO compares this number with the average of the group, and divides the difference by the standard deviation of the group. The result
+# is the **advantage** of the completion:
+#
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
+#
+# The division puts all groups on one scale. (The standard deviation divides by n − 1, and adding 0.0001 avoids a division by zero.) The picture asks for the capital of Australia. The
+# right city earns 1 point, and a short answer half a point. The answer "Sydney." earns 0.5. That is more than zero, but less than the mean of its
+# group, 1.0. So it is pushed down.
+#
+# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
+#
+# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
+# +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
+# again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
+#
+# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too. An answer would
+# gain just because it was drawn often. With the mean, the sign says at once whether a completion is better or worse than the model's other
+# attempts.
+# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
+#
 # ## Is the task hard enough?
 #
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
@@ -183,7 +184,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # pushed up?
 #
 # Every completion is kept with its scores. You see a group of step 5, the first with the full learning rate, and a group of the last step.
-# The first lines compute the advantages of the early group again, with the formula from the top.
+# The first lines compute the advantages of the early group again, with the formula from *GRPO in one minute*.
 #
 # The advantages of a group add up to zero: the pushes up and the pushes down are equally large in total. Where all totals are equal, every advantage
 # is 0, and the group teaches nothing in this step.
@@ -321,7 +322,7 @@ print(outcome)
 #
 # ```python
 # for group in (early_group, last_group):
-#     values = group.table[["correctness", "xml_format", "xml_tags"]]
+#     values = group.table[["correctness", "exact_format", "partial_format"]]
 #     for weight in (2, 0.1):
 #         totals = (values * [weight, 1, 0.5]).sum(axis=1)
 #         print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())

@@ -87,7 +87,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by
 # zero, and the standard deviation is the one with $n - 1$.)
 #
-# ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
+# ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
 #
 # ## 1. One prompt, eight completions
 #
@@ -99,7 +99,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # the loss would no longer point to more reward.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
-# most eight words. When you read the table, cover the rewards and score the eight yourself first.
+# most eight words. When you read the table, cover its last column and score the eight yourself first.
 
 # %%
 question = [{"role": "user", "content": "What is the capital of Australia?"}]
@@ -125,7 +125,7 @@ torch.manual_seed(SEED)
 completions = sample(8)
 texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
 rewards = torch.tensor([reward(text) for text in texts])
-table = pandas.DataFrame({"reward": rewards, "completion": texts})
+table = pandas.DataFrame({"completion": texts, "reward": rewards})
 table.style.format(precision=1, escape="html").set_table_styles(left)
 
 # %% [markdown]
@@ -256,21 +256,18 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # </details>
 #
 # **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
-# same beginning add up. So think of the eight texts as a tree, and add up the advantages of all texts that pass a branch. All eight begin with
-# *The*, and their advantages sum to 0. Where the completions part, they do not: *Canberra* gets +3.26 and *Sydney* −1.89. After *Canberra* the
-# full stop gets +2.31 and the comma +0.95. (One text, with −1.37, leaves the tree at its second word.) **The comparison within the group finds the words that matter, where the completions part.**
+# same beginning add up. So think of the eight texts as a tree:
 #
-# **A positive sum is not yet a win.** After *Canberra* the model chooses mainly between the full stop (+2.31) and the comma (+0.95), and their
-# probabilities share 1. Both are pushed up, one harder. Can both win? Section 6 takes one step.
+# ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# <details><summary>The rule, and the last column of the table</summary>
+# *In each box:* how many of the eight texts pass it, and the sum of their advantages. *On a line:* the probability of this continuation.
 #
-# From section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative of the summed log-probabilities with respect to the logit $z_k$ of a branch
-# is *its sum* − $p_k$ × *the sum of the branch above* (the *share*). The comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
-# </details>
+# On *The* all pushes cancel. Where the completions part, they do not: *Canberra* is pushed up and *Sydney* down. **The comparison within the
+# group finds the words that matter, where the completions part.**
 #
-# The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
-# LoRA weights a number that says in which direction the loss grows, and how fast.
+# The code computes the loss (its mask removes the padding) and the numbers of the tree; section 6 needs the last two columns. The value of
+# this loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which direction the
+# loss grows, and how fast.
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -405,8 +402,17 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
 # which chooses the size of the step for each weight from the same gradients.)
 #
-# Then ask again how likely each of the eight completions is. **Predict before you run:** will the comma after *Canberra* become more or less
-# likely? Which bars will point to the right, and is a bar twice as long where the advantage is twice as large?
+# **A positive sum is not yet a win.** After *Canberra* the model chooses mainly between the full stop (+2.31) and the comma (+0.95), and their
+# probabilities share 1. Both are pushed up, one harder. Can both win?
+#
+# **Predict before you run:** will the comma after *Canberra* become more or less likely? The bars show how much more or less likely each of the
+# eight completions is after the step. Which will point to the right, and is a bar twice as long where the advantage is twice as large?
+#
+# <details><summary>The rule, and the last two columns of the table in section 4</summary>
+#
+# From section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative of the summed log-probabilities with respect to the logit $z_k$ of a branch
+# is *its sum* − $p_k$ × *the sum of the branch above* (the *share*). The comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
+# </details>
 #
 # <details><summary>What you should see</summary>
 #

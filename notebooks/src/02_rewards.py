@@ -94,7 +94,7 @@ texts = [
 tried = gn.score(right, texts, {"answer": "42"})
 display(tried)
 
-rewards = [right, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+rewards = [right, gn.rewards.exact_format(weight=1.0), gn.rewards.partial_format(weight=0.5)]
 report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
 

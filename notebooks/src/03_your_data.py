@@ -316,7 +316,7 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # 7 groups had a right answer, a few more than the 4 predicted, and there *neutral* was pushed up (+18.0). It was not enough: 9 of its 48 answers
 # were right in the first third, and 1 of 40 in the last. The probable reason: on its own 15 groups *neutral* gained 18.0. On the other 81
 # it lost 10.6, while *positive* and *negative* together gained 129.5. All remarks share one LoRA, so those pushes also act on neutral remarks. To be
-# pushed up is not enough if others are pushed up more, like the comma in [GRPO by hand](01_grpo_by_hand.ipynb), section 4.
+# pushed up is not enough if others are pushed up more, like the comma in [GRPO by hand](01_grpo_by_hand.ipynb), section 6.
 # </details>
 
 # %%

@@ -49,8 +49,8 @@ model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 rewards = [
     gn.rewards.correctness(weight=2.0),
-    gn.rewards.xml_format(weight=1.0),
-    gn.rewards.xml_tags(weight=0.5),
+    gn.rewards.exact_format(weight=1.0),
+    gn.rewards.partial_format(weight=0.5),
 ]
 
 # %% [markdown]
@@ -112,7 +112,7 @@ provoked.alerts[0]
 # format. You should see the reward start low and rise. With eight steps the line under the figure may still call the rise unclear.
 
 # %%
-format_rewards = [gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+format_rewards = [gn.rewards.exact_format(weight=1.0), gn.rewards.partial_format(weight=0.5)]
 stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="format", resume="auto")
 
 # %% [markdown]

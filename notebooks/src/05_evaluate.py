@@ -56,8 +56,8 @@ else:
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [
         gn.rewards.correctness(weight=2.0),
-        gn.rewards.xml_format(weight=1.0),
-        gn.rewards.xml_tags(weight=0.5),
+        gn.rewards.exact_format(weight=1.0),
+        gn.rewards.partial_format(weight=0.5),
     ]
     run = gn.train(model, tokenizer, task, rewards, settings)
 run

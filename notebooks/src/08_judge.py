@@ -109,8 +109,8 @@ small = gn.rewards.judge(ask, RUBRIC, name="small_model", model="SmolLM2-135M", 
 row = labels.iloc[0]
 prompt = small.messages(row["question"], row["completion"])[0]["content"]
 print(*(textwrap.fill(line, 90) for line in prompt.splitlines()), sep="\n")
-(reply,) = small.judged([row["completion"]], [dict(row)])
-print(f"\nTHE REPLY\n{reply.words}\n\nScore as a reward, from 0 to 1: {reply.score}")
+(reply,) = small.replies_to([row["completion"]], [dict(row)])
+print(f"\nTHE REPLY\n{reply.text}\n\nScore as a reward, from 0 to 1: {reply.score}")
 
 # %% [markdown]
 # ## Does it agree with people?

@@ -115,8 +115,8 @@ task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 # Equal weights for format and tags, as in the stored trainings.
 rewards = [
     gn.rewards.correctness(weight=2.0),
-    gn.rewards.xml_format(weight=1.0),
-    gn.rewards.xml_tags(weight=1.0),
+    gn.rewards.exact_format(weight=1.0),
+    gn.rewards.partial_format(weight=1.0),
 ]
 losses = gradients.loss_gradients(model, tokenizer, task, rewards, settings)
 identities = gradients.identities(*losses)

@@ -34,7 +34,7 @@ def page(tmp_path: Path) -> Iterator[LabPage]:
 
 def on_page(scores: Scores) -> list[dict[str, str]]:
     """Return the values that the page should show for these scores."""
-    words = {1: "more likely", 0: "not moved", -1: "less likely"}
+    words = {1: "pushed up", 0: "no push", -1: "pushed down"}
     return [
         {name: f"{value:.4g}" for name, value in zip(scores.values, values, strict=True)}
         | {
@@ -80,8 +80,8 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     nbformat.write(published, server.folder / "lab.ipynb")
     rewards = [
         gn.rewards.correctness(weight=2.0),
-        gn.rewards.xml_format(weight=1.0),
-        gn.rewards.xml_tags(weight=0.5),
+        gn.rewards.exact_format(weight=1.0),
+        gn.rewards.partial_format(weight=0.5),
     ]
     page.open(server, "lab.ipynb")
     page.run_all()

@@ -199,7 +199,7 @@ def test_agreement_shows_the_last_turn_of_a_prompt() -> None:
 
 def test_check_rewards_does_not_call_an_unmeasured_judge() -> None:
     judge = make_judge(lambda messages: pytest.fail("the judge was called"))
-    report = gn.check_rewards([judge, gn.rewards.xml_tags()], ROWS)
+    report = gn.check_rewards([judge, gn.rewards.partial_format()], ROWS)
     (finding,) = [finding for finding in report.findings if finding.reward == "judge"]
     assert (finding.kind, finding.severity) == ("never measured", "warning")
 

@@ -21,8 +21,8 @@ PROSE = "It is two, I think."
 BEGUN = "<reasoning>on and on"
 REWARDS = [
     gn.rewards.correctness(weight=2.0),
-    gn.rewards.xml_format(weight=1.0),
-    gn.rewards.xml_tags(weight=1.0),
+    gn.rewards.exact_format(weight=1.0),
+    gn.rewards.partial_format(weight=1.0),
 ]
 EXAMPLE = [
     {"role": "user", "content": "2 + 2?"},
@@ -158,7 +158,7 @@ def test_baseline_asks_a_function_what_is_right() -> None:
     def twice(completions: list, answer: list, **columns: object) -> list[float]:
         return [2.0 * (gold in str(text)) for text, gold in zip(completions, answer, strict=True)]
 
-    rewards = [twice, gn.rewards.xml_tags()]
+    rewards = [twice, gn.rewards.partial_format()]
     before = make([["it is 2", "it is 3"]] * 4, rewards, greedy=["2"] * 4)
     grader = choose_grader(deciding_reward(rewards), before.rows, FORMAT)
     graded = dataclasses.replace(before, grader=grader)

@@ -89,7 +89,11 @@ def not_too_long(completions, **_):
     return [-0.5 * (len(completion_text(c).split()) > 150) for c in completions]
 
 
-KIT_REWARDS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)]
+KIT_REWARDS = [
+    gn.rewards.correctness(),
+    gn.rewards.exact_format(),
+    gn.rewards.partial_format(weight=0.5),
+]
 
 
 @pytest.mark.parametrize(
@@ -348,18 +352,20 @@ def test_reward_for_the_first_label_of_a_sorted_file_is_found() -> None:
 
 # ---- Sets of rewards ----
 
-FORMAT_ONLY = [gn.rewards.xml_format(), gn.rewards.xml_tags()]
+FORMAT_ONLY = [gn.rewards.exact_format(), gn.rewards.partial_format()]
 BROKEN_SETS = [
     pytest.param("nothing tells right from wrong", FORMAT_ONLY, id="format only"),
     pytest.param(
         "nothing tells right from wrong", [weighted(right, -1.0), not_too_long], id="negative"
     ),
     pytest.param(
-        "format outweighs the answer", [right, gn.rewards.xml_format(weight=3.0)], id="heavy format"
+        "format outweighs the answer",
+        [right, gn.rewards.exact_format(weight=3.0)],
+        id="heavy format",
     ),
     pytest.param(
         "format outweighs the answer",
-        [weighted(right, 0.5), gn.rewards.xml_format()],
+        [weighted(right, 0.5), gn.rewards.exact_format()],
         id="light answer",
     ),
 ]

@@ -696,7 +696,7 @@ def test_answer_reward_of_negative_weight_lowers_the_gain() -> None:
     exact.weight = -1.0
     twice = functools.partial(right)
     twice.weight = 2.0
-    report = check_rewards([twice, exact, gn.rewards.xml_format(weight=1.5)], SUMS)
+    report = check_rewards([twice, exact, gn.rewards.exact_format(weight=1.5)], SUMS)
     assert "format outweighs the answer" in kinds(report)
 
 

@@ -384,7 +384,7 @@ PLAIN = "Counted as correct: answers to which correctness() gives the full score
 
 
 def test_grader_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
-    opened = record_rewards(run, [gn.rewards.correctness(), gn.rewards.xml_tags()])
+    opened = record_rewards(run, [gn.rewards.correctness(), gn.rewards.partial_format()])
     sentence = gn.compare(opened).sentence
     assert PLAIN in sentence
     assert sentence == opened.comparison.sentence
@@ -392,7 +392,9 @@ def test_grader_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> No
 
 
 def test_grader_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
-    opened = record_rewards(run, [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()])
+    opened = record_rewards(
+        run, [gn.rewards.correctness(tolerance=0.5), gn.rewards.partial_format()]
+    )
     near = "Counted as correct: answers to which correctness(tolerance=0.5) gives the full score."
     assert near in gn.compare(opened, new_questions()).sentence
     assert PLAIN in gn.compare(opened, rewards=gn.rewards.correctness()).sentence

@@ -89,8 +89,8 @@ def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
 
 
 def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None:
-    kit = gn.rewards.xml_tags()
-    reward = {"name": "xml_tags", "weight": 1.0, "call": repr(kit), **record_of(kit)}
+    kit = gn.rewards.partial_format()
+    reward = {"name": "partial_format", "weight": 1.0, "call": repr(kit), **record_of(kit)}
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert (
@@ -263,7 +263,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         start_episode=dict,
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
-    rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]
+    rewards = [in_text, gn.rewards.partial_format(weight=0.5)]
     prepared = SimpleNamespace(
         task=task,
         settings=settings,

@@ -248,7 +248,7 @@ def test_evaluation_baseline_and_lab_ask_the_engine(
     with monkeypatch.context() as patch:
         patch.setattr(model, "vllm_engine", None)
         assert texts == evaluate(), "greedily the engine writes what a CPU writes"
-    rewards = [gn.rewards.correctness(), gn.rewards.xml_tags()]
+    rewards = [gn.rewards.correctness(), gn.rewards.partial_format()]
     first = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
     again = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
     assert again.scores.completions == first.scores.completions, "the same seed, the same sample"

@@ -18,7 +18,7 @@ TEXTS = ["one", 'one, "two"\nthree', "<b>"]
 
 def make_lab(folder: Path) -> gn.RewardLab:
     judge = gn.rewards.judge(by_length, "Long is good.", cache=None)
-    lab = gn.RewardLab([judge, gn.rewards.xml_tags()], ROWS, labels=folder / "labels.csv")
+    lab = gn.RewardLab([judge, gn.rewards.partial_format()], ROWS, labels=folder / "labels.csv")
     lab.completions = TEXTS
     return lab
 
@@ -78,12 +78,12 @@ def test_file_with_another_scale_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "percent.csv"
     file.write_text("question,completion,score\nWhy 0?,one,80\n")
     with pytest.raises(ValueError, match=r"percent\.csv has the score 80.*Pass a new file"):
-        gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
+        gn.RewardLab(gn.rewards.partial_format(), ROWS, labels=file)
 
 
 def test_labels_file_of_another_ending_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the ending of labels = '\.txt'.*\.csv"):
-        gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels="mine.txt")
+        gn.RewardLab(gn.rewards.partial_format(), ROWS, labels="mine.txt")
 
 
 def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_lab_has_a_button_for_each_choice(tmp_path: Path) -> None:
 def test_table_of_the_user_keeps_its_columns(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text('question,completion,score,who\nWhy 0?," one",,Ada\nWhy 0?,two,3,Bo\n')
-    lab = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
+    lab = gn.RewardLab(gn.rewards.partial_format(), ROWS, labels=file)
     lab.completions = [" one", "two"]
     lab.score_by_hand(5)
-    again = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
+    again = gn.RewardLab(gn.rewards.partial_format(), ROWS, labels=file)
     again.completions = [" one", "two"]
     assert "1: 5, 2: 3;" in text_of(again)
     assert [row["who"] for row in again.labels][:2] == ["Ada", "Bo"]
@@ -136,7 +136,7 @@ def test_row_without_a_number_has_no_score(tmp_path: Path, score: str | None) ->
 def test_labels_file_may_be_in_the_home_folder(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels="~/mine.csv").score_by_hand(3)
+    gn.RewardLab(gn.rewards.partial_format(), ROWS, labels="~/mine.csv").score_by_hand(3)
     assert (tmp_path / "mine.csv").is_file()
 
 
@@ -144,5 +144,5 @@ def test_labels_file_is_named_after_the_task(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"Why {i}?,{i}\n" for i in range(5))
     (tmp_path / "mail.csv").write_text(f"question,answer\n{rows}")
-    gn.RewardLab(gn.rewards.xml_tags(), gn.load_task("mail.csv")).score_by_hand(3)
+    gn.RewardLab(gn.rewards.partial_format(), gn.load_task("mail.csv")).score_by_hand(3)
     assert "Why" in (tmp_path / "mail.labels.csv").read_text()

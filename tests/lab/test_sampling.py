@@ -25,7 +25,7 @@ def token_count(completions, completion_ids, **columns) -> list[float]:
 def lab(loaded: tuple[Any, Any]) -> gn.RewardLab:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
     settings = gn.preset("cpu", num_generations=4, max_completion_length=9)
-    return gn.RewardLab([gn.rewards.xml_tags(), token_count], task, *loaded, settings)
+    return gn.RewardLab([gn.rewards.partial_format(), token_count], task, *loaded, settings)
 
 
 def test_lab_shows_the_prompt_as_the_model_sees_it(lab: gn.RewardLab) -> None:
@@ -47,7 +47,7 @@ def test_sample_replaces_and_scores_the_completions(lab: gn.RewardLab, loaded) -
 def test_plain_rows_are_sampled_with_the_prompt_of_a_task(loaded, monkeypatch) -> None:
     rows = [{"question": "What is 20 + 3?", "answer": "23"}]
     settings = gn.preset("cpu", num_generations=2, max_completion_length=3)
-    lab = gn.RewardLab(gn.rewards.xml_tags(), rows, *loaded, settings)
+    lab = gn.RewardLab(gn.rewards.partial_format(), rows, *loaded, settings)
     prompts = []
 
     def generate(model: Any, tokenizer: Any, rows: list, **options: Any) -> list:
@@ -92,7 +92,7 @@ def test_failed_sample_in_a_cell_leaves_no_status(lab: gn.RewardLab, monkeypatch
 def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
     settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9, shared_prompts=False)
-    lab = gn.RewardLab(gn.rewards.xml_tags(), task, *loaded, settings)
+    lab = gn.RewardLab(gn.rewards.partial_format(), task, *loaded, settings)
     used = {}
     generate = sampling.generate
 

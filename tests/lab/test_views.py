@@ -7,7 +7,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.lab.examples import example_completions
 from grpo_nb.lab.views import Mark, marks_of, marks_view, scores_view, split_at_marks
-from grpo_nb.rewards import correctness, xml_format, xml_tags
+from grpo_nb.rewards import correctness, exact_format, partial_format
 from grpo_nb.tasks import formats
 from tests.support.lab_controls import page_html
 
@@ -46,7 +46,7 @@ def test_marks_differ_on_a_page_without_styles(weight: float, answer: str, eleme
 def test_texts_of_the_table_stay_at_the_left_without_styles() -> None:
     scores = gn.score([correctness()], ["<answer>8</answer>"], {"answer": "7"})
     view = scores_view(scores)
-    for text in ("Completion", "&lt;answer&gt;8&lt;/answer&gt;", "In training", "not moved"):
+    for text in ("Completion", "&lt;answer&gt;8&lt;/answer&gt;", "In training", "no push"):
         assert f'<div align="left">{text}</div>' in view
 
 
@@ -78,9 +78,11 @@ def test_overlapping_marks_keep_the_first() -> None:
         pytest.param(
             correctness(format=formats.hashes()), "7 or 8\n#### 8\n", ["8"], id="after hashes"
         ),
-        pytest.param(xml_tags(), BOTH, TAGS, id="tags"),
-        pytest.param(xml_tags(), "<answer><answer>7</answer>", ["</answer>"], id="tag given twice"),
-        pytest.param(xml_format(), "7", [], id="no tags"),
+        pytest.param(partial_format(), BOTH, TAGS, id="tags"),
+        pytest.param(
+            partial_format(), "<answer><answer>7</answer>", ["</answer>"], id="tag given twice"
+        ),
+        pytest.param(exact_format(), "7", [], id="no tags"),
         pytest.param(len, "anything", [], id="plain function"),
     ],
 )

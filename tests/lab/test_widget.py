@@ -14,7 +14,7 @@ from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.format_rewards import xml_format
+from grpo_nb.rewards.format_rewards import exact_format
 from grpo_nb.scoring.scores import group_advantages, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
@@ -70,7 +70,7 @@ def task() -> Task:
 
 @pytest.fixture
 def lab(task: Task) -> gn.RewardLab:
-    return gn.RewardLab([correctness(), xml_format(), Brevity()], task)
+    return gn.RewardLab([correctness(), exact_format(), Brevity()], task)
 
 
 # ---- Scores ----
@@ -91,7 +91,7 @@ def test_lab_without_a_model_says_what_sampling_needs(lab: gn.RewardLab) -> None
 def test_lab_shows_the_numbers_of_score(lab: gn.RewardLab, task: Task) -> None:
     texts = [RIGHT, WRONG, "no tags at all"]
     lab.completions = texts
-    scores = score([correctness(), xml_format(), Brevity()], texts, task.train[0])
+    scores = score([correctness(), exact_format(), Brevity()], texts, task.train[0])
     advantages = group_advantages(scores.totals, 3)
     expected = []
     for i in range(3):

@@ -90,7 +90,7 @@ def test_training_from_an_adapter_has_it_as_reference(
     shutil.copytree(theirs, plain)
     (plain / "chat_template.jinja").unlink()
     model, tokenizer = gn.load_model(settings, adapter=plain, report=lambda line: None)
-    run = gn.train(model, tokenizer, task, [gn.rewards.xml_tags()], settings, name="on")
+    run = gn.train(model, tokenizer, task, [gn.rewards.partial_format()], settings, name="on")
     assert run.settings.lora_rank == 4
     assert run.settings.lora_target_modules == ("q_proj", "v_proj")
     assert run.info["reference"] == START_REFERENCE

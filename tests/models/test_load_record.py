@@ -72,7 +72,7 @@ def test_model_without_a_lora_is_refused(loaded: tuple[Any, ...]) -> None:
 def test_functions_refuse_other_settings_and_write_nothing(loaded: tuple[Any, ...]) -> None:
     model, tokenizer, task, settings = loaded
     other = settings.replace(lora_rank=4)
-    rewards = [gn.rewards.xml_tags()]
+    rewards = [gn.rewards.partial_format()]
     for use in (
         lambda: gn.train(model, tokenizer, task, rewards, other),
         lambda: gn.dry_run(model, tokenizer, task, rewards, other),

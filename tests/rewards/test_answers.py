@@ -74,9 +74,9 @@ def test_correctness_reads_the_last_word_of_any_format(format: formats.AnswerFor
 
 
 @FORMATS
-def test_xml_format_works_for_any_format(format: formats.AnswerFormat) -> None:
+def test_exact_format_works_for_any_format(format: formats.AnswerFormat) -> None:
     text = format.render("many\nlines", r"\frac{1}{2}")
-    reward = rewards.xml_format(format=format)
+    reward = rewards.exact_format(format=format)
     assert reward(completions=[text, text + "\nNo, it is 41.", "0.5"]) == [1.0, 0.0, 0.0]
 
 

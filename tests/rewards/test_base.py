@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trl.trainer.utils import get_callable_name
 
 import grpo_nb as gn
-from grpo_nb.rewards import base, correctness, xml_tags
+from grpo_nb.rewards import base, correctness, partial_format
 from tests.rewards.cases import CASES, KINDS, Case, slot
 
 # Code needs a sandbox: tests/sandbox/test_code_reward.py.
@@ -191,8 +191,8 @@ def test_method_can_be_marked_as_relative() -> None:
 
 
 def test_weights_are_one_where_a_reward_has_none() -> None:
-    rewards = [graded, xml_tags(weight=0.5)]
-    assert base.weights_by_name(rewards) == {"graded": 1.0, "xml_tags": 0.5}
+    rewards = [graded, partial_format(weight=0.5)]
+    assert base.weights_by_name(rewards) == {"graded": 1.0, "partial_format": 0.5}
 
 
 def test_class_in_place_of_a_reward_is_refused() -> None:

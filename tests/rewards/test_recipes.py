@@ -156,15 +156,15 @@ def trained(reward, steps: int) -> list[float]:
 
 
 def test_adaptive_recipe_learns_nothing_from_a_trial(recipes: dict) -> None:
-    reward = recipes["Adaptive"](gn.rewards.xml_tags())
+    reward = recipes["Adaptive"](gn.rewards.partial_format())
     state = types.SimpleNamespace(global_step=0, max_steps=20)
     for _ in range(2):
         scores = gn.score(reward, [GOOD], trainer_state=state)
-        assert scores.values == {"adaptive_xml_tags": (1.0,)}
+        assert scores.values == {"adaptive_partial_format": (1.0,)}
 
 
 def test_adaptive_recipe_falls_as_the_format_is_learnt(recipes: dict) -> None:
-    totals = trained(recipes["Adaptive"](gn.rewards.xml_tags()), steps=20)
+    totals = trained(recipes["Adaptive"](gn.rewards.partial_format()), steps=20)
     assert totals == sorted(totals, reverse=True)
     assert totals[0] == 1.0
     assert totals[-1] < 0.2
@@ -177,8 +177,8 @@ def test_adaptive_recipe_of_another_reward_is_another_reward(recipes: dict) -> N
 
 
 def test_adaptive_recipe_is_restored_from_its_state(recipes: dict) -> None:
-    reward = recipes["Adaptive"](gn.rewards.xml_tags())
+    reward = recipes["Adaptive"](gn.rewards.partial_format())
     trained(reward, steps=20)
-    copy = recipes["Adaptive"](gn.rewards.xml_tags())
+    copy = recipes["Adaptive"](gn.rewards.partial_format())
     copy.load_state_dict(reward.state_dict())
     assert gn.score(copy, [GOOD]).totals == gn.score(reward, [GOOD]).totals

@@ -68,9 +68,9 @@ def test_served_judge_is_not_needed_for_kept_replies(address: str, tmp_path: Pat
 
 
 def test_model_that_gives_no_score_line_scores_none(address: str, tmp_path: Path) -> None:
-    (judged,) = judge(address, tmp_path).judged(ANSWERS[:1], [{"question": "Why?"}])
-    assert judged.score is None
-    assert len(judged.words) > 3
+    (reply,) = judge(address, tmp_path).replies_to(ANSWERS[:1], [{"question": "Why?"}])
+    assert reply.score is None
+    assert len(reply.text) > 3
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_function_is_written_with_what_it_uses(tmp_path: Path) -> None:
 OF_THE_KIT = [
     gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()),
     gn.rewards.maths(column="solution", format=gn.tasks.boxed()),
-    gn.rewards.xml_tags(name="tags"),
+    gn.rewards.partial_format(name="tags"),
     gn.rewards.exact_text(name='a "b"'),
 ]
 

@@ -43,7 +43,7 @@ def test_folder_is_complete_and_has_nothing_private(
     values = values_of(project)
     assert values["model"] == "base"
     assert (project.path / "base" / "config.json").is_file()
-    assert values["reward_weights"] == {"signs": 1.0, "xml_tags": 1.0}
+    assert values["reward_weights"] == {"signs": 1.0, "partial_format": 1.0}
     assert values["trainer"]["learning_rate"] == 0.5
     assert values["trainer"]["adam_beta2"] == 0.9
     assert len((project.path / "train.jsonl").read_text().splitlines()) == 16
@@ -206,10 +206,10 @@ def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path
 def test_opened_run_with_rewards_of_the_kit_is_written(
     letters_folder: Path, tmp_path: Path
 ) -> None:
-    rewards = [gn.rewards.xml_tags()]
+    rewards = [gn.rewards.partial_format()]
     run = trained(letters_folder, tmp_path / "runs", "kit", steps=2, rewards=rewards)
     project = gn.scaleout.write(gn.open_run(run.path), tmp_path / "folder")
-    assert "xml_tags()" in (project.path / "rewards.py").read_text()
+    assert "partial_format()" in (project.path / "rewards.py").read_text()
 
 
 def test_rewards_that_start_processes_are_written(letters_folder: Path, tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_reward_that_differs_in_a_fresh_process_is_refused(
     run: gn.runs.Run, tmp_path: Path, reward: Callable, message: str
 ) -> None:
     with pytest.raises(NotPortable, match=message):
-        gn.scaleout.write(run, tmp_path / "folder", rewards=[reward, gn.rewards.xml_tags()])
+        gn.scaleout.write(run, tmp_path / "folder", rewards=[reward, gn.rewards.partial_format()])
     assert not (tmp_path / "folder").exists()
 
 

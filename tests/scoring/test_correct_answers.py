@@ -10,11 +10,11 @@ from grpo_nb.rewards import (
     SlotReward,
     code_tests,
     correctness,
+    exact_format,
     exact_text,
     maths,
+    partial_format,
     relative,
-    xml_format,
-    xml_tags,
 )
 from grpo_nb.rewards.base import range_of
 from grpo_nb.scoring.correct_answers import (
@@ -60,7 +60,7 @@ class Weighed:
 
 
 def test_deciding_reward_is_the_only_one_of_the_user() -> None:
-    assert deciding_reward([solved, xml_tags(), xml_format()]) is solved
+    assert deciding_reward([solved, partial_format(), exact_format()]) is solved
 
 
 def test_relative_reward_does_not_decide() -> None:
@@ -76,7 +76,7 @@ def test_deciding_reward_has_the_highest_weight() -> None:
 
 
 def test_function_below_another_weight_does_not_decide() -> None:
-    assert deciding_reward([solved, xml_tags(weight=2.0)]) is None
+    assert deciding_reward([solved, partial_format(weight=2.0)]) is None
 
 
 def test_two_functions_of_one_weight_do_not_decide() -> None:
@@ -90,7 +90,7 @@ def test_kit_reward_for_the_answer_takes_precedence() -> None:
 
 def test_code_tests_decide_where_they_are_the_main_reward() -> None:
     tests = code_tests()
-    assert deciding_reward([tests, xml_tags()]) is tests
+    assert deciding_reward([tests, partial_format()]) is tests
 
 
 def test_pass_score_is_that_of_gold_answers() -> None:
@@ -131,7 +131,7 @@ def test_pass_score_is_one_where_no_gold_answer_is_scored() -> None:
 
 
 def test_completion_with_the_full_score_is_correct() -> None:
-    grader = choose_grader(deciding_reward([solved, xml_tags()]), ROWS, xml())
+    grader = choose_grader(deciding_reward([solved, partial_format()]), ROWS, xml())
     assert verdicts(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 

@@ -20,7 +20,7 @@ from trl.trainer.utils import is_async_callable
 
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.rewards import correctness, xml_format, xml_tags
+from grpo_nb.rewards import correctness, exact_format, partial_format
 from grpo_nb.scoring.scores import (
     TRL_KEYWORDS,
     RewardError,
@@ -213,11 +213,11 @@ def test_prompt_of_a_row_goes_before_its_question() -> None:
 
 def test_strings_become_messages_for_a_chat_prompt() -> None:
     row = dict(gn.load_task("arithmetic").train[0])
-    rewards = [correctness(), xml_format(), xml_tags()]
+    rewards = [correctness(), exact_format(), partial_format()]
     scores = score(rewards, [f"<answer>{row['answer']}</answer>", "?"], row)
     assert scores.values["correctness"] == (1.0, 0.0)
-    assert scores.values["xml_format"] == (0.0, 0.0)
-    assert scores.values["xml_tags"] == (0.5, 0.0)
+    assert scores.values["exact_format"] == (0.0, 0.0)
+    assert scores.values["partial_format"] == (0.5, 0.0)
     assert scores.totals == (2.5, 0.0)
     assert scores.advantages() == pytest.approx([0.7071, -0.7071], abs=1e-3)
 
@@ -281,7 +281,7 @@ def test_problem_of_the_machine_on_one_row_is_raised() -> None:
 
 
 def test_nan_is_no_score_as_in_trl() -> None:
-    scores = score([returning([NAN, 1.0]), xml_tags()], [GOOD, "b"])
+    scores = score([returning([NAN, 1.0]), partial_format()], [GOOD, "b"])
     assert scores.totals == (1.0, 1.0)
 
 
@@ -341,7 +341,7 @@ def weighing(weight: object):
     return reward
 
 
-TAGS = [xml_tags()]
+TAGS = [partial_format()]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ TAGS = [xml_tags()]
     [
         pytest.param(([], ["a"]), "rewards is empty", id="no reward"),
         pytest.param(
-            ([*TAGS, *TAGS], ["a"]), "two rewards are named 'xml_tags'", id="two of one name"
+            ([*TAGS, *TAGS], ["a"]), "two rewards are named 'partial_format'", id="two of one name"
         ),
         pytest.param((TAGS, []), "completions is empty", id="no completion"),
         pytest.param(
@@ -396,16 +396,16 @@ def test_scores_of_hostile_texts_can_be_written() -> None:
 
 def test_table_has_a_row_for_each_completion() -> None:
     table = score(TAGS, ["\ud800\0", GOOD]).table
-    assert list(table.columns) == ["completion", "xml_tags", "total"]
+    assert list(table.columns) == ["completion", "partial_format", "total"]
     assert len(table) == 2
 
 
 @pytest.mark.parametrize(
     ("advantage", "words"),
     [
-        (0.7, "more likely"),
-        (-0.7, "less likely"),
-        (0.0, "not moved"),
+        (0.7, "pushed up"),
+        (-0.7, "pushed down"),
+        (0.0, "no push"),
         (math.nan, "not a number"),
     ],
 )

@@ -189,5 +189,10 @@ def trained(
             patch.setattr("trl.trainer.utils._ChunkedLogProbFunction", scale_exact.Head)
             model.double()
         return gn.train(
-            model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name
+            model,
+            tokenizer,
+            task,
+            rewards or [signs, gn.rewards.partial_format()],
+            settings,
+            name=name,
         )

@@ -81,7 +81,7 @@ def write_run(
     rewards = (
         rewards
         if rewards is not None
-        else [gn.rewards.correctness(weight=1.5), gn.rewards.xml_tags()]
+        else [gn.rewards.correctness(weight=1.5), gn.rewards.partial_format()]
     )
     weights = gn.rewards.weights_by_name(rewards)
     prepared = SimpleNamespace(

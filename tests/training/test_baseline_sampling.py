@@ -12,7 +12,7 @@ from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(130)
 
-REWARDS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+REWARDS = [gn.rewards.correctness(), gn.rewards.exact_format(), gn.rewards.partial_format()]
 
 
 @pytest.fixture(scope="module")

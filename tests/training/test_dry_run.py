@@ -60,7 +60,7 @@ def test_dry_run_changes_nothing(tiny) -> None:
     model, tokenizer, task, settings = tiny
     fading = Fading(brevity)
     counting = Counting()
-    rewards = [fading, counting, gn.rewards.xml_tags()]
+    rewards = [fading, counting, gn.rewards.partial_format()]
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(77)
     tensors = {

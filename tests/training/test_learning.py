@@ -23,7 +23,11 @@ def trained(folder: Path, steps: int, warmup: int, length: int) -> gn.runs.Run:
     )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, holdout_size=16, tokenizer=tokenizer)
-    kinds = {gn.rewards.correctness: 2.0, gn.rewards.xml_format: 1.0, gn.rewards.xml_tags: 0.5}
+    kinds = {
+        gn.rewards.correctness: 2.0,
+        gn.rewards.exact_format: 1.0,
+        gn.rewards.partial_format: 0.5,
+    }
     return gn.train(
         model, tokenizer, task, [kind(weight=weight) for kind, weight in kinds.items()], settings
     )

@@ -12,7 +12,11 @@ import grpo_nb as gn
 from grpo_nb.checks.levels import LevelChoice, choose_level
 from grpo_nb.generation.samples import GeneratedCompletion
 
-REWARDS = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+REWARDS = [
+    gn.rewards.correctness(weight=2.0),
+    gn.rewards.exact_format(),
+    gn.rewards.partial_format(),
+]
 
 
 @pytest.fixture(scope="module")

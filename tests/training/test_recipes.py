@@ -57,7 +57,7 @@ def test_code_of_the_training_guide_runs(
         "tracked",
     }
     faded, judged = (gn.open_run(f"runs/{name}").completions() for name in ("fading", "tracked"))
-    tags = gn.rewards.xml_tags()(completions=list(faded["completion"]))
+    tags = gn.rewards.partial_format()(completions=list(faded["completion"]))
     expected = [
         score * (1 - 0.9 * (step - 1) / 2) for score, step in zip(tags, faded["step"], strict=True)
     ]

@@ -188,7 +188,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         start_episode=dict,
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
-    paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
+    paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.partial_format()]
     prepared = SimpleNamespace(
         task=task,
         settings=settings,

@@ -162,13 +162,13 @@ def test_interrupted_and_resumed_is_uninterrupted(
     settings = settings.replace(
         shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes
     )
-    rewards = [Fading(brevity), gn.rewards.xml_tags()]
+    rewards = [Fading(brevity), gn.rewards.partial_format()]
     images = crash_images(settings.run_root, "whole", *crashes)
     whole = gn.train(*fresh, rewards, settings, name="whole", observers=[images])
     assert len(whole.rows) == 5
     for step, checkpoint in crashes.items():
         back()
-        rewards = [Fading(brevity), gn.rewards.xml_tags()]
+        rewards = [Fading(brevity), gn.rewards.partial_format()]
         assert gn.open_run(Path(settings.run_root) / f"whole-{step}").status == "crashed"
         run = gn.train(*fresh, rewards, settings, resume=f"whole-{step}")
         assert run.status == "finished"
@@ -315,7 +315,7 @@ def content_of(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize("name", [pytest.param(None, marks=pytest.mark.slow), "finished"])
 def test_same_cell_returns_the_finished_run(fresh, back, settings, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
-        rewards = [Fading(brevity), gn.rewards.xml_tags()]
+        rewards = [Fading(brevity), gn.rewards.partial_format()]
         return gn.train(*fresh, rewards, settings.replace(**changes), name=name, resume="auto")
 
     model, _, task = fresh

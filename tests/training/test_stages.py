@@ -39,7 +39,10 @@ def train_both(tiny, root: Path) -> list[gn.runs.Run]:
     model, tokenizer, task, settings, again = tiny
     again()
     kept = []
-    for name, paid in (("form", [brevity]), ("answer", [gn.rewards.xml_tags(weight=2.0), short])):
+    for name, paid in (
+        ("form", [brevity]),
+        ("answer", [gn.rewards.partial_format(weight=2.0), short]),
+    ):
         its_settings = settings.replace(run_root=str(root))
         run = gn.train(
             model, tokenizer, task.after(kept), paid, its_settings, name=name, resume="auto"
@@ -137,7 +140,9 @@ def test_run_names_the_grader_of_its_held_out_curve(tiny, tmp_path: Path) -> Non
     model, tokenizer, task, settings, again = tiny
     again()
     curved = settings.replace(run_root=str(tmp_path), holdout_every=1)
-    run = gn.train(model, tokenizer, task, [seen, gn.rewards.xml_tags()], curved, name="curve")
+    run = gn.train(
+        model, tokenizer, task, [seen, gn.rewards.partial_format()], curved, name="curve"
+    )
     counted_as_correct = (
         "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
     )

@@ -37,7 +37,7 @@ def test_run_folder_is_complete(tiny_run: gn.runs.Run) -> None:
     info = json.loads((path / "run.json").read_text())
     assert info["settings"] == tiny_run.settings.to_dict()
     assert info["rollout"] == "the kit's CPU engine"
-    assert [r["name"] for r in info["rewards"]] == ["brevity", "xml_tags"]
+    assert [r["name"] for r in info["rewards"]] == ["brevity", "partial_format"]
     assert "def brevity" in info["rewards"][0]["source"]
     assert len(info["rewards"][0]["hash"]) == 16
     assert {"torch", "trl", "unsloth"} <= set(info["versions"])
@@ -65,7 +65,7 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
         "prompt",
         "completion",
         "brevity",
-        "xml_tags",
+        "partial_format",
         "total",
         "advantage",
     ]
