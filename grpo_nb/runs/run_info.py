@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import naming_damaged
+from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
@@ -198,9 +199,12 @@ class SavedTests(ComparisonPart):
 
 
 class SavedContamination(ComparisonPart):
-    """Number of held-out questions that were trained on."""
+    """`Contamination` of a comparison, whose keys in comparison.json are older."""
 
+    question_count: Count = Field(alias="questions")
     trained_count: Count = Field(alias="count")
+    source: Text
+    sentence = Contamination.sentence
 
 
 class SavedComparison(ComparisonPart):

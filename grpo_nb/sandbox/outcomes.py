@@ -148,8 +148,7 @@ def outcome_of(
     # The kit writes this line before the code runs, so the code cannot fake a machine failure.
     if tag != "isolated":
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
-        error = content or traceback or "its process did not start"
-        return lost_outcome(candidate, error)
+        return lost_outcome(candidate, content or traceback or "its process did not start")
     # The report may end after any line, because the code can end its process.
     load_lines = lines[1:2]
     result_lines = lines[2:]

@@ -47,8 +47,8 @@ _OPTION_LETTER = re.compile(
 )
 # An A before one of these words is a letter, as in "B) A is also right". Before any other word of
 # two letters or more, it is an article.
-_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
-_WORD_AFTER_ARTICLE = rf"(?!(?:{_AFTER_LETTER_A})\b)\w{{2}}"
+_WORDS_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
+_WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 # A letter is not a clear choice if one of these words or a second letter follows: "B or C", "B, C",
 # "B is wrong". "B) Romeo and Juliet" is refused too.
 _HEDGE = re.compile(
@@ -123,8 +123,7 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     'one of: no, yes'
     """
     counts = _count_labels(golds)
-    are_few = 2 <= len(counts) <= _MAX_LABELS
-    are_labels = are_few and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
+    are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
         if are_labels and kind in ("expression", "text"):
@@ -254,10 +253,9 @@ def read_json(text: str) -> Any:
     if len(text) > _LONGEST_JSON:
         return None
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
-    json_text = fenced[1] if fenced else text
     try:
         value = json.loads(
-            json_text,
+            fenced[1] if fenced else text,
             object_pairs_hook=_unique_keys,
             parse_float=_int_if_whole,
         )

@@ -151,8 +151,12 @@ def load_task(
             read_rows(holdout, "test"), name_in_errors="the held-out data"
         )
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
-        held_out_questions = [row["question"] for row in own_holdout]
-        rows = _without(rows, held_out_questions, "whose question is held out too", changes)
+        rows = _without(
+            rows,
+            [row["question"] for row in own_holdout],
+            "whose question is held out too",
+            changes,
+        )
         # A column may hold 3 in one source and "3" in the other.
         store_as_text([*rows, *own_holdout], changes)
 

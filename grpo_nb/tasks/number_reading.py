@@ -120,8 +120,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
         value /= 100
     if "-" in (match["sign"], match["minus"]):
         value = -value
-    name = re.sub("[_{}]", "", match["name"] or "")
-    return Number(value, name, unit)
+    return Number(value, re.sub("[_{}]", "", match["name"] or ""), unit)
 
 
 def _unit_of(match: re.Match[str]) -> str | None:

@@ -227,8 +227,8 @@ def _read_hub(name: str, split: str) -> SourceRows:
     from datasets import load_dataset
 
     config = "main" if hub_id == "openai/gsm8k" else None
-    data = load_dataset(hub_id, config, split=split)
-    return SourceRows(name, _rows_of_iterable(data), name_in_errors=name)
+    rows = _rows_of_iterable(load_dataset(hub_id, config, split=split))
+    return SourceRows(name, rows, name_in_errors=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.
