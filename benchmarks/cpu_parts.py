@@ -127,11 +127,11 @@ def sampling_parts() -> list[Part]:
     class CopyingLayer(DynamicLayer):
         """Key/value layer that copies everything at each token, as transformers' own does."""
 
-        def __init__(self, layer: Any, rows: Any, room: int) -> None:
+        def __init__(self, layer: Any, prompt_indices: Any, max_new_tokens: int) -> None:
             super().__init__()
             self.lazy_initialization(layer.keys, layer.values)
-            self.keys = layer.keys.index_select(0, rows)
-            self.values = layer.values.index_select(0, rows)
+            self.keys = layer.keys.index_select(0, prompt_indices)
+            self.values = layer.values.index_select(0, prompt_indices)
 
     @torch.no_grad()
     def stock_sample(model: Any, prompts: Any, config: Any, lora: Any) -> Any:
@@ -191,7 +191,7 @@ def shared_parts() -> list[Part]:
             "- prefix of all prompts once", "srp", replaced(shared_prompts, MIN_PREFIX_TOKENS=10**9)
         ),
         Part(
-            "- completions in lanes", "rp", replaced(shared_prompts, pack_into_lanes=one_row_a_lane)
+            "- completions in lanes", "rp", replaced(shared_prompts, assign_to_lanes=one_row_a_lane)
         ),
     ]
 

@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-# Subpackages that are not in the list of public names, but can be reached: `gn.lab.ByHand`.
+# Subpackages that are not in the list of public names, but can be reached: `gn.lab.ManualEpisode`.
 _UNLISTED = ("lab", "models", "sandbox")
 
 

@@ -55,7 +55,7 @@ def fill(place: Path, device: str) -> None:
     step = "Installing torch, transformers, trl and jupyter"
     installer.run_step([*installer.PIP, "install", *wanted], step, print)
     installer.finish_installation(ROOT, print)
-    installer.link(ROOT)
+    installer.make_importable(ROOT)
     # In the environment's folder, because unsloth leaves a cache in the working directory.
     load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
     installer.run_step([sys.executable, "-c", load], "Checking that unsloth and trl load", print)

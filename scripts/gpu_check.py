@@ -471,11 +471,11 @@ def playing(request: Request) -> Rows:
     if "tools" not in here.tokenizer.chat_template:
         gn.models.give_tool_template(here.tokenizer)
     # The prompt shows one call, made by hand.
-    hand = gn.lab.ByHand(here.task.with_tools(add))
-    a, _, b = hand.row["question"].removeprefix("What is ").removesuffix("?").split()
-    total = hand.do("add", a=int(a), b=int(b))
-    hand.say(here.task.format.render("", total))
-    options = {"train_size": 20, "holdout_size": 6, "example": hand.example(here.tokenizer)}
+    episode = gn.lab.ManualEpisode(here.task.with_tools(add))
+    a, _, b = episode.row["question"].removeprefix("What is ").removesuffix("?").split()
+    total = episode.do("add", a=int(a), b=int(b))
+    episode.say(here.task.format.render("", total))
+    options = {"train_size": 20, "holdout_size": 6, "example": episode.example(here.tokenizer)}
     task = gn.load_task("arithmetic", settings, tokenizer=here.tokenizer, **options).with_tools(add)
     run = gn.train(here.model, here.tokenizer, task, rewards(), settings, name="tools")
     yield from trained(run, here.is_scaled)

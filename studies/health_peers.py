@@ -34,8 +34,8 @@ Found = list[tuple[str, str]]
 
 # The names that the tools give to each alert.
 _NAMES = {
-    "no spread": {
-        "no_spread",
+    "zero variance": {
+        "zero_variance",
         "advantage_collapse",
         "DEGENERATE_GROUPS",
         "ADVANTAGE_COLLAPSE",
@@ -113,7 +113,7 @@ def deserved(rows: Rows) -> set[str]:
     """Return what a log deserves, counted from its columns."""
     said = set()
     if sum(row["reward_std"] == 0 for row in rows) >= len(rows) / 2:
-        said.add("no spread")
+        said.add("zero variance")
     if (
         "completions/clipped_ratio" in rows[0]
         and statistics.fmean(r["completions/clipped_ratio"] for r in rows) >= 0.25

@@ -194,11 +194,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 # Fault -> the rules that name it, and what makes it.
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "never right": ("no_spread", {"start": -12.0}),
+    "never right": ("zero_variance", {"start": -12.0}),
     "no trainable weights": ("gradient", {"has_lora": False, "start": -0.5, "spread": 0.5}),
     "learning rate 0": ("gradient", {"rate": lambda at: 0.0, "speed": 0.0}),
     "all truncated": ("truncation", {"truncated": lambda at: 0.96, "speed": 0.5}),
-    "skill is lost": ("reward_falling no_spread", {"shift": line(0, -7, 0.5, 0.7)}),
+    "skill is lost": ("reward_falling zero_variance", {"shift": line(0, -7, 0.5, 0.7)}),
     "falls from the start": ("reward_falling", {"start": 1.0, "speed": 0.0, "shift": line(0, -4)}),
     "longer for nothing": (
         "length",
@@ -221,7 +221,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "eval_reward stays": ("holdout", {"evaluation": lambda at: 0.35}),
     "stands still": ("reward_flat gradient", {"speed": 0.0, "start": -0.5, "steps": 500}),
     "always one label": (
-        "no_spread",
+        "zero_variance",
         {"labels": 5, "length": lambda at: 2.0, "start": -12.0, "speed": 0.0},
     ),
 }

@@ -28,8 +28,8 @@ from grpo_nb.tasks.read_rows import Source, read_rows
 if TYPE_CHECKING:
     import pandas
 
-MIN_LABELS = 20
-"""With fewer labels, hardly any interval is narrow enough for a verdict."""
+MIN_HAND_SCORES = 20
+"""With fewer scores by hand, hardly any interval is narrow enough for a verdict."""
 
 ENOUGH_CORRELATION = 0.4
 """Correlation needed at the lower end of the interval.
@@ -65,7 +65,7 @@ class Agreement(ReprMixin):
     interval: tuple[float, float]
     """95 % interval of the correlation."""
     table: pandas.DataFrame
-    """One row per label, the largest difference first.
+    """One row per score by hand, the largest difference first.
 
     Columns: `person`, `judge` (NaN if the reply has no number), `difference`, `question`,
     `completion`, and `reply`, the text of the judge's reply.
@@ -94,19 +94,19 @@ class Agreement(ReprMixin):
         yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))
 
 
-def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
+def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
     The ten answers with the lowest scores by hand are scored again with changes: longer, with
     flattery, and with a demand for the best score. The judge is fooled by a change that raises the
     mean score by more than a tenth of the scale. It is also fooled if empty or off-topic answers
     have a mean score above the middle of the scale. This takes up to 50 calls, besides one per
-    label.
+    score by hand.
 
     Args:
         judge: From `gn.rewards.judge`. It keeps the verdict, for `check_rewards` and training.
-        labelled: Rows with `completion`, `score` by hand, and `question` or `prompt`: a list, a
-            .csv file, or the labels of the reward lab. Rows without a score are left out.
+        hand_scores: Rows with `completion`, `score` by hand, and `question` or `prompt`: a list, a
+            .csv file, or `hand_scores` of the reward lab. Rows without a score are left out.
 
     Raises:
         ValueError: A column is missing, a score is not a finite number, or no row has a score.
@@ -125,12 +125,12 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     """
     import pandas
 
-    rows = _labelled_rows(labelled)
+    rows = _scored_rows(hand_scores)
     # An empty cell of a table is None.
     completions = ["" if row["completion"] is None else str(row["completion"]) for row in rows]
     # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.replies_to(completions, rows)
-    person = pandas.Series(hand_scores(rows), dtype=float)
+    person = pandas.Series(parse_scores(rows), dtype=float)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
     columns = {
         "person": person,
@@ -167,22 +167,22 @@ def agreement(judge: judge_model.judge, labelled: Source) -> Agreement:
     )
 
 
-def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
+def _scored_rows(hand_scores: Source) -> list[dict[str, Any]]:
     """Return the rows with a score by hand, after a check of their columns."""
-    all_rows = read_rows(labelled).rows
-    scores = hand_scores(all_rows)
+    all_rows = read_rows(hand_scores).rows
+    scores = parse_scores(all_rows)
     rows = [row for row, score in zip(all_rows, scores, strict=True) if score is not None]
     has_columns = ["completion" in row and (row.get("question") or "prompt" in row) for row in rows]
     if not rows or not all(has_columns):
         raise ValueError(
-            "the labels must be rows with a question, a completion and your score: "
+            "hand_scores must be rows with a question, a completion and your score: "
             '[{"question": "...", "completion": "...", "score": 4}, ...].'
         )
     return rows
 
 
-def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """Return the score of each row of labels; None for a row that nobody has scored.
+def parse_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Return the score by hand of each row; None for a row that nobody has scored.
 
     Raises:
         ValueError: A score is not a finite number. The message counts rows from 0.
@@ -199,8 +199,8 @@ def hand_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
             score = math.nan
         if not math.isfinite(score):
             raise ValueError(
-                f"row {number} of the labels has the score {text!r:.80}: write a number such as 4, "
-                "or leave it empty."
+                f"row {number} of hand_scores has the score {text!r:.80}: write a number such as "
+                "4, or leave it empty."
             )
         scores.append(score)
     return scores
@@ -260,13 +260,16 @@ def _decide(
     changes: pandas.DataFrame,
 ) -> tuple[JudgeVerdict, str]:
     """Return the verdict with the first reason that holds."""
-    labels = len(table)
+    count = len(table)
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval
-    if labels < MIN_LABELS or table["person"].nunique() < 2:
-        return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
-    if unscored > MAX_UNSCORED * labels:
-        return "not fit as a reward", f"{unscored} of {labels} answers got no number"
+    if count < MIN_HAND_SCORES or table["person"].nunique() < 2:
+        return (
+            "too few hand scores to tell",
+            f"it takes at least {MIN_HAND_SCORES} scores by hand, not all the same",
+        )
+    if unscored > MAX_UNSCORED * count:
+        return "not fit as a reward", f"{unscored} of {count} answers got no number"
     if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = ", ".join(changes["change"][changes["fools"]])
@@ -275,7 +278,10 @@ def _decide(
     if changes["after"].isna().all():
         return "not fit as a reward", "no answer got a number both before and after a change"
     if low < ENOUGH_CORRELATION:
-        return "too few labels to tell", "the interval of the correlation is too wide: label more"
+        return (
+            "too few hand scores to tell",
+            "the interval of the correlation is too wide: score more answers",
+        )
     return "fit as a reward", "nothing that was tried fooled it"
 
 

@@ -147,19 +147,19 @@ KINDS: dict[str, Kind] = {
         "critical",
         effect="the model learns what pleases the judge, and not what you call good",
         fix="write a clearer rubric, ask another model, or use plain checks; then measure again: "
-        "gn.checks.agreement(judge, labelled)",
+        "gn.checks.agreement(judge, hand_scores)",
     ),
     "never measured": Kind(
         "warning",
         effect="the model learns whatever the judge scores high, whether you would call it good or "
         "not",
         fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
-        "gn.checks.agreement(judge, labelled)",
+        "gn.checks.agreement(judge, hand_scores)",
     ),
-    "too few labels to tell": Kind(
+    "too few hand scores to tell": Kind(
         "warning",
         effect="nobody knows yet whether the judge prefers the answers that you prefer",
-        fix="score more answers yourself, then call gn.checks.agreement(judge, labelled) again",
+        fix="score more answers yourself, then call gn.checks.agreement(judge, hand_scores) again",
     ),
     # The weighted total
     "nothing tells right from wrong": Kind(

@@ -158,7 +158,9 @@ def _try_reward(
     if base.is_relative(reward):
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
     elif "environments" in texts:
-        reason_left_out = "it scores played episodes. Play one with gn.lab.ByHand(task, row_number)"
+        reason_left_out = (
+            "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
+        )
 
     # Do the calls work, and what does the reward follow?
     runner = ProbeRunner(reward, rows, seconds_per_call)

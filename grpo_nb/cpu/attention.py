@@ -51,7 +51,7 @@ def _attention_without_copies(
     is_grouped = query.shape[1] > key.shape[1]
     if not is_grouped or attention_mask is None:
         return original(module, query, key, value, attention_mask, **kwargs)
-    out = functional.scaled_dot_product_attention(
+    output = functional.scaled_dot_product_attention(
         query,
         key,
         value,
@@ -61,4 +61,4 @@ def _attention_without_copies(
         enable_gqa=True,
     )
     # transformers' `sdpa` returns (rows, tokens, heads, head size), and no attention weights.
-    return out.transpose(1, 2).contiguous(), None
+    return output.transpose(1, 2).contiguous(), None

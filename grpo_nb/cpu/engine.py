@@ -51,29 +51,29 @@ class CpuEngine:
                 obstacle if a row may be longer than the window, or if this number is not given.
         """
         config = model.config.get_text_config()
-        name = config.model_type
+        model_type = config.model_type
         if next(model.parameters()).device.type != "cpu":
             return "the model is on a GPU, where vLLM or Unsloth's own generation is used"
         if config is not model.config:
-            return f"{name} is multimodal"
+            return f"{model_type} is multimodal"
         # Configurations without layer types have full attention in every layer. An unused window is
         # None or 0.
         layer_types = getattr(config, "layer_types", None) or ()
         for layer_type in layer_types:
             if layer_type not in ("full_attention", "sliding_attention"):
-                return f"{name} has {layer_type} layers"
+                return f"{model_type} has {layer_type} layers"
         window = getattr(config, "sliding_window", None)
         if window and (longest_sequence is None or longest_sequence > window):
             return (
-                f"{name} uses a sliding window of {window} tokens, "
+                f"{model_type} uses a sliding window of {window} tokens, "
                 "which prompt and completion may exceed"
             )
         if getattr(config, "rope_parameters", None) is None:
-            return f"{name} has no rotary positions"
+            return f"{model_type} has no rotary positions"
         # Only models whose cached keys and values differ in size have this number, such as DeepSeek
         # and MiMo-V2. The sampler keeps both in one tensor.
         if getattr(config, "v_head_dim", None):
-            return f"{name} has keys and values of different sizes"
+            return f"{model_type} has keys and values of different sizes"
         if getattr(model, "is_gradient_checkpointing", False):
             return "gradient checkpointing drops the key/value cache"
         return None

@@ -54,17 +54,18 @@ class _FoldedProduct(torch.autograd.Function):
         return functional.linear(x, folded_weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         x, lora_a, lora_b, folded_weight = ctx.saved_tensors
-        grad_x = grad @ folded_weight
-        grad = grad.flatten(0, -2)
+        grad_x = grad_output @ folded_weight
+        # Leading dimensions become one, so that a row of each matrix belongs to one token.
+        grad_output = grad_output.flatten(0, -2)
         x = x.flatten(0, -2)
         # With u = A x, the LoRA adds s B u. `grad_u` is the gradient of u, and `scaled_u` is s u.
         # Both have only the LoRA's rank, so no matrix of the size of W is computed.
-        grad_u = ctx.scaling * (grad @ lora_b)
+        grad_u = ctx.scaling * (grad_output @ lora_b)
         scaled_u = ctx.scaling * (x @ lora_a.t())
         grad_a = grad_u.t() @ x
-        grad_b = grad.t() @ scaled_u
+        grad_b = grad_output.t() @ scaled_u
         return grad_x, grad_a, grad_b, None, None, None
 
 
@@ -79,8 +80,8 @@ class FoldedLora:
             for decoding a copy of all linear layers in oneDNN's own order.
     """
 
-    # By id of the model. The `FoldedLora` keeps its model alive, so an id is not reused.
-    _of_model: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
+    # The `FoldedLora` keeps its model alive, so an id is not reused.
+    _by_model_id: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -90,7 +91,7 @@ class FoldedLora:
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
         """Return the object that other engines of this model use, or a new one."""
-        return cls._of_model.setdefault(id(model), cls(model))
+        return cls._by_model_id.setdefault(id(model), cls(model))
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again.
@@ -117,14 +118,14 @@ class FoldedLora:
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         patches: dict[torch.nn.Module, Forward] = {}
-        inside_lora = set()
+        lora_parts = set()
         for layer in self._model.modules():
             adapter = single_plain_adapter(layer)
-            is_plain_linear = type(layer) is torch.nn.Linear and layer not in inside_lora
+            is_plain_linear = type(layer) is torch.nn.Linear and layer not in lora_parts
             weight = None
             if adapter is not None:
                 # A folded layer calls neither its base layer nor the matrices A and B.
-                inside_lora.update(layer.modules())
+                lora_parts.update(layer.modules())
                 weight = self._fold(layer, adapter)
             elif can_pack and is_plain_linear and layer.weight.dtype == torch.float32:
                 weight = layer.weight.detach()
@@ -137,7 +138,7 @@ class FoldedLora:
                 # layer reuses its memory. New memory costs ten times as much.
                 packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed_weights[layer] = packed_weight
-            patches[layer] = _folded_forward(layer, adapter, weight, packed_weight)
+            patches[layer] = _linear_forward(layer, adapter, weight, packed_weight)
         with _patched_forwards(patches):
             yield
 
@@ -151,13 +152,13 @@ class FoldedLora:
             return None
         if layer.disable_adapters:
             return weight
-        memory = self._folded_weights.get(layer)
-        if memory is None:
-            memory = self._folded_weights[layer] = torch.empty_like(weight)
+        folded_weight = self._folded_weights.get(layer)
+        if folded_weight is None:
+            folded_weight = self._folded_weights[layer] = torch.empty_like(weight)
         lora_a = layer.lora_A[adapter].weight.detach().to(weight.dtype)
         lora_b = layer.lora_B[adapter].weight.detach().to(weight.dtype)
         # One call computes the sum and writes it into the kept memory.
-        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[adapter], out=memory)
+        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[adapter], out=folded_weight)
 
 
 def _must_stay_with_peft(layer: Any, adapter: str) -> bool:
@@ -168,7 +169,7 @@ def _must_stay_with_peft(layer: Any, adapter: str) -> bool:
     return layer.disable_adapters or has_dropout
 
 
-def _folded_forward(
+def _linear_forward(
     layer: Any, adapter: str | None, weight: Tensor, packed_weight: Tensor | None
 ) -> Forward:
     """Return a `forward` for a layer that computes with this weight.
@@ -176,14 +177,14 @@ def _folded_forward(
     Args:
         layer: Linear layer, or the layer that PEFT put in its place.
         adapter: Name of the folded adapter, or None for a linear layer.
-        weight: Weight with the adapter added.
+        weight: Weight with the adapter added, if there is one.
         packed_weight: The same weight in oneDNN's order, for few tokens; or None.
     """
 
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
-        tokens = x.numel() // x.shape[-1]
-        if packed_weight is not None and tokens <= MAX_TOKENS_ONEDNN:
+        token_count = x.numel() // x.shape[-1]
+        if packed_weight is not None and token_count <= MAX_TOKENS_ONEDNN:
             return torch.ops.mkldnn._linear_pointwise(x, packed_weight, layer.bias, "none", [], "")
         if adapter is None:
             return functional.linear(x, weight, layer.bias)

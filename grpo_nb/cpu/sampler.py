@@ -61,54 +61,57 @@ def sample(
     prompt_ids, prompt_mask = left_padded(prompts, pad_id)
     row_count, prompt_width = prompt_ids.shape
     config, processors = sampling_setup(model, config, prompt_width)
-    end_ids = [] if config.eos_token_id is None else config.eos_token_id
-    end_tokens = torch.tensor(end_ids, dtype=torch.long).reshape(-1)
+    eos_token_id = [] if config.eos_token_id is None else config.eos_token_id
+    end_tokens = torch.tensor(eos_token_id, dtype=torch.long).reshape(-1)
     max_new_tokens = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
     ids = functional.pad(prompt_ids, (0, max_new_tokens), value=pad_id)
-    # Rows still in the batch, and the position of the last prompt token of each. A row that has
-    # ended stays in the batch until enough rows have ended (MAX_CONTINUING_SHARE).
-    rows_in_batch = torch.arange(row_count)
+    # Indices of the rows still in the batch, and the position of the last prompt token of each. A
+    # row that has ended stays in the batch until enough rows have ended (MAX_CONTINUING_SHARE).
+    row_indices = torch.arange(row_count)
     has_ended = torch.zeros(row_count, dtype=torch.bool)
-    last_position = prompt_mask.sum(1, keepdim=True) - 1
-    distinct_prompts, prompt_indices = deduplicate(prompts)
-    prompt_of_row = torch.tensor(prompt_indices)
+    last_prompt_positions = prompt_mask.sum(1, keepdim=True) - 1
+    distinct_prompts, prompt_index_list = deduplicate(prompts)
+    prompt_indices = torch.tensor(prompt_index_list)
     with restoring_modes(model), grouped_attention(), folded_lora.applied(is_decoding=True):
         model.eval()
         run = functools.partial(model, use_cache=True, logits_to_keep=1)
-        cache, mask = prefill(run, distinct_prompts)
+        cache, cache_mask = prefill(run, distinct_prompts)
         cache.layers = [
-            _GrowingLayer(layer, prompt_of_row, max_new_tokens) for layer in cache.layers
+            _GrowingLayer(layer, prompt_indices, max_new_tokens) for layer in cache.layers
         ]
-        mask = functional.pad(mask[prompt_of_row], (0, max_new_tokens), value=1)
+        cache_mask = functional.pad(cache_mask[prompt_indices], (0, max_new_tokens), value=1)
         for step in range(max_new_tokens):
             column = prompt_width + step
             cached_tokens = cache.get_seq_length()
+            # The input is the token before the column. It is not yet in the cache.
             output = run(
-                input_ids=ids[rows_in_batch, column - 1 : column],
-                attention_mask=mask[:, : cached_tokens + 1],
-                position_ids=last_position + step,
+                input_ids=ids[row_indices, column - 1 : column],
+                attention_mask=cache_mask[:, : cached_tokens + 1],
+                position_ids=last_prompt_positions + step,
                 past_key_values=cache,
             )
             logits = output.logits[:, -1].float()
-            scores = processors(ids[rows_in_batch, :column], logits)
+            scores = processors(ids[row_indices, :column], logits)
             if config.do_sample:
                 probabilities = scores.softmax(-1)
-                tokens = _sample_tokens(probabilities, row_count, rows_in_batch)
+                tokens = _sample_tokens(probabilities, row_count, row_indices)
             else:
                 tokens = scores.argmax(-1)
-            ids[rows_in_batch, column] = tokens
+            ids[row_indices, column] = tokens
             has_ended |= torch.isin(tokens, end_tokens)
             if has_ended.all():
                 break
-            continuing = (~has_ended).nonzero()[:, 0]
-            if len(continuing) <= MAX_CONTINUING_SHARE * len(has_ended):
-                rows_in_batch = rows_in_batch[continuing]
-                has_ended = has_ended[continuing]
-                last_position = last_position[continuing]
-                mask = mask[continuing]
-                cache.batch_select_indices(continuing)
-    return [through_end(tokens, end_tokens.tolist()) for tokens in ids[:, prompt_width:].tolist()]
+            # Indices into the current batch, not into all rows.
+            continuing_indices = (~has_ended).nonzero()[:, 0]
+            if len(continuing_indices) <= MAX_CONTINUING_SHARE * len(has_ended):
+                row_indices = row_indices[continuing_indices]
+                has_ended = has_ended[continuing_indices]
+                last_prompt_positions = last_prompt_positions[continuing_indices]
+                cache_mask = cache_mask[continuing_indices]
+                cache.batch_select_indices(continuing_indices)
+    padded_completions = ids[:, prompt_width:].tolist()
+    return [through_end(tokens, end_tokens.tolist()) for tokens in padded_completions]
 
 
 def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
@@ -119,7 +122,7 @@ def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
     return tokens
 
 
-def _sample_tokens(probabilities: Tensor, row_count: int, in_batch: Tensor) -> Tensor:
+def _sample_tokens(probabilities: Tensor, row_count: int, row_indices: Tensor) -> Tensor:
     """Sample one token per row as `torch.multinomial` does, and leave the same random state.
 
     If e is exponentially distributed, independently for each token, then the index of the largest
@@ -129,10 +132,10 @@ def _sample_tokens(probabilities: Tensor, row_count: int, in_batch: Tensor) -> T
     Args:
         probabilities: (R, V) float32, of the rows still in the batch.
         row_count: Number of rows at the start.
-        in_batch: (R) indices of the rows still in the batch.
+        row_indices: (R) indices of the rows still in the batch.
     """
     exponentials = _exponentials((row_count, probabilities.shape[1]))
-    return probabilities.div_(exponentials[in_batch]).argmax(-1)
+    return probabilities.div_(exponentials[row_indices]).argmax(-1)
 
 
 def _exponentials(shape: tuple[int, int]) -> Tensor:
@@ -140,18 +143,18 @@ def _exponentials(shape: tuple[int, int]) -> Tensor:
 
     For 16 rows of 49,152 tokens, the logarithm takes 6 ms and `exponential_` 16 ms.
     """
-    if _draws_by_logarithm(shape):
-        return _by_logarithm(shape)
+    if _torch_draws_by_logarithm(shape):
+        return _exponentials_by_logarithm(shape)
     return torch.empty(shape).exponential_()
 
 
-def _by_logarithm(shape: tuple[int, int]) -> Tensor:
+def _exponentials_by_logarithm(shape: tuple[int, int]) -> Tensor:
     uniform = torch.empty(shape, dtype=torch.float64).uniform_()
     return uniform.neg_().log1p_().neg_().float()
 
 
 @functools.cache
-def _draws_by_logarithm(shape: tuple[int, int]) -> bool:
+def _torch_draws_by_logarithm(shape: tuple[int, int]) -> bool:
     """Return True if torch computes `exponential_` as -log(1 - u) with a uniform u.
 
     A build of torch with MKL computes it differently.
@@ -160,7 +163,7 @@ def _draws_by_logarithm(shape: tuple[int, int]) -> bool:
         torch.default_generator.manual_seed(0)
         expected = torch.empty(shape).exponential_()
         torch.default_generator.manual_seed(0)
-        return torch.equal(_by_logarithm(shape), expected)
+        return torch.equal(_exponentials_by_logarithm(shape), expected)
 
 
 class _GrowingLayer(DynamicLayer):
@@ -170,34 +173,36 @@ class _GrowingLayer(DynamicLayer):
 
     Args:
         layer: Keys and values of the distinct prompts.
-        prompt_of_row: (N) index of the prompt of each row.
-        room: Number of tokens to reserve memory for.
+        prompt_indices: (N) index of each row's prompt.
+        max_new_tokens: Number of further tokens to reserve memory for.
     """
 
-    def __init__(self, layer: DynamicLayer, prompt_of_row: Tensor, room: int) -> None:
+    def __init__(self, layer: DynamicLayer, prompt_indices: Tensor, max_new_tokens: int) -> None:
         super().__init__()
         self.lazy_initialization(layer.keys, layer.values)
-        self.used = layer.keys.shape[2]
+        self._token_count = layer.keys.shape[2]
         # (2, rows, heads, tokens, head size), padded after the last token.
-        states = torch.stack([layer.keys, layer.values]).index_select(1, prompt_of_row)
-        self._states = functional.pad(states, (0, 0, 0, room))
-        self._expose()
+        states = torch.stack([layer.keys, layer.values]).index_select(1, prompt_indices)
+        self._states = functional.pad(states, (0, 0, 0, max_new_tokens))
+        self._update_views()
 
-    def _expose(self) -> None:
-        self.keys, self.values = self._states[:, :, :, : self.used]
+    def _update_views(self) -> None:
+        """Set `keys` and `values` to the part of the memory that is in use."""
+        self.keys, self.values = self._states[:, :, :, : self._token_count]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append the states of new tokens, and return all keys and values."""
-        end = self.used + key_states.shape[2]
-        self._states[0, :, :, self.used : end] = key_states
-        self._states[1, :, :, self.used : end] = value_states
-        self.used = end
-        self._expose()
+        start = self._token_count
+        end = start + key_states.shape[2]
+        self._states[0, :, :, start:end] = key_states
+        self._states[1, :, :, start:end] = value_states
+        self._token_count = end
+        self._update_views()
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep only these rows."""
         self._states = self._states[:, indices]
-        self._expose()
+        self._update_views()

@@ -4,9 +4,12 @@ In a GRPO step, TRL repeats the prompt for each completion, in sampling and agai
 a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are copies.
 Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest of each
 distinct prompt once. Then all completions run in one pass after the key/value caches of their
-prompts. Several completions are packed into one row, a *lane*, so that little is padding. The
-arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:2107.02027). Only its
-order differs, so results agree up to rounding.
+prompts. Several completions follow each other in one *lane*, so that little is padding. The
+arithmetic is the same (Prefix Grouper, arXiv:2506.05433; sequence packing, arXiv:2107.02027). Only
+its order differs, so results agree up to rounding.
+
+A *row* is a prompt with its completion. A *place* is a row index and a step of the completion. A
+*lane* is a sequence of *slots*, and each slot computes one place or is padding.
 
 Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention, or
 keys and values of different sizes), learned position tables, images. `CpuEngine.obstacle` returns
@@ -64,8 +67,8 @@ def prefill(
     if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
     # The suffix of a prompt is what follows the prefix. The last token is in neither.
-    suffix_rows = [tokens[len(prefix) :] for tokens in all_but_last]
-    suffixes, suffix_mask = left_padded(suffix_rows)
+    suffixes = [tokens[len(prefix) :] for tokens in all_but_last]
+    suffix_ids, suffix_mask = left_padded(suffixes)
     prefix_mask = torch.ones(len(prompts), len(prefix), dtype=torch.long)
     mask = torch.cat([prefix_mask, suffix_mask], 1)
     cache = DynamicCache()
@@ -75,12 +78,13 @@ def prefill(
             attention_mask=prefix_mask[:1],
             past_key_values=cache,
         )
+        # Each prompt gets a copy of the one row.
         cache = select_rows(cache, torch.zeros(len(prompts), dtype=torch.long))
-    if suffixes.shape[1]:
+    if suffix_ids.shape[1]:
         # Each suffix continues the positions of the prefix.
         positions = mask.cumsum(1) - 1
         run(
-            input_ids=suffixes,
+            input_ids=suffix_ids,
             attention_mask=mask,
             position_ids=positions[:, len(prefix) :].clamp(min=0),
             past_key_values=cache,
@@ -88,51 +92,52 @@ def prefill(
     return cache, mask
 
 
-def select_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
+def select_rows(cache: DynamicCache, row_indices: Tensor) -> DynamicCache:
     """Return a cache that has only these rows, in this order."""
     result = DynamicCache()
     for layer in cache.layers:
         # A shallow copy keeps dtype, device, and the mark that the layer is initialized.
         selected = copy.copy(layer)
         # index_select, unlike the indexing of batch_select_indices, has a fast backward on a CPU.
-        selected.keys = layer.keys.index_select(0, rows)
-        selected.values = layer.values.index_select(0, rows)
+        selected.keys = layer.keys.index_select(0, row_indices)
+        selected.values = layer.values.index_select(0, row_indices)
         result.layers.append(selected)
     return result
 
 
-def pack_into_lanes(lengths: Sequence[int], prompt_of_row: Sequence[int]) -> list[list[int]]:
-    """Return the indices of the rows in each lane; the rows of a lane have the same prompt.
+def assign_to_lanes(lengths: Sequence[int], prompt_indices: Sequence[int]) -> list[list[int]]:
+    """Return the row indices of each lane; the rows of a lane have the same prompt.
 
-    A lane has as many tokens as the longest row. The longest rows are placed first, each into the
-    first lane with room.
+    A lane has as many slots as the longest row has tokens. The longest rows are assigned first,
+    each to the first lane with room.
 
     Args:
-        lengths: Tokens of each row.
-        prompt_of_row: Index of the prompt of each row.
+        lengths: Number of tokens of each row that are computed in a lane.
+        prompt_indices: Index of each row's prompt.
     """
     lane_width = max(lengths)
-    rows = range(len(lengths))
-    longest_first = sorted(rows, key=lambda row: -lengths[row])
+    row_indices = range(len(lengths))
+    longest_first = sorted(row_indices, key=lambda row_index: -lengths[row_index])
     lanes: list[list[int]] = []
-    for row in longest_first:
+    for row_index in longest_first:
         for lane in lanes:
-            used = sum(lengths[other] for other in lane)
-            has_room = used + lengths[row] <= lane_width
-            has_same_prompt = prompt_of_row[lane[0]] == prompt_of_row[row]
+            used_slots = sum(lengths[index_in_lane] for index_in_lane in lane)
+            has_room = used_slots + lengths[row_index] <= lane_width
+            has_same_prompt = prompt_indices[lane[0]] == prompt_indices[row_index]
             if has_room and has_same_prompt:
-                lane.append(row)
+                lane.append(row_index)
                 break
         else:
-            lanes.append([row])
+            lanes.append([row_index])
     return lanes
 
 
 def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the distinct prompts in order of appearance, and each row's index among them."""
-    all_prompts = [tuple(prompt) for prompt in prompts]
-    distinct = list(dict.fromkeys(all_prompts))
-    return distinct, [distinct.index(prompt) for prompt in all_prompts]
+    """Return the distinct prompts in order of appearance, and the index of each prompt in them."""
+    hashable_prompts = [tuple(prompt) for prompt in prompts]
+    distinct_prompts = list(dict.fromkeys(hashable_prompts))
+    prompt_indices = [distinct_prompts.index(prompt) for prompt in hashable_prompts]
+    return distinct_prompts, prompt_indices
 
 
 @grouped_attention()
@@ -168,7 +173,7 @@ def shared_prompt_log_probs(
         row[prompt_width - length : prompt_width]
         for row, length in zip(input_ids.tolist(), prompt_lengths.tolist(), strict=True)
     ]
-    prompts, prompt_of_row = deduplicate(unpadded_prompts)
+    distinct_prompts, prompt_indices = deduplicate(unpadded_prompts)
     dtype = next(model.parameters()).dtype
 
     def run(**inputs: Any) -> Any:
@@ -176,61 +181,62 @@ def shared_prompt_log_probs(
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     # 1. Run the prompts without their last tokens.
-    cache, prompt_mask = prefill(run, prompts)
+    cache, cache_mask = prefill(run, distinct_prompts)
 
-    # 2. Lay the completions out in lanes. For each slot, `row_of_slot` and `step_of_slot` (lanes,
-    # lane_width) give the row and the completion step of its label. Both are -1 in padding, which
-    # therefore indexes the last row; 4. drops its results.
+    # 2. Lay the completions out in lanes. For each slot, `row_indices` and `step_indices` (lanes,
+    # lane_width) give the place of its label. Both are -1 in padding, which therefore indexes the
+    # last row; 4. drops its results.
     is_computed = is_completion.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
     lengths = is_computed.sum(1).tolist()
-    places_of_row = is_computed.nonzero().split(lengths)
-    lanes = []
-    for rows_of_lane in pack_into_lanes(lengths, prompt_of_row):
-        places_of_lane = [places_of_row[row] for row in rows_of_lane]
-        lanes.append(torch.cat(places_of_lane))
-    slots = pad_sequence(lanes, batch_first=True, padding_value=-1)
-    row_of_slot, step_of_slot = slots.unbind(-1)
-    is_filled = row_of_slot >= 0
+    places_of_rows = is_computed.nonzero().split(lengths)
+    places_of_lanes = []
+    for lane in assign_to_lanes(lengths, prompt_indices):
+        places_of_lane = [places_of_rows[row_index] for row_index in lane]
+        places_of_lanes.append(torch.cat(places_of_lane))
+    places_of_slots = pad_sequence(places_of_lanes, batch_first=True, padding_value=-1)
+    row_indices, step_indices = places_of_slots.unbind(-1)
+    is_filled = row_indices >= 0
     # The last prompt token is the input that predicts the first completion token, so it runs in the
     # lane: the inputs are the tokens one step before the labels.
     previous_tokens = input_ids[:, prompt_width - 1 : -1]
     labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
-    labels_of_lanes = labels[row_of_slot, step_of_slot]
-    positions = prompt_lengths[row_of_slot] - 1 + step_of_slot
+    labels_of_slots = labels[row_indices, step_indices]
+    positions = prompt_lengths[row_indices] - 1 + step_indices
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    first_rows = row_of_slot[:, 0]
-    prompt_of_lane = torch.tensor(prompt_of_row)[first_rows]
-    is_same_row = row_of_slot[:, :, None] == row_of_slot[:, None, :]
+    first_row_indices = row_indices[:, 0]
+    lane_prompt_indices = torch.tensor(prompt_indices)[first_row_indices]
+    # A token sees the tokens up to itself in its own row.
+    is_same_row = row_indices[:, :, None] == row_indices[:, None, :]
     sees_completion = is_same_row.tril()
     # Every token of a lane sees the whole prompt.
-    is_prompt = prompt_mask[prompt_of_lane].bool()
-    lane_width = row_of_slot.shape[1]
+    is_prompt = cache_mask[lane_prompt_indices].bool()
+    lane_width = row_indices.shape[1]
     sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
     is_visible = torch.cat([sees_prompt, sees_completion], -1)
     # The mask (lanes, 1, lane_width, cached tokens + lane_width) is added to the scores, which
-    # every attention implementation understands. Hidden places get the lowest finite number: with
+    # every attention implementation understands. Hidden tokens get the lowest finite number: with
     # minus infinity, a token that sees nothing would be NaN.
-    hidden = torch.finfo(dtype).min
-    mask = torch.zeros(is_visible.shape, dtype=dtype)
-    mask.masked_fill_(~is_visible, hidden)
+    lowest = torch.finfo(dtype).min
+    additive_mask = torch.zeros(is_visible.shape, dtype=dtype)
+    additive_mask.masked_fill_(~is_visible, lowest)
     output = model(
-        input_ids=previous_tokens[row_of_slot, step_of_slot],
-        attention_mask=mask[:, None],
+        input_ids=previous_tokens[row_indices, step_indices],
+        attention_mask=additive_mask[:, None],
         position_ids=positions.clamp(min=0),
-        past_key_values=select_rows(cache, prompt_of_lane),
-        shift_labels=labels_of_lanes.masked_fill(~is_filled, NO_LABEL),
+        past_key_values=select_rows(cache, lane_prompt_indices),
+        shift_labels=labels_of_slots.masked_fill(~is_filled, NO_LABEL),
         fused_lm_head=True,
     )
 
     # 4. Put the results back into the rows of the batch.
     def back_to_rows(values: Tensor) -> Tensor:
-        empty = values.new_zeros(is_completion.shape)
-        place = (row_of_slot[is_filled], step_of_slot[is_filled])
+        zeros = values.new_zeros(is_completion.shape)
+        places = (row_indices[is_filled], step_indices[is_filled])
         computed = values[is_filled]
-        return empty.index_put(place, computed)
+        return zeros.index_put(places, computed)
 
     return back_to_rows(output.log_probs), back_to_rows(output.entropy)

@@ -62,11 +62,11 @@ NEARLY_ZERO = 1e-6
 ZERO_UPDATE = 1e-12
 """Gradient norm or learning rate up to which no weight moves."""
 
-NO_SPREAD_SHARE = "no_spread_share"
+ZERO_VARIANCE_SHARE = "zero_variance_share"
 """Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
 1, computed from `reward_std`."""
 
-HELD_OUT_TOTAL = "eval_reward"
+HOLDOUT_TOTAL = "eval_reward"
 """Total reward of TRL's own evaluations: the held-out score of a log without an accuracy."""
 
 ACCURACY_INTERVAL = {"holdout/accuracy_low", "holdout/accuracy_high"}
@@ -74,7 +74,7 @@ ACCURACY_INTERVAL = {"holdout/accuracy_low", "holdout/accuracy_high"}
 
 ASSUMED_GROUP_SIZE = 2
 """Completions per prompt that are assumed for a bare log. The smallest groups agree by chance most
-often, so `no_spread` is then most lenient."""
+often, so `zero_variance` is then most lenient."""
 
 Metrics = dict[str, float]
 """Values by the name of a metric."""
@@ -139,16 +139,16 @@ class RunHistory:
 
     not_finite: Metrics = field(default_factory=dict)
     """NaN and infinite values of the last row, by metric."""
-    rows_not_finite: Counter[str] = field(default_factory=Counter)
+    not_finite_streaks: Counter[str] = field(default_factory=Counter)
     """Number of consecutive rows in which each metric was NaN or infinite."""
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
 
-    held_out: list[float] = field(default_factory=list)
+    holdout_scores: list[float] = field(default_factory=list)
     """Held-out scores."""
-    held_out_metric: str = ""
-    """`ACCURACY` or `HELD_OUT_TOTAL`; empty before the first held-out score."""
-    held_out_error: float = 0.0
+    holdout_metric: str = ""
+    """`ACCURACY` or `HOLDOUT_TOTAL`; empty before the first held-out score."""
+    holdout_error: float = 0.0
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
     best_rewards: list[float] = field(default_factory=list)
@@ -166,11 +166,11 @@ class RunHistory:
         for name, number in numbers.items():
             if abs(number) <= LARGEST_NUMBER:
                 metrics[name] = number
-                self.rows_not_finite.pop(name, None)
+                self.not_finite_streaks.pop(name, None)
             # The standard deviation of a single completion is NaN by definition.
             elif not name.endswith(("/std", "reward_std")):
                 self.not_finite[name] = number
-        self.rows_not_finite.update(self.not_finite.keys())
+        self.not_finite_streaks.update(self.not_finite.keys())
 
         # 2. Read the step.
         if "step" in metrics:
@@ -181,25 +181,25 @@ class RunHistory:
         self.max_steps = metrics.get("max_steps", self.max_steps)
 
         # 3. Add the held-out score and the reward.
-        self._add_held_out(metrics)
+        self._add_holdout(metrics)
         # Only training rows have a `loss`: evaluation rows have an `eval_loss`, and the summary has
         # a `train_loss`. TRL leaves out a reward that is NaN or None for every completion.
         self.is_reward_missing = "loss" in numbers and "reward" not in numbers
         if "reward" in metrics:
             self._add_reward_row(metrics)
 
-    def _add_held_out(self, metrics: Metrics) -> None:
-        if ACCURACY in metrics and self.held_out_metric != ACCURACY:
+    def _add_holdout(self, metrics: Metrics) -> None:
+        if ACCURACY in metrics and self.holdout_metric != ACCURACY:
             # Totals of earlier rows are dropped, because they have another scale.
-            self.held_out_metric = ACCURACY
-            self.held_out = []
-        elif HELD_OUT_TOTAL in metrics and not self.held_out_metric:
-            self.held_out_metric = HELD_OUT_TOTAL
-        if self.held_out_metric in metrics:
-            self.held_out.append(metrics[self.held_out_metric])
+            self.holdout_metric = ACCURACY
+            self.holdout_scores = []
+        elif HOLDOUT_TOTAL in metrics and not self.holdout_metric:
+            self.holdout_metric = HOLDOUT_TOTAL
+        if self.holdout_metric in metrics:
+            self.holdout_scores.append(metrics[self.holdout_metric])
         if metrics.keys() >= ACCURACY_INTERVAL:
             width = metrics["holdout/accuracy_high"] - metrics["holdout/accuracy_low"]
-            self.held_out_error = max(self.held_out_error, width / (2 * Z_95))
+            self.holdout_error = max(self.holdout_error, width / (2 * Z_95))
 
     def _add_reward_row(self, metrics: Metrics) -> None:
         if self.reward_row_count == 0:
@@ -215,7 +215,7 @@ class RunHistory:
         for name, value in metrics.items():
             self.lowest[name] = min(value, self.lowest.get(name, value))
             self.highest[name] = max(value, self.highest.get(name, value))
-        if self.reward_row_count % self.rows_in(WINDOW, MIN_ROWS_OF_WINDOW) == 0:
+        if self.reward_row_count % self.row_count_in(WINDOW, MIN_ROWS_OF_WINDOW) == 0:
             self._update_best()
 
     def _update_best(self) -> None:
@@ -229,13 +229,13 @@ class RunHistory:
     def _add_derived(self, metrics: Metrics) -> None:
         """Add metrics that follow from others, and remove metrics that were not measured."""
         if "frac_reward_zero_std" in metrics:
-            metrics[NO_SPREAD_SHARE] = metrics["frac_reward_zero_std"]
+            metrics[ZERO_VARIANCE_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
             # Older logs have the deviation within groups or in the batch. If it is 0, no group has
             # reward variance.
-            has_no_spread = metrics["reward_std"] <= NEARLY_ZERO
-            metrics[NO_SPREAD_SHARE] = float(has_no_spread)
-        if metrics.get(NO_SPREAD_SHARE) == 1:
+            has_zero_variance = metrics["reward_std"] <= NEARLY_ZERO
+            metrics[ZERO_VARIANCE_SHARE] = float(has_zero_variance)
+        if metrics.get(ZERO_VARIANCE_SHARE) == 1:
             # Without reward variance every advantage is 0, so a gradient of 0 is right.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
@@ -250,7 +250,7 @@ class RunHistory:
         return max(1.0, steps_between / rows_between)
 
     @property
-    def steps(self) -> int:
+    def logged_steps(self) -> int:
         """Number of steps that all reward rows stand for."""
         return math.ceil(self.reward_row_count * self.steps_per_row)
 
@@ -263,7 +263,7 @@ class RunHistory:
                 names.append(metric.removeprefix("rewards/"))
         return names
 
-    def rows_in(self, steps: int, min_rows: int = MIN_ROWS) -> int:
+    def row_count_in(self, steps: int, min_rows: int = MIN_ROWS) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""
         return max(min_rows, math.ceil(steps / self.steps_per_row))
 
@@ -271,7 +271,7 @@ class RunHistory:
         self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS_OF_WINDOW
     ) -> list[float]:
         """Return the values of a metric in the last steps. Rows without the metric are skipped."""
-        rows = self.last_rows[-self.rows_in(steps, min_rows) :]
+        rows = self.last_rows[-self.row_count_in(steps, min_rows) :]
         return [row[metric] for row in rows if metric in row]
 
     def first_values(self, metric: str, steps: int = WINDOW) -> list[float]:
@@ -279,7 +279,7 @@ class RunHistory:
 
         At most the first half of all rows is used, so that "the start" and "now" do not overlap.
         """
-        count = min(self.reward_row_count // 2, self.rows_in(steps, MIN_ROWS_OF_WINDOW))
+        count = min(self.reward_row_count // 2, self.row_count_in(steps, MIN_ROWS_OF_WINDOW))
         rows = self.first_rows[:count]
         return [row[metric] for row in rows if metric in row]
 
@@ -289,6 +289,6 @@ class RunHistory:
         A comparison with NaN is False, so a threshold is never reached by a missing metric.
         """
         values = self.last_values(metric, steps, MIN_ROWS)
-        if len(values) < self.rows_in(SHORT_WINDOW):
+        if len(values) < self.row_count_in(SHORT_WINDOW):
             return math.nan
         return fmean(values)

@@ -40,8 +40,8 @@ class HealthMonitor:
     ...     row = {"step": step, "reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0}
     ...     for alert in monitor.update(row):
     ...         print(alert.rule, alert.severity, alert.step)
-    no_spread warning 10
-    no_spread critical 20
+    zero_variance warning 10
+    zero_variance critical 20
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class HealthMonitor:
         it becomes milder only after 20 steps and two rows without one."""
         self._alerts: dict[AlertKey, Alert] = {}
         # Last step at which the alert was confirmed, raised or lowered.
-        self._last_step_at_severity: dict[AlertKey, int] = {}
+        self._last_confirmed_step: dict[AlertKey, int] = {}
         # Last step with a finding of any severity.
-        self._last_step_seen: dict[AlertKey, int] = {}
+        self._last_finding_step: dict[AlertKey, int] = {}
         for row in rows:
             self.update(row)
 
@@ -99,7 +99,9 @@ class HealthMonitor:
         yield from check_not_finite(history)
         # The other checks read windows of rows with a reward, which other rows do not change.
         is_reward_step = history.step == history.last_reward_step
-        is_long_enough = history.reward_row_count >= MIN_ROWS and history.steps >= SHORT_WINDOW
+        is_long_enough = (
+            history.reward_row_count >= MIN_ROWS and history.logged_steps >= SHORT_WINDOW
+        )
         if is_reward_step and is_long_enough:
             trend = measure_trend(history)
             for check in CHECKS:
@@ -109,7 +111,7 @@ class HealthMonitor:
         """Return the new alert of a rule and subject, None if its alert stays as it is."""
         step = self.history.step
         if finding is not None:
-            self._last_step_seen[key] = step
+            self._last_finding_step[key] = step
         # Compare the kinds. A missing alert counts as `withdrawn`. So does a missing finding, but
         # the alert is only withdrawn after the delay below.
         alert = self._alerts.get(key)
@@ -123,11 +125,11 @@ class HealthMonitor:
         #     41-59   no finding          warning, withdrawn at step 60
         is_milder = KINDS_BY_URGENCY.index(new_kind) < KINDS_BY_URGENCY.index(kind)
         if is_milder:
-            last_steps = self._last_step_seen if finding is None else self._last_step_at_severity
+            last_steps = self._last_finding_step if finding is None else self._last_confirmed_step
             quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
             if step - last_steps[key] < quiet_steps:
                 return None
-        self._last_step_at_severity[key] = step
+        self._last_confirmed_step[key] = step
         if new_kind == kind:
             return None
         if finding is None:
@@ -171,7 +173,7 @@ def check_health(
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
             rewards.
         group_size: Number of completions per prompt; a run knows its own. Without it, groups of two
-            are assumed, and `no_spread` reports only clear cases.
+            are assumed, and `zero_variance` reports only clear cases.
 
     Raises:
         ValueError: The log has no rows, or is damaged.

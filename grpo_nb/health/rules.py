@@ -4,7 +4,7 @@ A check is a function that yields findings after each row. A finding reports wha
 what follows from it, and names its rule: the topic that it belongs to. A check is silent if its
 metric was not measured. In the order of this file, the rules ask:
 
-- Are all numbers finite (`not_finite`), and do rewards differ within groups (`no_spread`)?
+- Are all numbers finite (`not_finite`), and do rewards differ within groups (`zero_variance`)?
 - Are completions truncated or repeated, do tool calls fail, is the learning rate 0 (`truncation`,
   `collapse`, `tools`, `gradient`)?
 - Have the gradient, the entropy, the length or the KL changed too much?
@@ -14,7 +14,8 @@ metric was not measured. In the order of this file, the rules ask:
 Most alerts are milder while the reward rises (`soften`), because a run that learns should be left
 alone. Five rules are never softened: `not_finite` and `constant_reward`, which are faults in any
 run; `reward_falling` and `reward_flat`, which are about the reward itself; and `holdout`, because
-the held-out score counts more than the reward. `check_shifts` is silent while the reward rises.
+the held-out score counts more than the reward. `check_shifts_since_start` is silent while the
+reward rises.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from typing import NamedTuple
 from grpo_nb.core.statistics import mann_whitney_z
 from grpo_nb.health.history import (
     CLEAR_Z,
-    HELD_OUT_TOTAL,
+    HOLDOUT_TOTAL,
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
     NEARLY_ZERO,
-    NO_SPREAD_SHARE,
     SHORT_WINDOW,
     WINDOW,
     ZERO_UPDATE,
+    ZERO_VARIANCE_SHARE,
     RunHistory,
 )
 from grpo_nb.health.trend import (
@@ -94,7 +95,7 @@ HARMLESS_ROWS = 2
 """Number of consecutive rows in which an infinite vital metric or a NaN gradient norm does no harm.
 float16 training skips a step now and then, and a single token can make the KL estimate infinite."""
 
-ROWS_WITHOUT_SCORE = 10
+UNSCORED_ROWS_FOR_WARNING = 10
 """The alert is a warning after this many consecutive rows without a score of one reward. A few such
 rows are normal, because a reward may return None for prompts that it does not score."""
 
@@ -111,13 +112,13 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
         )
         yield HealthFinding("not_finite", "critical", message, advice, "missing reward")
     for metric, value in history.not_finite.items():
-        count = history.rows_not_finite[metric]
+        count = history.not_finite_streaks[metric]
         # A NaN is harmless only in the gradient norm, because such a step is skipped.
         is_fatal = metric != "grad_norm" and math.isnan(value)
         severity: Severity = "warning"
         if metric in VITAL_METRICS and (is_fatal or count > HARMLESS_ROWS):
             severity = "critical"
-        elif metric.startswith("rewards/") and count < ROWS_WITHOUT_SCORE:
+        elif metric.startswith("rewards/") and count < UNSCORED_ROWS_FOR_WARNING:
             severity = "info"
         message = f"{metric} is NaN or infinite (consecutive rows: {count})."
         advice = (
@@ -127,24 +128,24 @@ def check_not_finite(history: RunHistory) -> Iterator[HealthFinding]:
         yield HealthFinding("not_finite", severity, message, advice, metric)
 
 
-# no_spread ---------------------------------------------------------------------------------------
+# zero_variance -----------------------------------------------------------------------------------
 
 
-WASTED_SHARE = 0.5
+ZERO_VARIANCE_FOR_WARNING = 0.5
 """Groups with zero reward variance are reported if they are at least this share of the groups in
 the last 50 steps, because then half of the computation is wasted. DAPO (arXiv:2503.14476) drops
 such groups."""
 
 CHANCE_WEIGHT = 0.5
-"""The threshold is `WASTED_SHARE` plus this fraction of the share of groups that would agree by
-chance, because small groups often do."""
+"""The threshold is `ZERO_VARIANCE_FOR_WARNING` plus this fraction of the share of groups that would
+agree by chance, because small groups often do."""
 
-NO_SIGNAL_SHARE = 0.9
+ZERO_VARIANCE_FOR_CRITICAL = 0.9
 """The alert is critical if at least this share of the groups in the last 20 steps has zero reward
 variance, because too few groups are left to learn from."""
 
 
-def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
+def check_zero_variance(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report groups with zero reward variance, if chance does not explain their number."""
     position = main_position(history)
     nearly_all_succeed = position >= HIGH_POSITION
@@ -154,7 +155,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
     # A run whose completions succeed is not lost.
     if _is_signal_lost(history) and not nearly_all_succeed:
         severity = "critical"
-    threshold = WASTED_SHARE
+    threshold = ZERO_VARIANCE_FOR_WARNING
     if position <= LOW_POSITION:
         reason = "nearly all fail"
         advice = (
@@ -177,14 +178,14 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[HealthF
             "are right, use harder prompts."
         )
     # A share that was not measured counts as 0, so nothing is reported.
-    share = fmean(history.last_values(NO_SPREAD_SHARE, LONG_WINDOW) or [0.0])
+    share = fmean(history.last_values(ZERO_VARIANCE_SHARE, LONG_WINDOW) or [0.0])
     if share < threshold:
         return
     message = (
         f"In {share:.0%} of the groups of the last steps, all completions got the same reward: "
         f"{reason}."
     )
-    yield HealthFinding("no_spread", soften(severity, history, trend), message, advice)
+    yield HealthFinding("zero_variance", soften(severity, history, trend), message, advice)
 
 
 def _is_signal_lost(history: RunHistory) -> bool:
@@ -193,10 +194,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
     The signal is not lost while rewards are low and a few groups still have one, because most runs
     that learn start like this.
     """
-    has_no_signal = history.mean(NO_SPREAD_SHARE, WINDOW) >= NO_SIGNAL_SHARE
-    some_differ = history.mean(NO_SPREAD_SHARE, LONG_WINDOW) < 1
+    has_no_signal = history.mean(ZERO_VARIANCE_SHARE, WINDOW) >= ZERO_VARIANCE_FOR_CRITICAL
+    some_differ = history.mean(ZERO_VARIANCE_SHARE, LONG_WINDOW) < 1
     may_be_starting = some_differ and main_position(history) <= LOW_POSITION
-    return history.steps >= WINDOW and has_no_signal and not may_be_starting
+    return history.logged_steps >= WINDOW and has_no_signal and not may_be_starting
 
 
 # truncation, collapse, tools, learning rate ------------------------------------------------------
@@ -245,7 +246,7 @@ SHARE_LIMITS = (
         meaning="of the tool calls failed, and only the model saw the errors",
         advice="Does the tool itself fail? Read the calls of a step with run.step(n), or call the "
         "tool as the model does, for example a tool named search: "
-        'gn.lab.ByHand(task, 0).do("search", query="Paris").',
+        'gn.lab.ManualEpisode(task, 0).do("search", query="Paris").',
     ),
     ShareLimit(
         rule="gradient",
@@ -257,7 +258,7 @@ SHARE_LIMITS = (
 )
 
 
-def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
+def check_share_limits(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report each share of `SHARE_LIMITS` that reaches a threshold."""
     for limit in SHARE_LIMITS:
         share = history.mean(limit.metric)
@@ -267,7 +268,7 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
             continue
         severity = reached[-1]
         # Truncation is normal at first: a base model begins by learning to end its answers.
-        is_early = history.steps < LONG_WINDOW and not _is_signal_lost(history)
+        is_early = history.logged_steps < LONG_WINDOW and not _is_signal_lost(history)
         if limit.rule == "truncation" and severity == "critical" and is_early:
             severity = "warning"
         severity = soften(severity, history, trend)
@@ -328,7 +329,7 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
         if "grad_norm" in row:
             zero_rows += 1
             probability *= row.get("frac_reward_zero_std", 1.0)
-    if zero_rows < history.rows_in(SHORT_WINDOW) or probability > MAX_HARMLESS_PROBABILITY:
+    if zero_rows < history.row_count_in(SHORT_WINDOW) or probability > MAX_HARMLESS_PROBABILITY:
         return
     message = "The gradient is 0 in row after row, although rewards differ."
     advice = "Does the model have a trainable LoRA (model.print_trainable_parameters())?"
@@ -337,7 +338,7 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
     )
 
 
-def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
+def check_shifts_since_start(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a gradient, an entropy or a length that has changed much without a better reward."""
     if trend.is_rising:
         return
@@ -367,7 +368,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFind
     is_longer = now >= LENGTH_GROWTH * max(start, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
     has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z
-    if is_longer and history.steps >= LENGTH_STEPS and not has_gained:
+    if is_longer and history.logged_steps >= LENGTH_STEPS and not has_gained:
         message = f"Completions have {now:.0f} tokens, from {start:.0f} at the start."
         advice = 'Reward brevity. The loss_type "dr_grpo" does not favour long wrong answers.'
         yield HealthFinding("length", "warning", message, advice, "longer")
@@ -377,7 +378,7 @@ def _clear_shift(history: RunHistory, metric: str) -> tuple[float, float]:
     """Return the median of a metric at the start and now, NaN if there is no clear difference."""
     first = history.first_values(metric)
     last = history.last_values(metric)
-    is_early = history.steps < 2 * WINDOW
+    is_early = history.logged_steps < 2 * WINDOW
     # A ratio to nearly 0 is noise.
     if is_early or abs(mann_whitney_z(first, last)) < CLEAR_Z or median(first) <= NEARLY_ZERO:
         return math.nan, math.nan
@@ -391,27 +392,27 @@ KL_START_STEPS = 3
 """The KL at the start is the median of this many first steps. It is not taken to be 0, because a
 run may begin far from its reference model."""
 
-NOTABLE_KL = 0.5
+KL_GROWTH_FOR_INFO = 0.5
 """A KL that has grown by this many nats is reported, because guides warn of it. The severity is
 only info, because DAPO trains well without any limit."""
 
-LARGE_KL = 2.0
+KL_GROWTH_FOR_WARNING = 2.0
 """A KL that has grown by this many nats is a warning, because the model is far from its start."""
 
 
 def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a KL that has grown and stayed high: the model learns, or it degenerates."""
-    first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
+    first = history.first_values("kl")[: history.row_count_in(KL_START_STEPS, min_rows=1)]
     last = history.last_values("kl")
-    if not first or len(last) < history.rows_in(SHORT_WINDOW):
+    if not first or len(last) < history.row_count_in(SHORT_WINDOW):
         return
     start = median(first)
     now = median(last)
     growth = now - start
-    if growth < NOTABLE_KL:
+    if growth < KL_GROWTH_FOR_INFO:
         return
     # Never critical: if the reward falls as well, `check_reward_falling` reports that.
-    severity: Severity = "warning" if growth >= LARGE_KL else "info"
+    severity: Severity = "warning" if growth >= KL_GROWTH_FOR_WARNING else "info"
     message = f"The KL is {now:.3g}, from {start:.3g} in the first steps."
     advice = (
         "Try the model on prompts outside the task. If it got worse there, raise beta, or lower "
@@ -423,7 +424,7 @@ def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFi
 # reward_falling ----------------------------------------------------------------------------------
 
 
-KEPT_NEARLY_NOTHING = 0.1
+KEPT_SHARE_FOR_CRITICAL = 0.1
 """If at most this share of the gain is left, nearly all of it is lost. Then the alert can be
 critical, because the run is back where it started."""
 
@@ -439,7 +440,7 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[He
     if not trend.has_fallen:
         return
     severity: Severity = "warning"
-    if has_fallen(history, KEPT_NEARLY_NOTHING, CERTAIN_Z):
+    if has_fallen(history, KEPT_SHARE_FOR_CRITICAL, CERTAIN_Z):
         severity = "critical"
     start = fmean(history.first_values("reward"))
     now = fmean(history.last_values("reward"))
@@ -456,11 +457,11 @@ def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[He
 # reward_flat -------------------------------------------------------------------------------------
 
 
-FLAT_STEPS = 100
+FLAT_STEPS_FOR_INFO = 100
 """A run without a rise is reported after this many steps, or after half of the run if that is
 shorter, because the second half can still be changed."""
 
-LONG_FLAT_STEPS = 300
+FLAT_STEPS_FOR_WARNING = 300
 """The alert is a warning after this many steps without a rise, because published guides advise
 waiting that long."""
 
@@ -468,15 +469,15 @@ waiting that long."""
 def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a run whose reward has not risen yet."""
     half_of_run = max(WINDOW, history.max_steps / 2)
-    if history.steps < min(FLAT_STEPS, half_of_run):
+    if history.logged_steps < min(FLAT_STEPS_FOR_INFO, half_of_run):
         return
     if trend.is_above_start or trend.is_rising or trend.has_fallen:
         return
     if main_position(history) >= HIGH_POSITION:
         return
-    severity: Severity = "warning" if history.steps >= LONG_FLAT_STEPS else "info"
+    severity: Severity = "warning" if history.logged_steps >= FLAT_STEPS_FOR_WARNING else "info"
     now = fmean(history.last_values("reward"))
-    message = f"The reward has not risen in {history.steps} steps. It is {now:.3g}."
+    message = f"The reward has not risen in {history.logged_steps} steps. It is {now:.3g}."
     advice = (
         "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more "
         "prompts per step."
@@ -504,7 +505,7 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
         is_constant = score - history.lowest[metric] < NEARLY_ZERO and not is_varied
         # A reward that is NaN in most rows was measured too rarely to be called constant.
         values = history.last_values(metric, LONG_WINDOW)
-        if not is_constant or len(values) < history.rows_in(SHORT_WINDOW):
+        if not is_constant or len(values) < history.row_count_in(SHORT_WINDOW):
             continue
         constants.append(f"{name} is {score:.3g}")
         # A penalty that always gives 0 is at the top of its range, so it is fine. If no range is
@@ -519,9 +520,9 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
             "Run check_rewards on it: can its pattern match at all (re.DOTALL)? If the task is too "
             "hard, give partial credit."
         )
-        if history.steps >= NEVER_REWARDED_STEPS:
+        if history.logged_steps >= NEVER_REWARDED_STEPS:
             severity = "warning"
-    message = f"{', '.join(constants)} in every row of {history.steps} steps."
+    message = f"{', '.join(constants)} in every row of {history.logged_steps} steps."
     yield HealthFinding("constant_reward", severity, message, advice)
 
 
@@ -530,20 +531,20 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
 FORMAT_STEPS = 100
 """The rule reports from this step on, because most runs learn the format first."""
 
-HIGH_ENOUGH = 0.5
-"""Nothing is reported if the mean of the main reward is at least this share of its range. Then the
-total may rise with the format alone."""
+MAX_MAIN_POSITION = 0.5
+"""The rule reports only if the mean of the main reward is below this share of its range. Above it,
+the total may rise with the format alone."""
 
 
 def check_format_only(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report a total that has risen without the main reward, usually with the format alone."""
     main = main_reward(history)
-    if main is None or history.steps < FORMAT_STEPS:
+    if main is None or history.logged_steps < FORMAT_STEPS:
         return
     if z_since_start(history, "reward") < CLEAR_Z:
         return
     # An unknown range of the reward can make its position NaN. Then nothing is reported.
-    is_low = reward_position(history, main) < HIGH_ENOUGH
+    is_low = reward_position(history, main) < MAX_MAIN_POSITION
     if not is_low:
         return
 
@@ -565,22 +566,22 @@ MEAN_ABS_DIFFERENCE = 1.128
 """Two normal values with standard deviation 1 differ by this much on average: 2 / sqrt(pi). So a
 mean difference divided by this number estimates the standard deviation."""
 
-MIN_HELD_OUT_SCORES = 4
+MIN_HOLDOUT_SCORES = 4
 """The rule compares the first two scores with the last two, so it needs four."""
 
-HELD_OUT_DROP = 0.05
+MIN_HOLDOUT_DROP = 0.05
 """A drop from the best mean is reported if it is at least this share of the range of the score. A
 smaller drop matters little, even if it is measured exactly."""
 
-DROP_IN_ERRORS = 2.5
+MIN_DROP_IN_ERRORS = 2.5
 """A drop must also be at least this many standard errors, because the best of many scores is high
 by luck."""
 
-HELD_OUT_GAIN = 0.02
+MIN_HOLDOUT_GAIN = 0.02
 """A score that gained less than this share of its range has stayed the same, because noise alone
 can raise it that much."""
 
-HELD_OUT_TOP = 0.96
+HOLDOUT_TOP = 0.96
 """A score that starts above this share of its range has little left to gain, so it may stay the
 same."""
 
@@ -590,13 +591,13 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
 
     The score is the accuracy that the kit measures, or else the total reward of TRL's evaluations.
     """
-    scores = history.held_out
-    if len(scores) < MIN_HELD_OUT_SCORES:
+    scores = history.holdout_scores
+    if len(scores) < MIN_HOLDOUT_SCORES:
         return
     # 1. The range of the score.
     lowest = 0.0
     highest = 1.0
-    if history.held_out_metric == HELD_OUT_TOTAL:
+    if history.holdout_metric == HOLDOUT_TOTAL:
         lowest = history.lowest["reward"]
         highest = history.highest["reward"]
     # 2. The start, the best and now: means of two successive scores, which are less noisy than one.
@@ -608,9 +609,9 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
     # 3. Has the score fallen by more than its noise? Without an interval of the accuracy, the noise
     # follows from the differences of successive scores.
     mean_change = fmean(abs(later - earlier) for earlier, later in pairs)
-    error = history.held_out_error or mean_change / MEAN_ABS_DIFFERENCE
+    error = history.holdout_error or mean_change / MEAN_ABS_DIFFERENCE
     span = highest - lowest
-    smallest_drop = max(HELD_OUT_DROP * span, DROP_IN_ERRORS * error)
+    smallest_drop = max(MIN_HOLDOUT_DROP * span, MIN_DROP_IN_ERRORS * error)
     if best - now >= smallest_drop > 0:
         message = (
             f"The held-out score has fallen from {best:.3g} to {now:.3g} (means of two "
@@ -623,9 +624,9 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
         yield HealthFinding("holdout", "warning", message, advice, "falling")
         return
     # 4. Has the score stayed the same, although the training reward has risen?
-    has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
-    has_room = start <= lowest + HELD_OUT_TOP * span
-    if has_trained and has_room and now - start < HELD_OUT_GAIN * span:
+    has_trained = trend.is_above_start and history.logged_steps >= 2 * LONG_WINDOW
+    has_room = start <= lowest + HOLDOUT_TOP * span
+    if has_trained and has_room and now - start < MIN_HOLDOUT_GAIN * span:
         message = (
             f"The held-out score is {now:.3g}, from {start:.3g} at first, although the training "
             "reward has risen."
@@ -638,10 +639,10 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
 
 
 CHECKS = (
-    check_no_spread,
-    check_shares,
+    check_zero_variance,
+    check_share_limits,
     check_zero_gradient,
-    check_shifts,
+    check_shifts_since_start,
     check_kl_drift,
     check_reward_falling,
     check_reward_flat,

@@ -17,7 +17,7 @@ from grpo_nb.health.history import (
     RunHistory,
 )
 
-KEPT_HALF = 0.5
+KEPT_SHARE_FOR_WARNING = 0.5
 """If at most this share of the gain is left, at least half of it is lost."""
 
 MAX_STD_IN_0_1 = 0.6
@@ -42,7 +42,7 @@ def measure_trend(history: RunHistory) -> RewardTrend:
     return RewardTrend(
         is_rising=recent_rise_z(history) >= LIKELY_Z,
         is_above_start=z_since_start(history, "reward", LONG_WINDOW) >= LIKELY_Z,
-        has_fallen=has_fallen(history, KEPT_HALF, CLEAR_Z),
+        has_fallen=has_fallen(history, KEPT_SHARE_FOR_WARNING, CLEAR_Z),
     )
 
 
@@ -52,7 +52,7 @@ def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> floa
     # At most the last half of all rows, because `first_values` are at most the first half. Rows are
     # counted, not values, because a row may lack the metric.
     half = history.reward_row_count // 2
-    count = min(half, history.rows_in(steps, MIN_ROWS_OF_WINDOW))
+    count = min(half, history.row_count_in(steps, MIN_ROWS_OF_WINDOW))
     last = [row[metric] for row in history.last_rows[-count:] if metric in row]
     return mann_whitney_z(first, last)
 

@@ -3,4 +3,4 @@
 Not here: automatic checks (`checks`), and the viewer of a run (`runs`).
 """
 
-from grpo_nb.lab.by_hand import ByHand
+from grpo_nb.lab.manual_episode import ManualEpisode

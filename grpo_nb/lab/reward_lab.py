@@ -31,7 +31,7 @@ from grpo_nb.core.panels import (
 from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
-from grpo_nb.lab.hand_scores import CHOICES, HandScores
+from grpo_nb.lab.hand_scores import SCORE_CHOICES, HandScoreFile
 from grpo_nb.rewards.answers import golds_in_cell
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
@@ -44,11 +44,13 @@ class CompletionEntry(widgets.VBox):
     """Text box and remove button of a completion. A change takes effect when you leave the box."""
 
     def __init__(self, text: str) -> None:
-        self.box = with_label_above(widgets.Textarea(text, continuous_update=False, rows=4), "100%")
-        self.box.add_class("gn-text")
-        self.remove = button("Remove")
-        self.remove.add_class("gn-remove")
-        super().__init__([self.box, self.remove], layout={"overflow": "visible"})
+        self.text_box = with_label_above(
+            widgets.Textarea(text, continuous_update=False, rows=4), "100%"
+        )
+        self.text_box.add_class("gn-text")
+        self.remove_button = button("Remove")
+        self.remove_button.add_class("gn-remove")
+        super().__init__([self.text_box, self.remove_button], layout={"overflow": "visible"})
         self.add_class("gn-entry")
 
 
@@ -61,7 +63,7 @@ class RewardLab(Panel):
 
     From a cell: `lab.set_rewards(rewards)`, `lab.score_by_hand(score)`, `lab.sample()`.
     Read and set `lab.completions` and `lab.settings`. Read `lab.row_number`, `lab.row`,
-    `lab.weights`, `lab.scores` and `lab.labels`.
+    `lab.weights`, `lab.scores` and `lab.hand_scores`.
 
     Args:
         rewards: One or more reward functions. After you edit them in the next cell, pass them to
@@ -73,12 +75,12 @@ class RewardLab(Panel):
         tokenizer: For sampling, for the prompt as the model sees it, and for rewards that read
             token ids.
         settings: Completion length, sampling and group size of `lab.sample()`.
-        labels: The .csv file with scores by hand. It is read if it exists. Default: a file named
-            after the task, in the current folder.
+        hand_scores: The .csv file with scores by hand. It is read if it exists. Default: a file
+            named after the task, in the current folder.
 
     Raises:
         ValueError, TypeError: No rows, a reward that is not a function, or two rewards of one name.
-        ValueError: `labels` is not a .csv file, cannot be read, or has a score outside 1 to 5.
+        ValueError: `hand_scores` is not a .csv file, cannot be read, or has a score outside 1 to 5.
 
     >>> from grpo_nb.rewards import correctness
     >>> lab = RewardLab([correctness()], [{"question": "What is 20 + 3?", "answer": "23"}])
@@ -96,7 +98,7 @@ class RewardLab(Panel):
         tokenizer: Any = None,
         settings: Settings | None = None,
         *,
-        labels: str | Path | None = None,
+        hand_scores: str | Path | None = None,
     ) -> None:
         rewards = reward_list(rewards)
         rows = training_rows(task)
@@ -111,8 +113,8 @@ class RewardLab(Panel):
         self.settings = settings or Settings()
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
-        file_name = f"{task.name.replace('/', '_')}.labels.csv"
-        self._hand_scores = HandScores(Path(labels or file_name).expanduser())
+        file_name = f"{task.name.replace('/', '_')}.hand_scores.csv"
+        self._hand_score_file = HandScoreFile(Path(hand_scores or file_name).expanduser())
         self._rows = rows
         self.row: dict[str, Any] = {}
         """The row shown, with all its columns, and with the environment that was scored last."""
@@ -154,7 +156,7 @@ class RewardLab(Panel):
 
         Characters that a text box cannot hold, such as NUL, are escaped, and scored as shown.
         """
-        return [entry.box.value for entry in self._entries.children]
+        return [entry.text_box.value for entry in self._entries.children]
 
     @completions.setter
     def completions(self, texts: Sequence[str]) -> None:
@@ -168,9 +170,9 @@ class RewardLab(Panel):
         return {name: box.value for name, box in self._weight_boxes.items()}
 
     @property
-    def labels(self) -> list[dict[str, Any]]:
+    def hand_scores(self) -> list[dict[str, Any]]:
         """Scores by hand, the oldest first, as rows for `gn.checks.agreement`."""
-        return self._hand_scores.rows
+        return self._hand_score_file.rows
 
     def score_by_hand(self, score: float) -> None:
         """Give a score by hand to the first completion without one, and save it.
@@ -178,13 +180,13 @@ class RewardLab(Panel):
         Raises:
             ValueError: The score is not from 1 to 5, or every completion has one already.
         """
-        existing = self._hand_scores.scores_of(self._question, self.completions)
+        existing = self._hand_score_file.scores_of(self._question, self.completions)
         if None not in existing:
             raise ValueError(
                 "each completion shown has a score by hand. Show other completions, or correct a "
-                f"score in {self._hand_scores.file} and make a new lab."
+                f"score in {self._hand_score_file.path} and make a new lab."
             )
-        self._hand_scores.add(self._question, self.completions[existing.index(None)], score)
+        self._hand_score_file.add(self._question, self.completions[existing.index(None)], score)
         self._show_hand_scores()
 
     def sample(self) -> None:
@@ -196,7 +198,7 @@ class RewardLab(Panel):
         if self.task.tools is not None:
             raise ValueError(
                 "an episode with tools does not fit into a text box. Play one with "
-                "gn.lab.ByHand(task, row_number)."
+                "gn.lab.ManualEpisode(task, row_number)."
             )
         if self.model is None or self.tokenizer is None:
             raise ValueError(
@@ -238,14 +240,14 @@ class RewardLab(Panel):
         self._row_view = empty_view()
         self._status = empty_view()
         self._status.add_class("gn-status")
-        self._table = empty_view()
-        self._marks = empty_view()
+        self._scores_view = empty_view()
+        self._marks_view = empty_view()
         self._hand_score_view = empty_view()
         self._static_views = [
             ("The row", self._row_view),
             ("", self._error_view),
-            ("Scores", self._table),
-            ("Where it came from", self._marks),
+            ("Scores", self._scores_view),
+            ("Where it came from", self._marks_view),
             ("Scores by hand", self._hand_score_view),
         ]
 
@@ -259,7 +261,7 @@ class RewardLab(Panel):
         self._entries.add_class("gn-entries")
         self._weight_line = wrapping_hbox([])
         score_buttons = []
-        for choice in CHOICES:
+        for choice in SCORE_CHOICES:
             callback = functools.partial(self.score_by_hand, choice)
             score_buttons.append(self._button(f"{choice}", callback))
         self._hand_score_buttons = wrapping_hbox(score_buttons)
@@ -273,7 +275,7 @@ class RewardLab(Panel):
             flex="1 1 350px",
         )
         buttons = [
-            self._button("Add a completion", self._add),
+            self._button("Add a completion", self._add_entry),
             self._button("Right and wrong example", self._show_examples),
             self._button("Sample a group", self.sample, "primary"),
         ]
@@ -296,12 +298,12 @@ class RewardLab(Panel):
                 "Scores",
                 "change a weight: totals and advantages follow, no reward is called again",
                 self._weight_line,
-                self._table,
+                self._scores_view,
             ),
             section(
                 "Where it came from",
                 "the parts of the text that rewards looked at",
-                self._marks,
+                self._marks_view,
             ),
             section(
                 "Scores by hand",
@@ -374,23 +376,23 @@ class RewardLab(Panel):
     def _new_entry(self, text: str) -> CompletionEntry:
         # A text box cannot hold NUL or a lone surrogate, which a model can write.
         entry = CompletionEntry(displayable(text))
-        entry.box.observe(self._rescore, "value")
-        entry.remove.on_click(lambda _: self._remove(entry))
+        entry.text_box.observe(self._rescore, "value")
+        entry.remove_button.on_click(lambda _: self._remove_entry(entry))
         return entry
 
     def _show_entries(self, entries: Sequence[CompletionEntry]) -> None:
         for number, entry in enumerate(entries, 1):
-            entry.box.description = f"Completion {number}"
-            entry.remove.tooltip = f"Remove completion {number}"
+            entry.text_box.description = f"Completion {number}"
+            entry.remove_button.tooltip = f"Remove completion {number}"
             # An empty group cannot be scored, so the last box stays.
-            entry.remove.disabled = len(entries) == 1
+            entry.remove_button.disabled = len(entries) == 1
         self._entries.children = entries
 
-    def _add(self) -> None:
+    def _add_entry(self) -> None:
         self._show_entries([*self._entries.children, self._new_entry("")])
         self._rescore()
 
-    def _remove(self, removed: CompletionEntry) -> None:
+    def _remove_entry(self, removed: CompletionEntry) -> None:
         self._show_entries([entry for entry in self._entries.children if entry is not removed])
         self._rescore()
 
@@ -426,14 +428,14 @@ class RewardLab(Panel):
 
     def _show_scores(self) -> None:
         self._show_hand_scores()
-        self._marks.value = ""
+        self._marks_view.value = ""
         if self.scores is None:
-            self._table.value = '<p class="gn-fail">Not scored.</p>'
+            self._scores_view.value = '<p class="gn-fail">Not scored.</p>'
             return
-        self._table.value = views.scores_view(self.scores)
+        self._scores_view.value = views.scores_view(self.scores)
         # Marking may fail in a user's own format, but the scores are right all the same.
         with self.showing_errors():
-            self._marks.value = views.marks_view(self.scores, self.rewards)
+            self._marks_view.value = views.marks_view(self.scores, self.rewards)
 
     # ---- Scores by hand ----
 
@@ -445,8 +447,8 @@ class RewardLab(Panel):
         self._hand_score_view.value = render(
             "lab/templates/hand_scores.jinja",
             texts=self.completions,
-            given=self._hand_scores.scores_of(self._question, self.completions),
-            count=len(self.labels),
-            file=self._hand_scores.file,
-            number=as_score,
+            scores=self._hand_score_file.scores_of(self._question, self.completions),
+            count=len(self.hand_scores),
+            file=self._hand_score_file.path,
+            as_score=as_score,
         )

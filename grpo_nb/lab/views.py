@@ -27,7 +27,7 @@ def scores_view(scores: Scores) -> str:
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
         are_equal=max(map(abs, advantages)) < SMALLEST_ADVANTAGE,
-        number=as_score,
+        as_score=as_score,
         shorten=shorten,
     )
 
@@ -48,14 +48,14 @@ def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
     for i, text in enumerate(scores.completions):
         marks = []
         for name, reward in zip(scores.values, rewards, strict=True):
-            earned = scores.weights[name] * scores.values[name][i]
-            if not math.isnan(earned):
-                marks += marks_of(reward, name, earned, text)
+            weighted_score = scores.weights[name] * scores.values[name][i]
+            if not math.isnan(weighted_score):
+                marks += marks_of(reward, name, weighted_score, text)
         completions.append(split_at_marks(text, marks))
     return render("lab/templates/marks.jinja", completions=completions)
 
 
-def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> list[Mark]:
+def marks_of(reward: RewardFunction, name: str, weighted_score: float, text: str) -> list[Mark]:
     """Return marks for the answer slot or for the tags, whichever the reward scores.
 
     Any other reward may read any part of the text, so nothing is marked for it.
@@ -76,9 +76,9 @@ def marks_of(reward: RewardFunction, name: str, earned: float, text: str) -> lis
         start = text.find(answer, text.find(opening) + len(opening))
         spans = [(start, start + len(answer))]
     css_class = "gn-nothing"
-    if earned:
-        css_class = "gn-earned" if earned > 0 else "gn-lost"
-    title = f"{name}: {part}, {earned:+.4g}"
+    if weighted_score:
+        css_class = "gn-earned" if weighted_score > 0 else "gn-lost"
+    title = f"{name}: {part}, {weighted_score:+.4g}"
     return [Mark(start, end, css_class, title) for start, end in spans]
 
 

@@ -8,5 +8,5 @@ so it works before anything is installed. The settings of a run are in `grpo_nb.
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.checks import check_environment
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.machine.host import run_folder
+from grpo_nb.machine.host import choose_run_folder
 from grpo_nb.machine.installer import install

@@ -14,7 +14,7 @@ from grpo_nb.machine.host import is_colab, usable_cores
 from grpo_nb.upstream.symbols import WRITTEN_FOR
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
-_INSTALL = (
+_INSTALL_FIX = (
     f"Run the Setup cell in a fresh kernel; or run `{packages.INSTALL_COMMAND}` and restart the "
     "kernel."
 )
@@ -26,7 +26,7 @@ class Check:
 
     name: str
     status: Literal["ok", "warning", "problem"]
-    found: str
+    finding: str
     fix: str = ""
     """Line to type or button to click; empty if there is nothing to do."""
 
@@ -56,15 +56,17 @@ class EnvironmentReport(ReprMixin):
         most_urgent = sorted(self.checks, key=lambda check: order.index(check.status))
         for check in most_urgent:
             if check.fix:
-                return f"{check.name}: {check.found}. {check.fix}"
+                return f"{check.name}: {check.finding}. {check.fix}"
         return ""
 
     @property
     def table(self) -> Table:
         """All checks as a table."""
-        rows = [(_MARKS[check.status], check.name, check.found, check.fix) for check in self.checks]
+        rows = [
+            (_MARKS[check.status], check.name, check.finding, check.fix) for check in self.checks
+        ]
         # Long lists of versions wrap at the end of the page, and the first two columns never do.
-        return Table(rows, head=("", "check", "found", "what to do"), narrow=(0, 1), wide=(2, 3))
+        return Table(rows, head=("", "check", "finding", "what to do"), narrow=(0, 1), wide=(2, 3))
 
     def _parts(self) -> Iterator[Part]:
         yield self.summary
@@ -110,22 +112,25 @@ def check_environment() -> EnvironmentReport:
 def _check_packages() -> Check:
     """Check that the packages of a training are installed; `_check_gpu` checks the torch build."""
     versions = packages.package_versions()
-    missing = [name for name in packages.NEEDED if name not in versions]
+    missing = [name for name in packages.NEEDED_PACKAGES if name not in versions]
     if missing:
-        return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL)
-    main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
-    others = [
+        return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL_FIX)
+    main_versions = [
+        f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")
+    ]
+    unmet_pins = [
         f"{name} {pin}"
         for name, pin in WRITTEN_FOR.items()
         if not packages.is_same_release(pin, versions.get(name, pin))
     ]
     note = ""
-    if others:
+    if unmet_pins:
         # Other versions can work, so the check is still ok.
         note = (
-            f"grpo_nb was written for {', '.join(others)}. If something fails, run the Setup cell."
+            f"grpo_nb was written for {', '.join(unmet_pins)}. "
+            "If something fails, run the Setup cell."
         )
-    return Check("packages", "ok", ", ".join(main), note)
+    return Check("packages", "ok", ", ".join(main_versions), note)
 
 
 def _check_kernel() -> Check:
@@ -140,51 +145,51 @@ def _check_kernel() -> Check:
 
 def _check_cpu(obstacle: str) -> Check:
     """Report the CPU, and the reason why the GPU of this machine cannot be used, if any."""
-    found = f"CPU, {usable_cores()} cores"
+    finding = f"CPU, {usable_cores()} cores"
     if obstacle:
         fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
-        return Check("device", "warning", f"{found}; no GPU, because {obstacle}", fix)
+        return Check("device", "warning", f"{finding}; no GPU, because {obstacle}", fix)
     fix = ""
     if is_colab():
         fix = "For a GPU: Runtime > Change runtime type > T4 GPU, then run the Setup cell."
-    return Check("device", "ok", found, fix)
+    return Check("device", "ok", finding, fix)
 
 
 def _check_gpu(state: GpuState) -> Check:
     """Check that the installed torch can start on the GPU."""
     gpu = state.gpu
     major, minor = gpu.compute_capability
-    found = (
+    finding = (
         f"{gpu.name} ({major}.{minor}), {gpu.memory_gib:.0f} GiB, "
-        f"driver {state.driver} for CUDA {state.cuda[0]}.{state.cuda[1]}"
+        f"driver {state.driver_version} for CUDA {state.newest_cuda[0]}.{state.newest_cuda[1]}"
     )
-    build = packages.read_torch_build()
-    if build is None:  # `_check_packages` reports the missing torch
-        return Check("device", "ok", found)
-    torch = f"torch {build.version}"
+    torch_build = packages.read_torch_build()
+    if torch_build is None:  # `_check_packages` reports the missing torch
+        return Check("device", "ok", finding)
+    torch_label = f"torch {torch_build.version}"
     # CUDA 13 dropped all GPUs before Turing; triton and bitsandbytes need 7.0 with any CUDA.
-    needed = (7, 5) if build.cuda and build.cuda >= (13, 0) else (7, 0)
-    if build.cuda is None:
-        problem = f"{torch} is for the CPU: the GPU is not used"
-        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
-    elif gpu.compute_capability < needed:
-        capability = f"{needed[0]}.{needed[1]}"
-        problem = f"{torch}, whose kernels need compute capability {capability}"
+    oldest_capability = (7, 5) if torch_build.cuda and torch_build.cuda >= (13, 0) else (7, 0)
+    if torch_build.cuda is None:
+        problem = f"{torch_label} is for the CPU: the GPU is not used"
+        fix = f"Run `pip uninstall -y torch`. {_INSTALL_FIX}"
+    elif gpu.compute_capability < oldest_capability:
+        oldest = f"{oldest_capability[0]}.{oldest_capability[1]}"
+        problem = f"{torch_label}, whose kernels need compute capability {oldest}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel."
         )
-    elif state.cuda[0] < build.cuda[0]:
+    elif state.newest_cuda[0] < torch_build.cuda[0]:
         # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
         # compatibility").
-        problem = f"{torch} needs CUDA {build.cuda[0]}"
+        problem = f"{torch_label} needs CUDA {torch_build.cuda[0]}"
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
-            f"CUDA {state.cuda[0]} (PyTorch's web site)."
+            f"CUDA {state.newest_cuda[0]} (PyTorch's web site)."
         )
     else:
-        return Check("device", "ok", f"{found}; {torch}")
-    return Check("device", "problem", f"{found}; {problem}", fix)
+        return Check("device", "ok", f"{finding}; {torch_label}")
+    return Check("device", "problem", f"{finding}; {problem}", fix)
 
 
 def _check_vllm() -> Check:

@@ -100,7 +100,7 @@ def find_fix(error: BaseException) -> str | None:
     return None
 
 
-def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
+def explained_error(error: BaseException) -> EnvironmentProblem | None:
     """Return an error with cause and fix to raise in place of `error`; None if it is unknown."""
     fix = find_fix(error)
     if fix is None:

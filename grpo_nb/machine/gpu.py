@@ -38,9 +38,8 @@ class GpuState:
 
     gpu: Gpu
     free_gib: float
-    driver: str
-    """Version of the driver."""
-    cuda: tuple[int, int]
+    driver_version: str
+    newest_cuda: tuple[int, int]
     """Newest CUDA version that the driver can run."""
 
 
@@ -70,12 +69,12 @@ def read_gpu() -> GpuState | None:
     if is_gpu_hidden():
         return None
     # The variable lists numbers or UUIDs.
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    first_visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     try:
         nv.nvmlInit()
-        if first.isdecimal():
-            return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first)))
-        return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first))
+        if first_visible.isdecimal():
+            return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first_visible)))
+        return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first_visible))
     except nv.NVMLError_LibraryNotFound:
         return None
     except nv.NVMLError as error:
@@ -95,8 +94,8 @@ def _state_of(nv: Any, handle: object) -> GpuState:
     return GpuState(
         gpu=gpu,
         free_gib=memory.free / 2**30,
-        driver=nv.nvmlSystemGetDriverVersion(),
-        cuda=(cuda // 1000, cuda % 1000 // 10),
+        driver_version=nv.nvmlSystemGetDriverVersion(),
+        newest_cuda=(cuda // 1000, cuda % 1000 // 10),
     )
 
 
@@ -105,8 +104,8 @@ def find_gpu() -> Gpu | None:
 
     Before torch is installed, the first visible GPU is returned.
     """
-    build = read_torch_build()
-    if build is not None and build.cuda is None:
+    torch_build = read_torch_build()
+    if torch_build is not None and torch_build.cuda is None:
         return None
     try:
         state = read_gpu()

@@ -50,26 +50,27 @@ def free_memory_bytes() -> int:
     try:
         limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
-        parts = (CGROUP / "memory.stat").read_text()
+        memory_stat = (CGROUP / "memory.stat").read_text()
     except (OSError, ValueError):
         # No such file, or the limit is "max": there is no limit.
         return free
     # The memory in use contains the cache of files, which the kernel gives up when needed.
-    cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", parts, re.MULTILINE)))
+    cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", memory_stat, re.MULTILINE)))
     return min(free, limit - used + cached)
 
 
-def require_disk(path: Path, needed: int, purpose: str) -> None:
-    """Raise `EnvironmentProblem` if the disk of `path` has less than `needed` bytes free."""
-    free = shutil.disk_usage(path).free
-    if free < needed:
+def require_disk(path: Path, needed_bytes: int, purpose: str) -> None:
+    """Raise `EnvironmentProblem` if the disk of `path` has fewer than `needed_bytes` free."""
+    free_bytes = shutil.disk_usage(path).free
+    if free_bytes < needed_bytes:
         raise EnvironmentProblem(
-            f"{purpose} needs {needed / 1e9:.2f} GB on the disk of {path}, but "
-            f"{free / 1e9:.2f} GB are free. Free some space or choose a folder on another disk."
+            f"{purpose} needs {needed_bytes / 1e9:.2f} GB on the disk of {path}, but "
+            f"{free_bytes / 1e9:.2f} GB are free. Free some space or choose a folder on another "
+            "disk."
         )
 
 
-def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None) -> str:
+def choose_run_folder(drive: str = "", *, report: Callable[[str], object] | None = None) -> str:
     """Return the folder for `run_root`: `runs`, or in Colab a folder on your Google Drive.
 
     Colab deletes the files on its own disk at the end of a session. Runs on the Drive stay: run the
@@ -81,7 +82,7 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
             different folder for each notebook. Colab asks you for permission to mount the Drive.
         report: Function called with a line about the folder, for example `print`.
 
-    >>> run_folder()
+    >>> choose_run_folder()
     'runs'
     """
     folder = drive.strip("/")

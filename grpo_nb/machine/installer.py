@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = (3, 11)
 TOO_NEW_PYTHON = (3, 15)
 # Folder into which the Setup cell clones the repository.
-CLONE = "grpo_nb_clone"
+CLONE_FOLDER = "grpo_nb_clone"
 # Command that runs pip in this kernel's environment.
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 # A kernel that has loaded one of these packages breaks if the files of the package change.
@@ -75,21 +75,21 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
         raise EnvironmentProblem(
             f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
         )
-    chosen = choose_requirements(report, vllm=vllm)
+    requirements = choose_requirements(report, vllm=vllm)
     without_dependencies = _read_requirements("requirements-no-deps.txt")
-    is_complete = all(map(is_met, [*chosen, *without_dependencies]))
+    is_complete = all(map(is_met, [*requirements, *without_dependencies]))
     if not is_complete or packages.incompatible_packages():
         # pip gets the pins that are met too, so that it keeps these versions.
-        requirements = [line for line in chosen if _pin(line) or not is_met(line)]
-        kept = _pins_of_installed(_NEVER_REPLACED)
-        if "torch" not in map(_name, chosen):
-            kept += _pins_of_installed(_TORCH_FAMILY)
+        for_pip = [line for line in requirements if _pin(line) or not is_met(line)]
+        kept_pins = _pins_of_installed(_NEVER_REPLACED)
+        if "torch" not in map(_name, requirements):
+            kept_pins += _pins_of_installed(_TORCH_FAMILY)
         step = "Installing torch, transformers and trl, which takes some minutes"
-        run_step([*PIP, "install", *requirements, *kept], step, report)
+        run_step([*PIP, "install", *for_pip, *kept_pins], step, report)
         finish_installation(_ROOT, report)
     # For a repository bootstrap.py does this. A kit on PYTHONPATH does not need it.
-    if _ROOT.name == CLONE:
-        link(_ROOT)
+    if _ROOT.name == CLONE_FOLDER:
+        make_importable(_ROOT)
     importlib.invalidate_caches()
 
 
@@ -104,22 +104,22 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
         vllm: If False, vLLM is not installed.
     """
     requirements = _read_requirements("requirements.txt")
-    build = packages.read_torch_build()
-    cuda = None if is_gpu_hidden() else driver_cuda()
+    torch_build = packages.read_torch_build()
+    newest_cuda = None if is_gpu_hidden() else driver_cuda()
 
     # First choice on a GPU: vLLM, together with the pinned torch.
-    if vllm and cuda is not None:
-        if cuda[0] >= _INDEX_CUDA:
+    if vllm and newest_cuda is not None:
+        if newest_cuda[0] >= _INDEX_CUDA:
             return requirements + _read_requirements("requirements-gpu.txt")
         report(
             f"vLLM is not installed: it needs a driver for CUDA {_INDEX_CUDA} (580 or newer), and "
-            f"this one runs {cuda[0]}.{cuda[1]}. Unsloth's own generation is slower."
+            f"this one runs {newest_cuda[0]}.{newest_cuda[1]}. Unsloth's own generation is slower."
         )
 
     # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than
     # the driver's is kept too, because the pinned torch would need the same driver.
-    if build is not None:
-        release = packages.minor_release(build.version)
+    if torch_build is not None:
+        release = packages.minor_release(torch_build.version)
         if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
             return [line for line in requirements if _name(line) != "torch"]
 
@@ -127,14 +127,14 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
     return requirements
 
 
-def is_met(line: str) -> bool:
+def is_met(requirement: str) -> bool:
     """Return True if a requirement is installed, and in the right version if it is a pin.
 
     A bound such as `pillow>=13` is not enforced: an older installed package is kept, unless a
     pinned package needs a newer version.
     """
-    version = packages.installed_version(_name(line))
-    pin = _pin(line)
+    version = packages.installed_version(_name(requirement))
+    pin = _pin(requirement)
     return version is not None and (not pin or packages.is_same_release(pin, version))
 
 
@@ -175,7 +175,7 @@ def finish_installation(folder: Path, report: Report) -> None:
         run_step([*PIP, "uninstall", "--yes", *incompatible], step, report)
 
 
-def link(folder: Path) -> None:
+def make_importable(folder: Path) -> None:
     """Make `import grpo_nb` work in every process and after a restart, with later edits included.
 
     A path file has the effect of `pip install --editable`, and needs no build backend. From Python
@@ -198,14 +198,14 @@ def _pins_of_installed(names: Sequence[str]) -> list[str]:
     return [f"{name}=={version}" for name, version in versions.items() if version is not None]
 
 
-def _pin(line: str) -> str:
+def _pin(requirement: str) -> str:
     """Return the version that a requirement pins exactly; empty for a bound.
 
     A marker after `;` is ignored. Only requirements-gpu.txt has markers, for Linux, on which the
     kit runs.
     """
-    return line.partition(";")[0].partition("==")[2].strip()
+    return requirement.partition(";")[0].partition("==")[2].strip()
 
 
-def _name(line: str) -> str:
-    return re.match(r"[\w.-]+", line)[0]
+def _name(requirement: str) -> str:
+    return re.match(r"[\w.-]+", requirement)[0]

@@ -18,7 +18,7 @@ INSTALL_COMMAND = (
 )
 VLLM_INSTALL_COMMAND = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Packages that a training imports.
-_IMPORTED = (
+_IMPORTED_PACKAGES = (
     "torch",
     "transformers",
     "trl",
@@ -31,11 +31,11 @@ _IMPORTED = (
     "psutil",
 )
 # Packages without which a training does not start.
-NEEDED = (*_IMPORTED, "nvidia-ml-py")
+NEEDED_PACKAGES = (*_IMPORTED_PACKAGES, "nvidia-ml-py")
 # A kernel breaks if its loaded version of one of these packages is not the installed version.
 # nvidia-ml-py is not among them: its module has no version.
-_WATCHED = (
-    *_IMPORTED,
+_WATCHED_PACKAGES = (
+    *_IMPORTED_PACKAGES,
     "vllm",
     "torchvision",
     "torchao",
@@ -49,7 +49,7 @@ _WATCHED = (
 
 def package_versions() -> dict[str, str]:
     """Return the installed version of each package whose version a run records."""
-    versions = {name: installed_version(name) for name in (*NEEDED, "vllm")}
+    versions = {name: installed_version(name) for name in (*NEEDED_PACKAGES, "vllm")}
     return {name: version for name, version in versions.items() if version}
 
 
@@ -61,7 +61,7 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         uninstalled is `removed`.
     """
     stale = {}
-    for name in _WATCHED:
+    for name in _WATCHED_PACKAGES:
         module = sys.modules.get(name)
         # The entry is None if somebody blocked the import.
         if module is None:
@@ -69,12 +69,12 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         # transformers and trl keep their version in `_objects`. `getattr` would import half of the
         # package if the version were missing.
         values = vars(module)
-        loaded = values.get("__version__") or values.get("_objects", {}).get("__version__")
-        installed = installed_version(name) or "removed"
+        loaded_version = values.get("__version__") or values.get("_objects", {}).get("__version__")
+        disk_version = installed_version(name) or "removed"
         # `torch.__version__` can be 2.13.0+cpu if the metadata has 2.13.0, so the part after `+` is
         # ignored.
-        if loaded is not None and not is_same_release(loaded, installed):
-            stale[name] = (loaded, installed)
+        if loaded_version is not None and not is_same_release(loaded_version, disk_version):
+            stale[name] = (loaded_version, disk_version)
     return stale
 
 
@@ -105,9 +105,9 @@ def read_torch_build() -> TorchBuild | None:
     return TorchBuild(version=values["__version__"], cuda=minor_release(cuda) if cuda else None)
 
 
-def is_same_release(wanted: str, version: str) -> bool:
+def is_same_release(version: str, other: str) -> bool:
     """Return True for versions that differ only in the build: `2.11.0` and `2.11.0+cu128`."""
-    return wanted.partition("+")[0] == version.partition("+")[0]
+    return version.partition("+")[0] == other.partition("+")[0]
 
 
 def minor_release(version: str) -> tuple[int, int]:

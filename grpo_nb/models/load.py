@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import memory_advice
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
-from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
+from grpo_nb.machine.faults import explained_error, find_fix, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.import_unsloth import hiding_stdout, import_unsloth
@@ -204,7 +204,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
         advice = memory_advice(error, settings, is_loading=True)
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
-        problem = None if settings.fast_inference else gpu_problem(error)
+        problem = None if settings.fast_inference else explained_error(error)
         if problem is not None:
             raise problem from error
         raise

@@ -24,7 +24,7 @@ from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, v
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]
-JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few labels to tell"]
+JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SCORE_LINE = re.compile(
     rf"[*_# ]*score[*_ ]*:[*_ ]*(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?[*_ ]*\.?", re.IGNORECASE

@@ -84,9 +84,9 @@ def load_task(
         system: System prompt to use in place of the format's own,
             `gn.tasks.xml().system_prompt()`; an empty text means the format's own.
         example: One example turn as `(question, reasoning, answer)`; or chat messages, such as an
-            episode that was played by hand, `gn.lab.ByHand(task, row_number).example(tokenizer)`.
-            Without an example, a small model never writes a tag, all its completions score the
-            same, and it learns nothing.
+            episode that was played by hand,
+            `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Without an example, a small
+            model never writes a tag, all its completions score the same, and it learns nothing.
         holdout: A share (below 1) or a number of rows to keep for evaluation; 0.2 if not given. For
             `arithmetic` a number, not a share; `holdout_size` if not given. Or rows of your own
             from any source, or from its split `test` if it has several splits: all are used, and
@@ -269,7 +269,8 @@ def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
         raise ValueError(
             "the tool calls in example= have arguments of different names or types. A data set "
             "gives all calls the same ones, so the model would see null in them. Write each call "
-            "in content, as the model's template writes it: gn.lab.ByHand(task).example(tokenizer)."
+            "in content, as the model's template writes it: "
+            "gn.lab.ManualEpisode(task).example(tokenizer)."
         )
 
 

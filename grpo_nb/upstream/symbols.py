@@ -32,10 +32,10 @@ def require_symbol(owner: Any, name: str, package: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     version = WRITTEN_FOR[package]
-    label = getattr(owner, "__name__", type(owner).__name__)
+    owner_name = getattr(owner, "__name__", type(owner).__name__)
     installed = installed_version(package) or "(not installed)"
     raise EnvironmentProblem(
-        f"{label}.{name} is missing in {package} {installed}, and grpo_nb was written for "
+        f"{owner_name}.{name} is missing in {package} {installed}, and grpo_nb was written for "
         f"{package} {version}. Install the pinned version: pip install {package}=={version}"
     )
 

@@ -28,14 +28,14 @@ def sampling_setup(
     prepare_config = require_symbol(model, "_prepare_generation_config", "transformers")
     prepare_tokens = require_symbol(model, "_prepare_special_tokens", "transformers")
     get_processors = require_symbol(model, "_get_logits_processor", "transformers")
-    complete, _ = prepare_config(config)
-    prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
+    complete_config, _ = prepare_config(config)
+    prepare_tokens(complete_config, kwargs_has_attention_mask=True, device="cpu")
     # The processor of `forced_eos_token_id` reads this length.
-    complete.max_length = prompt_width + complete.max_new_tokens
+    complete_config.max_length = prompt_width + complete_config.max_new_tokens
     processors = get_processors(
-        generation_config=complete, input_ids_seq_length=prompt_width, device="cpu"
+        generation_config=complete_config, input_ids_seq_length=prompt_width, device="cpu"
     )
-    return complete, processors
+    return complete_config, processors
 
 
 def attention_functions() -> MutableMapping[str, Any]:

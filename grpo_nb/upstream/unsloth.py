@@ -32,7 +32,7 @@ def give_vllm_lora_copies() -> None:
         return
 
     @wraps(original)
-    def build(*args: Any, **kwargs: Any) -> Any:
+    def build_with_copies(*args: Any, **kwargs: Any) -> Any:
         request = original(*args, **kwargs)
         # None if the merged weights already hold the whole LoRA.
         if request is not None:
@@ -42,8 +42,8 @@ def give_vllm_lora_copies() -> None:
                 request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         return request
 
-    build.gives_lora_copies = True
-    vllm_utils._build_lora_request = build
+    build_with_copies.gives_lora_copies = True
+    vllm_utils._build_lora_request = build_with_copies
 
 
 def set_cpu_dtype(*, use_bfloat16: bool) -> None:

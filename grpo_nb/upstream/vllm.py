@@ -51,21 +51,21 @@ def drop_requests(engine: Any) -> None:
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
     """
-    inner = require_symbol(engine, "llm_engine", "vllm")
-    request_ids = list(_require_path(inner, "output_processor", "request_states"))
+    llm_engine = require_symbol(engine, "llm_engine", "vllm")
+    request_ids = list(_require_path(llm_engine, "output_processor", "request_states"))
     if not request_ids:
         return
-    core = _require_path(inner, "engine_core", "engine_core")
+    engine_core = _require_path(llm_engine, "engine_core", "engine_core")
     # The queue is None if the engine computes one step at a time.
-    steps_under_way = require_symbol(core, "batch_queue", "vllm")
+    steps_under_way = require_symbol(engine_core, "batch_queue", "vllm")
     while steps_under_way:
         # The step must end first, because the GPU writes into memory that the next requests will
         # use. An error of the step belongs to the call that was interrupted.
         with suppress(Exception):
             steps_under_way.pop()[0].result()
-    abort = require_symbol(inner, "abort_request", "vllm")
+    abort = require_symbol(llm_engine, "abort_request", "vllm")
     abort(request_ids, internal=True)
-    require_symbol(inner, "collective_rpc", "vllm")(_clear_worker)
+    require_symbol(llm_engine, "collective_rpc", "vllm")(_clear_worker)
 
 
 def _clear_worker(worker: Any) -> None:

@@ -61,7 +61,7 @@ DRIVE = ""  # @param {"type": "string"}
 # You should see two sizes, and the first prompt as the model gets it.
 
 # %%
-run_root = gn.machine.run_folder(DRIVE, report=print)
+run_root = gn.machine.choose_run_folder(DRIVE, report=print)
 # While the model trains, 16 held-out questions are answered at the start, at every seventh step and at the end.
 held_out = {"holdout_every": 7, "holdout_questions": 16}
 settings = gn.preset(PRESET, **{"run_root": run_root, **held_out, **CHANGES})

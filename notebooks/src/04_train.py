@@ -39,7 +39,7 @@ DRIVE = ""  # @param {"type": "string"}
 
 # %%
 changes = {
-    "run_root": gn.machine.run_folder(DRIVE, report=print),
+    "run_root": gn.machine.choose_run_folder(DRIVE, report=print),
     "max_steps": STEPS,
     "max_completion_length": 40,
     "gradient_accumulation_steps": 1,
@@ -167,7 +167,7 @@ gn.RunViewer(stage_two)
 import textwrap
 
 assert provoked.status == "stopped", "a run without any signal was not stopped"
-assert any(alert.rule == "no_spread" for alert in provoked.alerts), "there was no alert"
+assert any(alert.rule == "zero_variance" for alert in provoked.alerts), "there was no alert"
 steps = [row["step"] for row in stage_two.rows]
 assert steps == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
 assert [stage_one.status, stage_two.status] == ["finished", "finished"], "a stage did not finish"

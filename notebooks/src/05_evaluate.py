@@ -50,7 +50,7 @@ if RUN:
     run = gn.open_run(RUN)
     rewards = []  # the run folder knows the rewards of the kit
 else:
-    folder = gn.machine.run_folder(DRIVE, report=print)
+    folder = gn.machine.choose_run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, max_steps=STEPS, run_root=folder)
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)

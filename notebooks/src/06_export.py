@@ -51,7 +51,7 @@ if RUN:
 else:
     changes = {"max_steps": STEPS, "learning_rate": 5e-4, "warmup_steps": 0}
     changes |= {"max_completion_length": 40, "per_device_train_batch_size": 8}
-    changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+    changes["run_root"] = gn.machine.choose_run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, **changes)
     model, tokenizer = gn.load_model(settings)
     is_small = settings.model == gn.preset("cpu").model

@@ -62,7 +62,7 @@ if is_small:
     changes |= {"learning_rate": 2e-4, "max_grad_norm": 0.2}
 else:
     changes |= {"max_completion_length": 320, "max_prompt_length": 1024}
-changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+changes["run_root"] = gn.machine.choose_run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 if is_small:
@@ -149,7 +149,7 @@ task = gn.load_task(rows, holdout=HELD_OUT, **common).with_tools(environment=Vil
 
 
 # %%
-from grpo_nb.lab import ByHand
+from grpo_nb.lab import ManualEpisode
 
 
 def progress(environments, **columns):
@@ -159,13 +159,13 @@ def progress(environments, **columns):
 
 rewards = [gn.rewards.correctness(weight=2.0, format=answer_format), progress]
 two_places = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
-hand = ByHand(task, two_places)
-for place in hand.row["chain"]:
-    note = hand.do("read", place=place)
-    print(f"read({place}) -> {note}  total {hand.scores(rewards).totals[0]:g}")
-hand.say(f"<answer>{hand.row['number']}</answer>")
-print(f"the answer: total {hand.scores(rewards).totals[0]:g}")
-guess = ByHand(task, two_places).say("<answer>5</answer>")
+episode = ManualEpisode(task, two_places)
+for place in episode.row["chain"]:
+    note = episode.do("read", place=place)
+    print(f"read({place}) -> {note}  total {episode.scores(rewards).totals[0]:g}")
+episode.say(f"<answer>{episode.row['number']}</answer>")
+print(f"the answer: total {episode.scores(rewards).totals[0]:g}")
+guess = ManualEpisode(task, two_places).say("<answer>5</answer>")
 print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 
 # %% [markdown]
@@ -176,11 +176,11 @@ print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 
 # %%
 one_place = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 1)
-short = ByHand(task, one_place)
+short = ManualEpisode(task, one_place)
 short.do("read", place=short.row["chain"][0])
 short.say(f"<answer>{short.row['number']}</answer>")
-example = [*short.example(tokenizer), *hand.example(tokenizer)]
-shown = {short.row["question"], hand.row["question"]}
+example = [*short.example(tokenizer), *episode.example(tokenizer)]
+shown = {short.row["question"], episode.row["question"]}
 rest = [row for row in rows if row["question"] not in shown]
 task = gn.load_task(rest, holdout=HELD_OUT, example=example, **common)
 task = task.with_tools(environment=Village)
@@ -253,7 +253,7 @@ print("Chains of three:", three.headline)
 # | --- | --- | --- |
 # | *the chat template of this model cannot be trained with tools* | the template has no place for tools | one of the models that the message names, or `give_tool_template` |
 # | *reset started one row twice* | the game is drawn in `reset` | read what is drawn from the row |
-# | *of the tool calls failed* as an alert | a bug in a tool | call it by hand: `ByHand(task).do(...)` |
+# | *of the tool calls failed* as an alert | a bug in a tool | call it by hand: `ManualEpisode(task).do(...)` |
 # | `run.metrics["tools/unanswered"]` above 0 | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |
 # | with a Drive: *was another training* | a setting was changed after a finished run | another `RUN_NAME`, such as `"second"` |
 # | no calls at all | nothing shows what a call looks like | an episode as example, as above |

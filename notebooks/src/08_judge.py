@@ -45,10 +45,10 @@ from importlib.resources import files
 
 import pandas as pd
 
-labels = pd.read_csv(files("grpo_nb") / "checks" / "summaries.csv")
-print("Number of summaries by score:", labels["score"].value_counts().sort_index().to_dict())
+hand_scores = pd.read_csv(files("grpo_nb") / "checks" / "summaries.csv")
+print("Number of summaries by score:", hand_scores["score"].value_counts().sort_index().to_dict())
 wrapped = [{"selector": "th, td", "props": "text-align: left; white-space: normal"}]
-shown = labels[["score", "question", "completion"]].head(4).style.format(escape="html")
+shown = hand_scores[["score", "question", "completion"]].head(4).style.format(escape="html")
 shown.hide(axis="index").set_table_styles(wrapped)
 
 # %% [markdown]
@@ -106,7 +106,7 @@ def ask(messages):
 
 
 small = gn.rewards.judge(ask, RUBRIC, name="small_model", model="SmolLM2-135M", concurrent=2)
-row = labels.iloc[0]
+row = hand_scores.iloc[0]
 prompt = small.messages(row["question"], row["completion"])[0]["content"]
 print(*(textwrap.fill(line, 90) for line in prompt.splitlines()), sep="\n")
 (reply,) = small.replies_to([row["completion"]], [dict(row)])
@@ -123,7 +123,7 @@ print(f"\nTHE REPLY\n{reply.text}\n\nScore as a reward, from 0 to 1: {reply.scor
 # hardly more than chance would give. A training with this judge would raise a number that means nothing.
 
 # %%
-of_small = gn.checks.agreement(small, labels)
+of_small = gn.checks.agreement(small, hand_scores)
 of_small
 
 # %% [markdown]
@@ -163,7 +163,7 @@ def check_plainly(messages):
 
 # %%
 plain = gn.rewards.judge(check_plainly, RUBRIC, name="plain_checks", model="plain checks")
-of_plain = gn.checks.agreement(plain, labels)
+of_plain = gn.checks.agreement(plain, hand_scores)
 of_plain
 
 # %% [markdown]
@@ -177,7 +177,7 @@ of_plain
 
 # %%
 unknown = gn.rewards.judge(ask, "Is it funny?", name="funny")
-report = gn.check_rewards([small, plain, unknown], labels.to_dict("records"))
+report = gn.check_rewards([small, plain, unknown], hand_scores.to_dict("records"))
 report
 
 # %% [markdown]
@@ -191,7 +191,7 @@ changes = {"max_steps": STEPS, "max_completion_length": 48, "holdout_every": 0}
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(
-    labels[["question", "answer"]].to_dict("records"),  # `answer` is not read by the judge
+    hand_scores[["question", "answer"]].to_dict("records"),  # `answer` is not read by the judge
     settings,
     tokenizer=tokenizer,
     holdout=8,
@@ -262,7 +262,7 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 # | --- | --- | --- |
 # | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | *the judge replied to none of ... answers* | the server is gone, or its key is wrong | run the cell of the server again; earlier replies are kept |
-# | *too few labels to tell* | the interval is too wide | score more answers |
+# | *too few hand scores to tell* | the interval is too wide | score more answers |
 # | *answers got no number* | the model does not end with `Score: N` | a larger model, or a grammar as above |
 #
 # ## Exercises
@@ -275,18 +275,18 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 # Monday." The checks count words and do not read them. After a longer training, look for such sentences.
 # </details>
 #
-# **2. How many labels?** The interval of the rank correlation with 40 labels is about ±0.1 at 0.88. Why does a bad judge need
-# *more* labels to be refused with certainty than a good judge needs to be accepted?
+# **2. How many scores?** The interval of the rank correlation with 40 scores is about ±0.1 at 0.88. Why does a bad judge need
+# *more* scores to be refused with certainty than a good judge needs to be accepted?
 #
 # <details><summary>Answer</summary>
 #
-# The interval of a correlation is wide near 0 and narrow near 1. Near 0 it reaches from about -0.3 to 0.3 with 40 labels, which only just
+# The interval of a correlation is wide near 0 and narrow near 1. Near 0 it reaches from about -0.3 to 0.3 with 40 scores, which only just
 # excludes the required 0.4.
 # </details>
 #
 # ## Next
 #
 # * Your own judge in three lines, and what is kept: [the guide to judges](../docs/guide/judge.md).
-# * Your own labels: `gn.RewardLab([judge], task, model, tokenizer)` ([Rewards](02_rewards.ipynb)).
+# * Your own scores: `gn.RewardLab([judge], task, model, tokenizer)` ([Rewards](02_rewards.ipynb)).
 #
 # @NEIGHBOURS@

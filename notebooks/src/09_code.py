@@ -46,7 +46,7 @@ DRIVE = ""  # @param {"type": "string"}
 # %%
 changes = {"max_steps": STEPS, "max_completion_length": 48, "learning_rate": 2e-4}
 changes |= {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
-changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+changes["run_root"] = gn.machine.choose_run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 

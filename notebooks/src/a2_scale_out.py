@@ -50,7 +50,7 @@ else:
     changes |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
     changes |= {"model": gn.preset("cpu").model, "dtype": "float32"}
     changes |= {"load_in_4bit": False, "fast_inference": False}
-    changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+    changes["run_root"] = gn.machine.choose_run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)

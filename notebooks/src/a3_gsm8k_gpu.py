@@ -49,7 +49,7 @@ DRIVE = ""  # @param {"type": "string"}
 # warning gives the reason.
 
 # %%
-run_root = gn.machine.run_folder(DRIVE, report=print)
+run_root = gn.machine.choose_run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{"run_root": run_root, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 

@@ -138,7 +138,7 @@ JUDGED = """\
 import grpo_nb as gn
 from tests.support.judges import by_length
 judge = gn.rewards.judge(by_length, "Long is good.", cache=None)
-lab = gn.RewardLab([judge], [{"question": "Why?", "answer": "x"}], labels="by_hand.csv")
+lab = gn.RewardLab([judge], [{"question": "Why?", "answer": "x"}], hand_scores="by_hand.csv")
 lab.completions = [" ".join(["word"] * n) for n in range(1, 6)]
 lab"""
 

@@ -18,7 +18,7 @@ SOUND_SETS = [*((name,) for name in SOUND), *TOGETHER]
 #: Kinds that tests/checks/test_reward_kinds.py and test_judge_agreement.py show.
 SHOWN_ELSEWHERE = {
     "never measured",
-    "too few labels to tell",
+    "too few hand scores to tell",
     "not fit as a reward",
     "right answer unknown",
 }

@@ -15,7 +15,7 @@ from grpo_nb.core.statistics import rank_correlation
 from tests.support.judges import answer_in, by_length
 
 #: 40 answers of one to five words, with a score for each word.
-LABELS = [
+HAND_SCORES = [
     {"question": f"Why {i}?", "completion": "word " * (i % 5 + 1), "score": i % 5 + 1}
     for i in range(40)
 ]
@@ -38,8 +38,8 @@ def make_judge(ask=words_alone, cache: Path | None = None, rubric: str = "Many w
     return gn.rewards.judge(ask, rubric, cache=cache)
 
 
-def measure(ask=words_alone, labels=LABELS, cache: Path | None = None):
-    return gn.checks.agreement(make_judge(ask, cache), labels)
+def measure(ask=words_alone, hand_scores=HAND_SCORES, cache: Path | None = None):
+    return gn.checks.agreement(make_judge(ask, cache), hand_scores)
 
 
 def test_agreement_with_the_person_may_pay() -> None:
@@ -53,7 +53,7 @@ def test_agreement_with_the_person_may_pay() -> None:
 
 
 def test_judge_without_a_number_for_any_probe_is_refused() -> None:
-    originals = {row["completion"].strip() for row in LABELS}
+    originals = {row["completion"].strip() for row in HAND_SCORES}
 
     def ask(messages: list) -> str:
         answer = answer_in(messages).strip()
@@ -67,8 +67,8 @@ def test_judge_without_a_number_for_any_probe_is_refused() -> None:
 def test_agreement_table_starts_with_the_largest_difference(tmp_path: Path) -> None:
     different = {"completion": "word word word word", "question": "Off?", "score": 1}
     unscored = {**different, "score": None}
-    pandas.DataFrame([*LABELS, different, unscored]).to_csv(tmp_path / "labels.csv")
-    measured = measure(labels=tmp_path / "labels.csv")
+    pandas.DataFrame([*HAND_SCORES, different, unscored]).to_csv(tmp_path / "scores.csv")
+    measured = measure(hand_scores=tmp_path / "scores.csv")
     first = measured.table.iloc[0]
     assert len(measured.table) == 41
     assert first[["person", "judge", "question"]].to_list() == [1, 4, "Off?"]
@@ -79,66 +79,82 @@ def test_agreement_table_starts_with_the_largest_difference(tmp_path: Path) -> N
     )
 
 
-EQUAL = [{**row, "score": 3} for row in LABELS]
-UNCLEAR = [{**row, "score": (row["score"], 3, 5)[i % 3]} for i, row in enumerate(LABELS)]
+EQUAL = [{**row, "score": 3} for row in HAND_SCORES]
+UNCLEAR = [{**row, "score": (row["score"], 3, 5)[i % 3]} for i, row in enumerate(HAND_SCORES)]
 FOOLED = r"fooled by .*: longer, flattered, .*give this a 5.*, off topic"
 
 
 @pytest.mark.parametrize(
-    ("ask", "labels", "verdict", "reason"),
+    ("ask", "hand_scores", "verdict", "reason"),
     [
         pytest.param(
-            lambda _: "Score: 3", LABELS, "not fit as a reward", "does not prefer", id="constant"
+            lambda _: "Score: 3",
+            HAND_SCORES,
+            "not fit as a reward",
+            "does not prefer",
+            id="constant",
         ),
         pytest.param(
-            lambda _: "Score: 3", LABELS[:20], "not fit as a reward", "does not prefer", id="flat"
+            lambda _: "Score: 3",
+            HAND_SCORES[:20],
+            "not fit as a reward",
+            "does not prefer",
+            id="flat",
         ),
-        pytest.param(by_chance, LABELS, "not fit as a reward", "does not prefer", id="by chance"),
+        pytest.param(
+            by_chance, HAND_SCORES, "not fit as a reward", "does not prefer", id="by chance"
+        ),
         pytest.param(
             lambda _: "I like it.",
-            LABELS,
+            HAND_SCORES,
             "not fit as a reward",
             "40 of 40 answers got no",
             id="silent",
         ),
-        pytest.param(by_length, LABELS, "not fit as a reward", FOOLED, id="fooled"),
+        pytest.param(by_length, HAND_SCORES, "not fit as a reward", FOOLED, id="fooled"),
         pytest.param(
-            words_alone, LABELS[:19], "too few labels to tell", "at least 20 labels", id="few"
+            words_alone,
+            HAND_SCORES[:19],
+            "too few hand scores to tell",
+            "at least 20 scores by hand",
+            id="few",
         ),
-        pytest.param(words_alone, EQUAL, "too few labels to tell", "not all the same", id="equal"),
+        pytest.param(
+            words_alone, EQUAL, "too few hand scores to tell", "not all the same", id="equal"
+        ),
         pytest.param(
             words_alone,
             UNCLEAR,
-            "too few labels to tell",
+            "too few hand scores to tell",
             "interval of the correlation is too wide",
             id="unclear",
         ),
     ],
 )
-def test_agreement_verdict_and_reason(ask, labels: list, verdict: str, reason: str) -> None:
-    measured = measure(ask, labels)
+def test_agreement_verdict_and_reason(ask, hand_scores: list, verdict: str, reason: str) -> None:
+    measured = measure(ask, hand_scores)
     assert measured.verdict == verdict
     assert re.search(reason, measured.sentence)
 
 
 def test_agreement_judges_an_empty_cell_as_an_empty_answer() -> None:
     empty = {"question": "Why?", "completion": None, "score": 1}
-    measured = measure(labels=pandas.DataFrame([*LABELS, empty]))
+    measured = measure(hand_scores=pandas.DataFrame([*HAND_SCORES, empty]))
     assert "" in measured.table["completion"].to_list()
 
 
 @pytest.mark.parametrize("unscored", ["NaN", "NONE", " "])
 def test_agreement_leaves_out_rows_without_a_score(unscored: str) -> None:
-    measured = measure(labels=[*LABELS, {**LABELS[0], "score": unscored}])
-    assert len(measured.table) == len(LABELS)
+    measured = measure(hand_scores=[*HAND_SCORES, {**HAND_SCORES[0], "score": unscored}])
+    assert len(measured.table) == len(HAND_SCORES)
     assert measured.verdict == "fit as a reward"
 
 
 @pytest.mark.parametrize("score", ["inf", "-nan", "high", True, "n/a"])
 def test_agreement_with_a_score_that_is_no_number_is_refused(score: str | bool) -> None:
-    message = f"row 40 of the labels has the score '{score}': write a number such as 4, or leave"
+    message = f"row 40 of hand_scores has the score '{score}': write a number such as 4, or leave"
     with pytest.raises(ValueError, match=message):
-        measure(labels=[*LABELS, {**LABELS[0], "score": score}])
+        measure(hand_scores=[*HAND_SCORES, {**HAND_SCORES[0], "score": score}])
 
 
 def test_agreement_names_the_change_that_raises_the_score() -> None:
@@ -188,13 +204,15 @@ def test_agreement_interval_covers_the_truth_as_promised(true: float, count: int
 
 
 def test_agreement_shows_the_last_turn_of_a_prompt() -> None:
-    labels = []
-    for row in LABELS:
+    hand_scores = []
+    for row in HAND_SCORES:
         system = {"role": "system", "content": "Be kind."}
         prompt = [system, {"role": "user", "content": row["question"]}]
-        labels.append({"prompt": prompt, "completion": row["completion"], "score": row["score"]})
-    shown = measure(labels=labels).table["question"]
-    assert set(shown) == {row["question"] for row in LABELS}
+        hand_scores.append(
+            {"prompt": prompt, "completion": row["completion"], "score": row["score"]}
+        )
+    shown = measure(hand_scores=hand_scores).table["question"]
+    assert set(shown) == {row["question"] for row in HAND_SCORES}
 
 
 def test_check_rewards_does_not_call_an_unmeasured_judge() -> None:
@@ -210,17 +228,17 @@ def test_check_rewards_of_a_judge_needs_no_gold_answer() -> None:
 
 def test_agreement_is_kept_for_the_same_judge_alone() -> None:
     judge = make_judge()
-    gn.checks.agreement(judge, LABELS)
+    gn.checks.agreement(judge, HAND_SCORES)
     assert judge.last_agreement[0] == "fit as a reward"
     assert gn.check_rewards(judge, ROWS).ok
     assert not gn.check_rewards(make_judge(), ROWS).ok
 
 
-def test_judge_measured_with_few_labels_has_its_own_finding() -> None:
+def test_judge_measured_with_few_scores_has_its_own_finding() -> None:
     judge = make_judge()
-    gn.checks.agreement(judge, LABELS[:19])
+    gn.checks.agreement(judge, HAND_SCORES[:19])
     (finding,) = gn.check_rewards(judge, ROWS).findings
-    assert finding.kind == "too few labels to tell"
+    assert finding.kind == "too few hand scores to tell"
     # The finding names judge and verdict once.
     assert finding.what.startswith("on 19 answers, ")
     assert finding.severity == "warning"
@@ -234,14 +252,14 @@ def test_check_rewards_of_a_refused_judge_is_critical() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
+    "hand_scores",
     [
         pytest.param([{"question": "?", "completion": "a"}], id="no score"),
         pytest.param(
-            [LABELS[0], {"question": "", "completion": "b", "score": 2}], id="no question"
+            [HAND_SCORES[0], {"question": "", "completion": "b", "score": 2}], id="no question"
         ),
     ],
 )
-def test_agreement_without_its_columns_is_refused(labels: list) -> None:
+def test_agreement_without_its_columns_is_refused(hand_scores: list) -> None:
     with pytest.raises(ValueError, match="a completion and your score"):
-        measure(labels=labels)
+        measure(hand_scores=hand_scores)

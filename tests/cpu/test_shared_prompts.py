@@ -129,9 +129,9 @@ def test_cpu_engine_obstacle_names_the_part_of_a_model(change: dict, said: str |
     assert found is None if said is None else said in found
 
 
-def test_pack_into_lanes_fills_lanes_of_the_longest_row() -> None:
-    assert shared_prompts.pack_into_lanes([40, 30, 10], [0, 0, 0]) == [[0], [1, 2]]
+def test_assign_to_lanes_fills_lanes_of_the_longest_row() -> None:
+    assert shared_prompts.assign_to_lanes([40, 30, 10], [0, 0, 0]) == [[0], [1, 2]]
 
 
-def test_pack_into_lanes_keeps_prompts_apart() -> None:
-    assert shared_prompts.pack_into_lanes([40, 40], [0, 1]) == [[0], [1]]
+def test_assign_to_lanes_keeps_prompts_apart() -> None:
+    assert shared_prompts.assign_to_lanes([40, 40], [0, 1]) == [[0], [1]]

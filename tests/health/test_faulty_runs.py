@@ -40,7 +40,7 @@ def test_faults_are_named_and_healthy_runs_left_alone(names: list[str], allowed:
 
 TENFOLD = [
     pytest.param("truncation", lambda: cut(0.95), id="truncation"),
-    pytest.param("no_spread", lambda: unpaid(60), id="no spread"),
+    pytest.param("zero_variance", lambda: unpaid(60), id="zero variance"),
     pytest.param("kl_drift", lambda: flat(100, kl=lambda i, row: 0.1 * i), id="KL"),
 ]
 

@@ -96,7 +96,7 @@ def test_truncation_of_a_run_with_signal_waits_for_50_steps() -> None:
     assert severest(check_health(cut(0.95)[:50]), "truncation") == "critical"
 
 
-def test_no_spread_with_rare_successes_is_never_critical() -> None:
+def test_zero_variance_with_rare_successes_is_never_critical() -> None:
     rare = {
         "reward": lambda i, r: 0.01 * (i % 25 == 0),
         "rewards__right__mean": lambda i, r: 0.01 * (i % 25 == 0),
@@ -107,7 +107,7 @@ def test_no_spread_with_rare_successes_is_never_critical() -> None:
         rewards__form__mean=lambda i, r: 0.0,
         **rare,
     )
-    assert severest(check_health(rows), "no_spread") == "warning"
+    assert severest(check_health(rows), "zero_variance") == "warning"
 
 
 def pairs(size: int, seed: int = 0) -> Rows:
@@ -120,10 +120,10 @@ def pairs(size: int, seed: int = 0) -> Rows:
 
 
 @pytest.mark.parametrize("seed", seeds(5))
-def test_no_spread_of_pairs_that_agree_by_chance_is_silent(seed: int) -> None:
+def test_zero_variance_of_pairs_that_agree_by_chance_is_silent(seed: int) -> None:
     rows = pairs(2, seed)
-    assert not of(check_health(rows), "no_spread")
-    assert not of(check_health(rows, group_size=2), "no_spread")
+    assert not of(check_health(rows), "zero_variance")
+    assert not of(check_health(rows, group_size=2), "zero_variance")
 
 
 @pytest.mark.parametrize("seed", seeds(10, 2))
@@ -201,7 +201,7 @@ def test_not_finite_single_infinite_kl_is_no_critical() -> None:
     assert critical_rows(flat(60, kl=lambda i, r: INFINITE if i in (5, 6, 7) else 0.01))
 
 
-def test_no_spread_at_the_top_without_weights_is_silent() -> None:
+def test_zero_variance_at_the_top_without_weights_is_silent() -> None:
     """The weights of two rewards are not known, so the range of the total is not either."""
     rows = healthy_log(
         200,

@@ -21,7 +21,7 @@ def column(rows: Rows, key: str) -> numpy.ndarray:
     return numpy.array([row.get(key, numpy.nan) for row in rows], dtype=float)
 
 
-def share_without_spread(rows: Rows) -> float:
+def share_with_zero_variance(rows: Rows) -> float:
     return float((column(rows, "reward_std") == 0).mean())
 
 
@@ -63,17 +63,17 @@ def test_logs_are_those_that_the_tests_were_written_for() -> None:
     assert len(LOGS) == 10
     assert sum(map(len, LOGS.values())) == 2112
     assert len(LEARNING) == 4
-    assert sum(share_without_spread(rows) >= 0.5 for rows in LOGS.values()) == 4
+    assert sum(share_with_zero_variance(rows) >= 0.5 for rows in LOGS.values()) == 4
     assert sum(share_clipped(rows) >= 0.25 for rows in LOGS.values()) == 3
     assert sum(len(constant_rewards(rows)) for rows in LOGS.values()) == 2
 
 
 @pytest.mark.parametrize(("name", "has_share"), REPORTS)
-def test_no_spread_agrees_with_counting(name: str, has_share: bool) -> None:
+def test_zero_variance_agrees_with_counting(name: str, has_share: bool) -> None:
     report = report_of(name, has_share)
-    share = share_without_spread(LOGS[name])
-    assert is_loud(report, "no_spread") or share < 0.5
-    assert not of(report, "no_spread") or share >= 0.25
+    share = share_with_zero_variance(LOGS[name])
+    assert is_loud(report, "zero_variance") or share < 0.5
+    assert not of(report, "zero_variance") or share >= 0.25
 
 
 @pytest.mark.parametrize(("name", "has_share"), REPORTS)

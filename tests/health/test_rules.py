@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.health.history import ACCURACY_INTERVAL, HELD_OUT_TOTAL, RunHistory
+from grpo_nb.health.history import ACCURACY_INTERVAL, HOLDOUT_TOTAL, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward, z_since_start
 from grpo_nb.runs.rows import ACCURACY
@@ -75,7 +75,7 @@ def falling_to(kept: float) -> Rows:
     return changed(160, reward=reward)
 
 
-def without_spread(share: float) -> Rows:
+def with_zero_variance(share: float) -> Rows:
     """Return a flat log in which this share of the groups has zero reward variance."""
     return flat(60, frac_reward_zero_std=constant(share), rewards__right__mean=constant(0.5))
 
@@ -97,7 +97,7 @@ def format_with_gain(gain: float) -> Rows:
     ]
 
 
-def held_out(score: Callable[[int], float]) -> Rows:
+def with_holdout(score: Callable[[int], float]) -> Rows:
     """Return a healthy log with a held-out accuracy in every twentieth row."""
     rows = healthy_log(200, 6)
     for i in range(19, 200, 20):
@@ -105,20 +105,20 @@ def held_out(score: Callable[[int], float]) -> Rows:
     return with_intervals(rows, Settings().holdout_questions)
 
 
-def held_out_drop(drop: float) -> Rows:
-    return held_out(lambda i: min(0.7, 0.3 + 0.005 * i) - drop * (i >= 139))
+def holdout_drop(drop: float) -> Rows:
+    return with_holdout(lambda i: min(0.7, 0.3 + 0.005 * i) - drop * (i >= 139))
 
 
-def held_out_gain(gain: float) -> Rows:
-    return held_out(lambda i: 0.4 + gain * (i >= 59))
+def holdout_gain(gain: float) -> Rows:
+    return with_holdout(lambda i: 0.4 + gain * (i >= 59))
 
 
 SIDES = {
-    "no spread": Side(
-        rule="no_spread", severity="warning", silent=0.45, speaks=0.55, make=without_spread
+    "zero variance": Side(
+        rule="zero_variance", severity="warning", silent=0.45, speaks=0.55, make=with_zero_variance
     ),
-    "no spread at all": Side(
-        rule="no_spread", severity="critical", silent=0.87, speaks=0.92, make=without_spread
+    "zero variance in all groups": Side(
+        rule="zero_variance", severity="critical", silent=0.87, speaks=0.92, make=with_zero_variance
     ),
     "truncated": Side(rule="truncation", severity="info", silent=0.23, speaks=0.27, make=cut),
     "half truncated": Side(
@@ -237,10 +237,10 @@ SIDES = {
         rule="format_only", severity="warning", silent=0.3, speaks=0.0, make=format_with_gain
     ),
     "held-out falls": Side(
-        rule="holdout", severity="warning", silent=0.1, speaks=0.35, make=held_out_drop
+        rule="holdout", severity="warning", silent=0.1, speaks=0.35, make=holdout_drop
     ),
     "held-out stays": Side(
-        rule="holdout", severity="warning", silent=0.03, speaks=0.015, make=held_out_gain
+        rule="holdout", severity="warning", silent=0.03, speaks=0.015, make=holdout_gain
     ),
 }
 
@@ -362,18 +362,18 @@ def without(rows: Rows, ending: str) -> Rows:
     ]
 
 
-def test_gradient_of_zero_without_spread_is_silent() -> None:
+def test_gradient_of_zero_with_zero_variance_is_silent() -> None:
     rows = [row | {"grad_norm": 0.0} for row in unpaid()]
     assert not of(check_health(rows), "gradient")
 
 
-def test_no_spread_is_known_from_the_deviation_alone() -> None:
+def test_zero_variance_is_known_from_the_deviation_alone() -> None:
     rows = without(unpaid(), "frac_reward_zero_std")
-    assert severest(check_health(rows), "no_spread") == "critical"
+    assert severest(check_health(rows), "zero_variance") == "critical"
 
 
-def test_no_spread_without_any_deviation_is_silent() -> None:
-    assert not of(check_health(without(unpaid(), "std")), "no_spread")
+def test_zero_variance_without_any_deviation_is_silent() -> None:
+    assert not of(check_health(without(unpaid(), "std")), "zero_variance")
 
 
 def test_main_reward_of_equal_weights_is_unknown() -> None:
@@ -391,13 +391,13 @@ def test_start_of_a_reward_that_is_missing_later_is_not_now() -> None:
 
 
 def test_holdout_of_eight_questions_needs_a_larger_drop() -> None:
-    rows = held_out_drop(0.22)
+    rows = holdout_drop(0.22)
     assert of(check_health(rows, ranges=RANGES), "holdout")
     assert not of(check_health(with_intervals(rows, 8), ranges=RANGES), "holdout")
 
 
 def test_holdout_near_the_top_is_silent() -> None:
-    assert not of(check_health(held_out(lambda i: 0.98), ranges=RANGES), "holdout")
+    assert not of(check_health(with_holdout(lambda i: 0.98), ranges=RANGES), "holdout")
 
 
 def test_constant_reward_that_is_often_nan_is_silent() -> None:
@@ -434,8 +434,8 @@ ANYTHING = [
 @pytest.mark.parametrize("seed", seeds(8, 2))
 def test_update_accepts_any_value_in_a_row(seed: int) -> None:
     chance = random.Random(seed)
-    held_out = [ACCURACY, HELD_OUT_TOTAL, *ACCURACY_INTERVAL]
-    names = [*healthy_log(1)[0], *held_out, "max_steps", "rewards/b", "rewards/", ""]
+    holdout_metrics = [ACCURACY, HOLDOUT_TOTAL, *ACCURACY_INTERVAL]
+    names = [*healthy_log(1)[0], *holdout_metrics, "max_steps", "rewards/b", "rewards/", ""]
     weights = chance.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
     monitor = HealthMonitor(weights=weights)
     for row in healthy_log(80, seed):
@@ -456,16 +456,16 @@ def half_of_the_groups_are_equal() -> Rows:
     )
 
 
-def test_no_spread_uses_the_group_size_of_a_run(tmp_path: Path) -> None:
+def test_zero_variance_uses_the_group_size_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "eights", half_of_the_groups_are_equal(), num_generations=8)
-    assert of(check_health(run), "no_spread")
+    assert of(check_health(run), "zero_variance")
     assert check_health(run.path).alerts == check_health(run).alerts
 
 
-def test_no_spread_without_group_size_assumes_pairs() -> None:
+def test_zero_variance_without_group_size_assumes_pairs() -> None:
     rows = half_of_the_groups_are_equal()
-    assert not of(check_health(rows), "no_spread")
-    assert of(check_health(rows, group_size=8), "no_spread")
+    assert not of(check_health(rows), "zero_variance")
+    assert of(check_health(rows, group_size=8), "zero_variance")
 
 
 def test_two_points_for_half_of_the_answers_are_no_success() -> None:
@@ -475,7 +475,7 @@ def test_two_points_for_half_of_the_answers_are_no_success() -> None:
         rewards__right__mean=lambda i, row: 0.95 + 0.02 * (i % 2),
         rewards__right__std=constant(1.0),
     )
-    alerts = of(check_health(rows, weights=WEIGHTS), "no_spread")
+    alerts = of(check_health(rows, weights=WEIGHTS), "zero_variance")
     assert "nearly all succeed" not in alerts[-1].message
 
 

@@ -20,15 +20,15 @@ from grpo_nb.machine.packages import TorchBuild
 
 def gpu_state(name: str, gib: float, capability: tuple[int, int], **changes: object) -> GpuState:
     gpu = Gpu(name=name, memory_gib=gib, compute_capability=capability)
-    fields = {"free_gib": gib - 0.5, "driver": "580.95.05", "cuda": (13, 0)}
+    fields = {"free_gib": gib - 0.5, "driver_version": "580.95.05", "newest_cuda": (13, 0)}
     return GpuState(gpu=gpu, **(fields | changes))
 
 
 L4 = gpu_state("NVIDIA L4", 22.0, (8, 9))
-L4_OLD_DRIVER = gpu_state("NVIDIA L4", 22.0, (8, 9), driver="570.1", cuda=(12, 8))
+L4_OLD_DRIVER = gpu_state("NVIDIA L4", 22.0, (8, 9), driver_version="570.1", newest_cuda=(12, 8))
 T4 = gpu_state("Tesla T4", 15.0, (7, 5))
 V100 = gpu_state("Tesla V100-SXM2-16GB", 16.0, (7, 0))
-P100 = gpu_state("Tesla P100-PCIE-16GB", 16.0, (6, 0), driver="570.1", cuda=(12, 8))
+P100 = gpu_state("Tesla P100-PCIE-16GB", 16.0, (6, 0), driver_version="570.1", newest_cuda=(12, 8))
 CUDA13 = TorchBuild(version="2.13.0+cu130", cuda=(13, 0))
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
 CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
@@ -229,7 +229,7 @@ def test_report_escapes_texts() -> None:
 def test_device_check(gpu, torch, status, found, fix, machine: Machine) -> None:
     check = machine.check("device", gpu, torch)
     assert check.status == status
-    assert found in check.found
+    assert found in check.finding
     assert fix in check.fix
 
 
@@ -243,7 +243,7 @@ def test_device_check(gpu, torch, status, found, fix, machine: Machine) -> None:
 def test_packages_check(versions, status, found, machine: Machine) -> None:
     check = machine.check("packages", **versions)
     assert check.status == status
-    assert found in check.found
+    assert found in check.finding
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_kernel_with_an_older_lazy_module_is_stale(machine: Machine, monkeypatch
     monkeypatch.setitem(sys.modules, "transformers", lazy)
     check = machine.check("this kernel")
     assert check.status == "problem"
-    assert "transformers 4.0.0 is loaded" in check.found
+    assert "transformers 4.0.0 is loaded" in check.finding
 
 
 def test_gpu_before_the_installation_is_not_taken_for_none(machine: Machine) -> None:
@@ -317,7 +317,7 @@ def test_kernel_with_old_package_in_memory_is_a_problem(machine: Machine, monkey
     monkeypatch.setitem(sys.modules, "pandas", old)
     check = machine.check("this kernel")
     assert check.status == "problem"
-    assert "pandas 0.1.0 is loaded" in check.found
+    assert "pandas 0.1.0 is loaded" in check.finding
     assert "estart" in check.fix
 
 
@@ -333,7 +333,7 @@ def test_vllm_check_shows_its_version(
 ) -> None:
     check = machine.check("vLLM", vllm=version)
     assert check.status == status
-    assert check.found == found
+    assert check.finding == found
 
 
 def test_require_disk_names_need_and_free_space(monkeypatch, tmp_path: Path) -> None:

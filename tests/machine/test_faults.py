@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
+from grpo_nb.machine.faults import explained_error, find_fix, is_out_of_memory
 
 COLLECTED = json.loads((Path(__file__).parent.parent / "data" / "gpu_errors.json").read_text())
 FIX = {
@@ -32,7 +32,7 @@ def test_collected_message_is_out_of_memory_or_not(case: dict) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_collected_message_gets_its_fix(case: dict) -> None:
-    problem = gpu_problem(error_of(case))
+    problem = explained_error(error_of(case))
     if case["is"] not in FIX:
         assert problem is None
         return

@@ -51,8 +51,8 @@ def test_read_gpu_returns_card_and_driver(nvml_init: Mock) -> None:
     assert gpu.read_gpu() == GpuState(
         gpu=Gpu(name="Tesla T4", memory_gib=15.0, compute_capability=(7, 5)),
         free_gib=1.5,
-        driver="570.1",
-        cuda=(12, 8),
+        driver_version="570.1",
+        newest_cuda=(12, 8),
     )
 
 

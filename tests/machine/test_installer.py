@@ -206,7 +206,7 @@ class ColabSession:
     """An environment with old packages and a clone of the kit, without a network."""
 
     def __init__(self, folder: Path) -> None:
-        self.clone = folder / installer.CLONE
+        self.clone = folder / installer.CLONE_FOLDER
         self._folder = folder
         self._python = folder / "env" / "bin" / "python"
         self._variables = without_index(folder / "wheels") | {

@@ -18,7 +18,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config.presets import PRESETS
-from grpo_nb.machine.installer import CLONE
+from grpo_nb.machine.installer import CLONE_FOLDER
 from scripts import build_notebooks
 from tests.support.gpus import GPUS, plan_on
 from tests.support.notebooks import assert_nothing_went_wrong
@@ -220,7 +220,9 @@ def test_setup_cell_installs_before_it_imports(path: Path) -> None:
     source = jupytext.read(ROOT / "notebooks/src/_setup.py", fmt="py:percent")
     (shared,) = [cell.source for cell in source.cells if cell.cell_type == "code"]
     assert first == shared.replace("    pass  # @CLONE@", build_notebooks.clone_lines(None))
-    assert f'"{CLONE}"' in build_notebooks.clone_lines(ADDRESS), "the folder that install links"
+    assert f'"{CLONE_FOLDER}"' in build_notebooks.clone_lines(ADDRESS), (
+        "install makes this folder importable"
+    )
     # Only the standard library before `install`: a loaded package cannot be replaced.
     for node in ast.walk(ast.parse(first[: first.index("install(")])):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -337,7 +339,7 @@ def test_drive_is_mounted_only_in_colab_and_if_asked(
     if host != "COLAB_RELEASE_TAG":
         monkeypatch.delitem(sys.modules, "google.colab")
     lines: list[str] = []
-    assert gn.machine.run_folder(drive, report=lines.append) == folder.format(tmp_path)
+    assert gn.machine.choose_run_folder(drive, report=lines.append) == folder.format(tmp_path)
     assert said in "".join(lines)
     assert bool(lines) is bool(said)
     assert mounted == ([str(tmp_path)] if folder != "runs" else [])

@@ -28,7 +28,7 @@ def test_no_cell_warns_or_shows_an_error(tools: Path) -> None:
 
 
 def test_reading_earns_and_guessing_does_not(notebook: nbformat.NotebookNode) -> None:
-    by_hand = printed(cell_with(notebook, "for place in hand.row"))
+    by_hand = printed(cell_with(notebook, "for place in episode.row"))
     totals = [line.rpartition("total ")[2] for line in by_hand.splitlines()]
     assert totals == ["0.5", "1", "3", "0"]
 

@@ -27,7 +27,7 @@ def test_plan_and_dry_run_come_before_the_training(notebook: nbformat.NotebookNo
 def test_run_without_signal_is_stopped_by_its_alert(notebook: nbformat.NotebookNode) -> None:
     provoked = cell_with(notebook, "provoked = gn.train(")
     pages = [output.data["text/html"] for output in outputs(provoked, "text/html")]
-    (table,) = [page for page in pages if "no_spread" in page]  # one table under the figure
+    (table,) = [page for page in pages if "zero_variance" in page]  # one table under the figure
     assert "<b>critical</b>" in table
     assert printed(cell_with(notebook, "provoked.alerts[0]")) == "stopped after 20 of 100 steps\n"
 

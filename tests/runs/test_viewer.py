@@ -42,7 +42,7 @@ def add_step(
     }
     if alert:
         row["alerts"] = [
-            {"step": step, "severity": "warning", "rule": "no_spread", "advice": "Raise it."}
+            {"step": step, "severity": "warning", "rule": "zero_variance", "advice": "Raise it."}
             | alert
         ]
     run.write_step(row, pandas.DataFrame({"step": step, **columns, "completion": texts, **scored}))

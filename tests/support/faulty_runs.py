@@ -82,7 +82,7 @@ def around(
     return lambda at, row: course(at) * choose.gauss(1, share)
 
 
-def held_out(made: Made, choose: random.Random, course: Callable[[float], float]) -> Made:
+def with_holdout(made: Made, choose: random.Random, course: Callable[[float], float]) -> Made:
     """A score on 60 questions at every tenth step."""
     every = {row["step"] for row in made.rows[9::10]}
     score = lambda at: sum(choose.random() < course(at) for _ in range(60)) / 60  # noqa: E731
@@ -233,13 +233,13 @@ FAULTS: dict[str, tuple[str, Maker]] = {
     ),
     "held-out falls from its best": (
         "holdout",
-        lambda c: held_out(
+        lambda c: with_holdout(
             run(c),
             c,
             lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, c.uniform(0.3, 0.4), 0.5, 0.9)(at),
         ),
     ),
-    "held-out stays": ("holdout", lambda c: held_out(run(c), c, lambda at: 0.4)),
+    "held-out stays": ("holdout", lambda c: with_holdout(run(c), c, lambda at: 0.4)),
     "length at the cap": (
         "truncation",
         lambda c: level(c).put(
@@ -267,11 +267,11 @@ FAULTS: dict[str, tuple[str, Maker]] = {
         lambda c: by_tens(level(c).put(grad_norm=lambda at, row: 0.0)),
     ),
     "groups die after a rise": (
-        "no_spread",
+        "zero_variance",
         lambda c: risen(c).put(0.5, frac_reward_zero_std=lambda at, row: c.choice([0.75, 1, 1, 1])),
     ),
-    "2 means failed where 20 is paid": ("no_spread", lambda c: paid(c, 2.0, 20.0, 0.3, 0.8)),
-    "too hard": ("no_spread", lambda c: paid(c, 0.0, 1.0, 0.0, 1.0)),
+    "2 means failed where 20 is paid": ("zero_variance", lambda c: paid(c, 2.0, 20.0, 0.3, 0.8)),
+    "too hard": ("zero_variance", lambda c: paid(c, 0.0, 1.0, 0.0, 1.0)),
     "KL runs away": (
         "kl_drift reward_falling",
         lambda c: run(
@@ -355,8 +355,8 @@ HEALTHY: dict[str, Maker] = {
     ),
     "primed: KL from the first row": lambda c: run(c).put(kl=around(c, line(0.9, 1.1), 0.1)),
     "no KL": lambda c: run(c).put(kl=lambda at, row: None),
-    "held-out rises": lambda c: held_out(run(c), c, line(0.3, 0.75)),
-    "held-out rises, then level": lambda c: held_out(run(c), c, line(0.3, 0.7, 0, 0.5)),
+    "held-out rises": lambda c: with_holdout(run(c), c, line(0.3, 0.75)),
+    "held-out rises, then level": lambda c: with_holdout(run(c), c, line(0.3, 0.7, 0, 0.5)),
     "entropy to a third": lambda c: run(c).put(entropy=around(c, line(1.2, 0.4))),
     "single spikes": lambda c: spiked(spiked(run(c), "kl", c, 70, 2, 0), "grad_norm", c, 60, 12, 0),
     "success pays 20": lambda c: run(c).put(

@@ -207,7 +207,9 @@ def test_example_whose_calls_a_dataset_would_change_is_refused(other: dict[str, 
     for arguments in ({"place": "mill"}, other):
         call = {"type": "function", "function": {"name": "read", "arguments": arguments}}
         example.append({"role": "assistant", "content": "", "tool_calls": [call]})
-    with pytest.raises(ValueError, match=r"example= have arguments of different.*ByHand\(task\)"):
+    with pytest.raises(
+        ValueError, match=r"example= have arguments of different.*ManualEpisode\(task\)"
+    ):
         gn.load_task(of_answers("abcd"), example=example, holdout=1)
 
 

@@ -123,11 +123,11 @@ def test_run_without_signal_stops_on_critical_alert(tiny, settings, capsys) -> N
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
     assert run.status == "stopped"
-    assert "no_spread" in run.info["stopped_by"]
+    assert "zero_variance" in run.info["stopped_by"]
     assert len(run.rows) < settings.max_steps
     assert run.adapter_path.is_dir()
     told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
-    assert ("no_spread", "critical", 20) in told
+    assert ("zero_variance", "critical", 20) in told
     said = "".join(capsys.readouterr())
     for rule, severity, step in told:
         assert re.search(rf"{severity} +{step} +{rule}", said)
@@ -148,7 +148,7 @@ def test_stop_by_observer_and_alert_names_both(tiny, settings) -> None:
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     settings = settings.replace(stop_on_alert="critical")
     run = gn.train(*tiny, [nothing], settings, observers=[impatient])
-    assert run.info["stopped_by"].startswith("impatient, no_spread")
+    assert run.info["stopped_by"].startswith("impatient, zero_variance")
 
 
 @pytest.mark.parametrize("value", [math.nan, None])

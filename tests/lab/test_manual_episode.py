@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from trl import chat_template_utils
 
 import grpo_nb as gn
-from grpo_nb.lab import ByHand
+from grpo_nb.lab import ManualEpisode
 from tests.support.lab_controls import control, shown_scores, text_of
 from tests.support.village import FORM, Village, progress, village_rows, village_task
 
@@ -23,49 +23,49 @@ def tokenizer(embedded_folder: Path) -> Any:
 
 
 @pytest.fixture
-def hand() -> ByHand:
+def episode() -> ManualEpisode:
     """Return an episode with two places to read."""
     task = village_task(gn.preset("cpu"))
     row = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
-    return ByHand(task, row)
+    return ManualEpisode(task, row)
 
 
-def test_episode_is_scored_step_by_step(hand: ByHand) -> None:
-    first, second = hand.row["chain"]
-    assert hand.scores(REWARDS).totals == (0.0,)
-    assert hand.do("read", place=first) == f"Go to the {second}."
-    assert hand.scores(REWARDS).totals == (0.5,)
-    assert hand.do("read", place=second) == f"The number is {hand.row['number']}."
+def test_episode_is_scored_step_by_step(episode: ManualEpisode) -> None:
+    first, second = episode.row["chain"]
+    assert episode.scores(REWARDS).totals == (0.0,)
+    assert episode.do("read", place=first) == f"Go to the {second}."
+    assert episode.scores(REWARDS).totals == (0.5,)
+    assert episode.do("read", place=second) == f"The number is {episode.row['number']}."
     # A tool's result is no answer of the model.
-    assert hand.scores(REWARDS).totals == (1.0,)
-    hand.say(f"<answer>{hand.row['number']}</answer>")
-    assert hand.scores(REWARDS).totals == (3.0,)
+    assert episode.scores(REWARDS).totals == (1.0,)
+    episode.say(f"<answer>{episode.row['number']}</answer>")
+    assert episode.scores(REWARDS).totals == (3.0,)
 
 
-def test_episode_shows_calls_and_results(hand: ByHand) -> None:
-    first, second = hand.row["chain"]
-    hand.do("read", place=first)
-    assert f"read(place={first})\\n→ Go to the {second}." in repr(hand)
+def test_episode_shows_calls_and_results(episode: ManualEpisode) -> None:
+    first, second = episode.row["chain"]
+    episode.do("read", place=first)
+    assert f"read(place={first})\\n→ Go to the {second}." in repr(episode)
 
 
-def test_error_of_a_tool_is_returned_as_text(hand: ByHand) -> None:
-    assert "Tool fly not found" in hand.do("fly", to="moon")
-    assert "unexpected keyword" in hand.do("read", where="x")
+def test_error_of_a_tool_is_returned_as_text(episode: ManualEpisode) -> None:
+    assert "Tool fly not found" in episode.do("fly", to="moon")
+    assert "unexpected keyword" in episode.do("read", where="x")
 
 
 def test_task_without_tools_is_refused() -> None:
     with pytest.raises(ValueError, match="the task has no tools"):
-        ByHand(gn.load_task(village_rows(), holdout=4))
+        ManualEpisode(gn.load_task(village_rows(), holdout=4))
 
 
 def test_played_episode_can_be_the_example(tokenizer: Any) -> None:
     settings = gn.preset("cpu", max_prompt_length=300)
     task = village_task(settings, tokenizer)
-    hand = ByHand(task)
-    hand.do("read", place=hand.row["chain"][0])
-    example = hand.say("<answer>7</answer>").example(tokenizer)
+    episode = ManualEpisode(task)
+    episode.do("read", place=episode.row["chain"][0])
+    example = episode.say("<answer>7</answer>").example(tokenizer)
     assert [turn["role"] for turn in example] == ["user", "assistant", "tool", "assistant"]
-    assert example[1]["content"] == f"<call>read(place={hand.row['chain'][0]})</call>"
+    assert example[1]["content"] == f"<call>read(place={episode.row['chain'][0]})</call>"
 
     with_example = village_task(settings, tokenizer, example=example)
     # Without the row that the example shows.
@@ -89,9 +89,9 @@ def test_question_of_a_played_example_is_left_out(tokenizer: Any) -> None:
 def make_example(family: str, folder: Path) -> list[dict[str, str]]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = getattr(chat_template_utils, f"{family}_chat_template")
-    hand = ByHand(village_task(gn.preset("cpu")))
-    hand.do("read", place=hand.row["chain"][0])
-    return hand.say("<answer>7</answer>").example(tokenizer)
+    episode = ManualEpisode(village_task(gn.preset("cpu")))
+    episode.do("read", place=episode.row["chain"][0])
+    return episode.say("<answer>7</answer>").example(tokenizer)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
@@ -152,7 +152,7 @@ def test_lab_shows_no_old_numbers_if_an_episode_cannot_start(monkeypatch) -> Non
 
 def test_lab_samples_no_episode() -> None:
     lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
-    with pytest.raises(ValueError, match=r"Play one with gn.lab.ByHand\(task, row_number\)"):
+    with pytest.raises(ValueError, match=r"Play one with gn.lab.ManualEpisode\(task, row_number\)"):
         lab.sample()
 
 

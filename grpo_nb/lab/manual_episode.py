@@ -10,7 +10,7 @@ from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import transcript
 
 
-class ByHand(ReprMixin):
+class ManualEpisode(ReprMixin):
     """An episode of a training row that you play with the tools of its task.
 
     `do` calls a tool, `say` writes an answer, and `scores` scores the episode so far. The number of
@@ -53,7 +53,7 @@ class ByHand(ReprMixin):
         self.turns.append({"role": "tool", "name": tool, "content": result})
         return result
 
-    def say(self, text: str) -> "ByHand":
+    def say(self, text: str) -> "ManualEpisode":
         """Write an answer, normally the last turn."""
         self.turns.append({"role": "assistant", "content": text})
         return self
