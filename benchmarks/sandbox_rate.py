@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from _measure import machine, print_header, print_row
 
-from grpo_nb.sandbox.candidates import run_untrusted_batch, self_test
-from grpo_nb.sandbox.jobs import Call, Candidate, Limits
+from grpo_nb.sandbox.outcomes import Call, Candidate, Limits
+from grpo_nb.sandbox.runner import run_untrusted_batch, self_test
 
 BATCH = 64
 REPEATS = 9

@@ -326,7 +326,7 @@ def baseline(
     rewards = reward_list(rewards)
     # With other settings than those of the loaded model, training would sample something else.
     require_same_settings(model, tokenizer, settings)
-    task.rendered_by(settings)  # raises if the settings ask for another chat template
+    task.settings_for_template(settings)  # raises if the settings ask for another chat template
 
     # 1. Choose the prompts, try the rewards, and choose the grader.
     rows = sample_rows(task.train, prompts, settings.seed)

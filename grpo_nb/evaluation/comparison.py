@@ -195,7 +195,7 @@ class Comparison(ReprMixin):
         if self.verdict == NO_DIFFERENCE:
             sentences.append(_power_sentence(result))
         sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
-        if self.contamination is not None and self.contamination.count:
+        if self.contamination is not None and self.contamination.trained_count:
             sentences.append(self.contamination.sentence)
         return " ".join(sentences)
 
@@ -248,6 +248,7 @@ class Comparison(ReprMixin):
         tests = {}
         for measure, result in self.results.items():
             tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
+        contamination = self.contamination
         return {
             "sentence": self.sentence,
             "verdict": self.verdict,
@@ -255,7 +256,12 @@ class Comparison(ReprMixin):
             "after": self.after.to_dict(),
             "tests": tests,
             "majority": self.majority and dataclasses.asdict(self.majority),
-            "contamination": self.contamination and dataclasses.asdict(self.contamination),
+            "contamination": contamination
+            and {
+                "questions": contamination.question_count,
+                "count": contamination.trained_count,
+                "source": contamination.source,
+            },
         }
 
     def _parts(self) -> Iterator[Part]:

@@ -250,7 +250,7 @@ class Exam:
             contamination.require_none()
         # Even if no known training question is held out, an unknown one may be.
         is_unknown = not trained or any(run.trained_questions is None for run in runs)
-        return None if is_unknown and not contamination.count else contamination
+        return None if is_unknown and not contamination.trained_count else contamination
 
     def _require_same_template(self) -> None:
         """Raise if a run was trained with other arguments of the chat template."""

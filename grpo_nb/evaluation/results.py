@@ -118,7 +118,7 @@ class Evaluation(ReprMixin):
                 "Not all training questions are known, so some of these questions may have been "
                 "trained on."
             )
-        return self.contamination.sentence if self.contamination.count else ""
+        return self.contamination.sentence if self.contamination.trained_count else ""
 
     @property
     def table_rows(self) -> list[tuple[str, str]]:

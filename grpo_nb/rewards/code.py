@@ -1,6 +1,6 @@
 """The reward for code that passes hidden tests, and functions that read the tests and the code.
 
-The generated code runs in the sandbox (`grpo_nb.sandbox.candidates`). It never sees an expected
+The generated code runs in the sandbox (`grpo_nb.sandbox.runner`). It never sees an expected
 value and never runs in this process: results come back as plain data and are compared here. Asserts
 are parsed and never run.
 """
@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
-from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import Call, CallResult, Candidate, Limits
+from grpo_nb.sandbox.outcomes import Call, CallResult, Candidate, Limits
+from grpo_nb.sandbox.runner import run_untrusted_batch
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")

@@ -104,7 +104,7 @@ def model_card(
         is_embedded=settings.model == EMBEDDED_MODEL,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=comparison,
-        is_contaminated=contamination is not None and contamination.count > 0,
+        is_contaminated=contamination is not None and contamination.trained_count > 0,
         measures=HOLDOUT_MEASURES,
         in_percent=in_percent,
         verification=verification,

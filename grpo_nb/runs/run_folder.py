@@ -330,8 +330,10 @@ class Run(ReprMixin):
                 "the comparison does not start with the model that this run started from"
             )
         contamination = comparison.contamination
-        if contamination is not None and contamination.count:
-            obstacles.append(f"{contamination.count} of the held-out questions were trained on")
+        if contamination is not None and contamination.trained_count:
+            obstacles.append(
+                f"{contamination.trained_count} of the held-out questions were trained on"
+            )
         return obstacles
 
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:

@@ -207,6 +207,15 @@ class SavedTests(ComparisonPart):
     __pydantic_extra__: dict[str, SavedTest | None]
 
 
+class SavedContamination(ComparisonPart):
+    """`Contamination` of a comparison, whose keys in comparison.json are older."""
+
+    question_count: Count = Field(alias="questions")
+    trained_count: Count = Field(alias="count")
+    source: Text
+    sentence = Contamination.sentence
+
+
 class SavedComparison(ComparisonPart):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
@@ -216,7 +225,7 @@ class SavedComparison(ComparisonPart):
     after: SavedEvaluation
     tests: SavedTests
     majority: MajorityBaseline | None
-    contamination: Contamination | None
+    contamination: SavedContamination | None
 
     @property
     def anywhere_verdict(self) -> str | None:

@@ -3,5 +3,5 @@
 `grpo_nb.rewards` compares the results of the code; expected values never enter the sandbox.
 """
 
-from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_test
-from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.runner import run_untrusted, run_untrusted_batch, self_test

@@ -1,4 +1,4 @@
-"""The process in which one candidate runs. `candidates.py` starts this script; nothing imports it.
+"""The process in which one candidate runs. `runner.py` starts this script; nothing imports it.
 
 It imports the modules that the code will need, isolates itself, and only then runs the code. Once
 isolated, it may make only the system calls that computing needs. None of them opens a file, creates
@@ -28,12 +28,12 @@ import values
 # The folder of this script: the code must not import from it.
 sys.path.pop(0)
 
-_REPORT = 3
+_REPORT_DESCRIPTOR = 3
 _MAX_THREADS = 16
 _STACK_BYTES = 64 << 20
 # The kernel's buffers of a descriptor are not part of the address space: a pair of sockets holds
 # about half a megabyte.
-_DESCRIPTORS = 64
+_MAX_DESCRIPTORS = 64
 # First of the user ids that systemd reserves for users without a name.
 _FIRST_USER = 61184
 
@@ -107,7 +107,7 @@ def main() -> None:
     with open(0, "rb", closefd=False) as file:
         # The job is from the notebook's own process, so it can be trusted.
         job = marshal.load(file)
-    os.dup2(2, _REPORT)
+    os.dup2(2, _REPORT_DESCRIPTOR)
     # Standard output goes nowhere. `subprocess` has closed all other descriptors.
     os.dup2(1, 2)
     for name in job["modules"]:
@@ -147,22 +147,22 @@ def _isolate(job: dict) -> None:
     """
     libc = ctypes.CDLL(None)
     os.environ.clear()
-    counted_threads = _become_nobody()
+    existing_threads = _become_nobody()
     limits = {
-        resource.RLIMIT_NPROC: counted_threads + _MAX_THREADS,
+        resource.RLIMIT_NPROC: existing_threads + _MAX_THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds. The timer below is exact, but code can ignore its signal.
         resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_STACK: _STACK_BYTES,
-        resource.RLIMIT_NOFILE: _DESCRIPTORS,
+        resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,
     }
-    for kind, limit in limits.items():
+    for resource_limit, limit in limits.items():
         # The hard limit of the notebook's own process may be lower.
-        hard_limit = resource.getrlimit(kind)[1]
+        hard_limit = resource.getrlimit(resource_limit)[1]
         if hard_limit != resource.RLIM_INFINITY:
             limit = min(limit, hard_limit)
-        resource.setrlimit(kind, (limit, limit))
+        resource.setrlimit(resource_limit, (limit, limit))
     # Kill this process when the notebook's thread that started it ends. That thread waits for this
     # process, so it ends early only if the notebook does. The kernel forgets this request when the
     # user changes, so it comes after `_become_nobody`.
@@ -247,7 +247,7 @@ def _error_text(error: BaseException) -> str:
 def _send(tag: str, content: object) -> None:
     data = f'["{tag}",{values.encode(content)}]\n'.encode()
     while data:
-        data = data[os.write(_REPORT, data) :]
+        data = data[os.write(_REPORT_DESCRIPTOR, data) :]
 
 
 if __name__ == "__main__":

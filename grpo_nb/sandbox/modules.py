@@ -10,7 +10,7 @@ import sys
 
 # Patterns instead of a parser, because generated code could crash a parser, and with it this
 # process. A superfluous name only costs milliseconds. Both patterns take linear time on any text.
-_FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([\w,\s]*|[\w, \t]*)")
+_FROM_IMPORT = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([\w,\s]*|[\w, \t]*)")
 # Also finds __import__("math") and importlib.import_module("math").
 _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
 
@@ -28,7 +28,7 @@ _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "
 # The imports are not part of the limit of processor time, so code must not be able to prolong them.
 # The 150 exercises of the tests name at most 6 modules, and the files of the standard library at
 # most 71.
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 _LONGEST_NAME = 100
 
 
@@ -41,14 +41,14 @@ def modules_of(code: str) -> list[str]:
     # A backslash continues an import in the next line.
     code = code.replace("\\\n", " ")
     names = {module for function, module in _IMPORTED_LATE.items() if function in code}
-    for package, members in _FROM.findall(code):
+    for package, members in _FROM_IMPORT.findall(code):
         names.add(package)
         names |= {f"{package}.{member}" for member in re.findall(r"\w+", members)}
-    for listed in _IMPORT.findall(code):
+    for imported in _IMPORT.findall(code):
         # `a.b as c, d` imports a.b and d.
-        names |= {part.split()[0] for part in listed.split(",") if part.strip()}
+        names |= {part.split()[0] for part in imported.split(",") if part.strip()}
     importable = sorted(name for name in names if _is_importable(name))
-    return [*_ALWAYS, *importable[:_MOST_NAMES]]
+    return [*_ALWAYS, *importable[:_MAX_NAMES]]
 
 
 def _is_importable(name: str) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 
 from grpo_nb import rewards
 from grpo_nb.rewards.base import Reward, RewardFunction, is_relative, relative, unwrap_partial
-from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.sandbox.outcomes import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
 # The public reward classes of `grpo_nb.rewards`, by name, without their base classes.

@@ -45,18 +45,28 @@ _OPTION_LETTER = re.compile(
     """,
     re.VERBOSE,
 )
-# Before one of these words, an A is a letter, as in "B) A is also right", and no article.
-_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
+# An A before one of these words is a letter, as in "B) A is also right". Before any other word of
+# two letters or more, it is an article.
+_WORDS_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
+_WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 # A letter is not a clear choice if one of these words or a second letter follows: "B or C", "B, C",
 # "B is wrong". "B) Romeo and Juliet" is refused too.
 _HEDGE = re.compile(
-    r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather"
-    r"|(?<!\w')"  # not the s of "Newton's"
-    r"(?<!\d )"  # not the unit in "B) 3 m"
-    r"(?:[b-z]|a"
-    rf"(?!\s+(?!(?:{_AFTER_LETTER_A})\b)\w{{2}}))"  # not the article in "B) a dog"
-    r"(?!\s*=)"  # not the variable in "B) x = 4"
-    r")\b"
+    rf"""(?i)\b
+    (?:
+        or|nor|and|not|but|if|wrong|maybe|either|instead|rather
+        |
+        # A second letter, with four exceptions:
+        (?<!\w')  # the s of "Newton's"
+        (?<!\d[ ])  # the unit in "B) 3 m"
+        (?:
+            [b-z]
+            |a(?!\s+{_WORD_AFTER_ARTICLE})  # the article in "B) a dog"
+        )
+        (?!\s*=)  # the variable in "B) x = 4"
+    )\b
+    """,
+    re.VERBOSE,
 )
 # Full stops and exclamation marks at the end, after two letters or a closing mark such as **.
 # After one letter they stay: n! is not n.
@@ -80,8 +90,7 @@ class Answers:
     def hint(self) -> str:
         """Text in place of the answer in the system prompt."""
         if self.kind == "choice":
-            labels = sorted(label for label, _ in self.labels)
-            return f"one of: {', '.join(labels)}"
+            return f"one of: {', '.join(sorted(label for label, _ in self.labels))}"
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
@@ -114,8 +123,7 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     'one of: no, yes'
     """
     counts = _count_labels(golds)
-    are_few = 2 <= len(counts) <= _MAX_LABELS
-    are_labels = are_few and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
+    are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
         if are_labels and kind in ("expression", "text"):
@@ -151,7 +159,7 @@ def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]
     return tuple(gold for gold in golds if not is_of_kind(gold))
 
 
-def _json_gold(gold: str) -> Any:
+def _json_container(gold: str) -> Any:
     """Return the value of a gold answer that is a JSON object or list; None for any other."""
     value = read_json(gold)
     return value if isinstance(value, (dict, list)) else None
@@ -164,7 +172,7 @@ def _is_expression(gold: str) -> bool:
 # Numbers come first, because each number is also an expression.
 _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
     "number": lambda gold: read_number(gold) is not None,
-    "json": lambda gold: _json_gold(gold) is not None,
+    "json": lambda gold: _json_container(gold) is not None,
     "expression": _is_expression,
 }
 
@@ -190,7 +198,7 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     given_number = read_number(given)
     if gold_number is not None:
         return given_number is not None and is_same_number(given_number, gold_number, tolerance)
-    gold_value = _json_gold(gold)
+    gold_value = _json_container(gold)
     if gold_value is not None:
         # Compared as JSON texts, because True == 1 in Python. An answer that is not JSON becomes
         # "null", which equals no object or list.
@@ -245,10 +253,9 @@ def read_json(text: str) -> Any:
     if len(text) > _LONGEST_JSON:
         return None
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
-    json_text = fenced[1] if fenced else text
     try:
         value = json.loads(
-            json_text,
+            fenced[1] if fenced else text,
             object_pairs_hook=_unique_keys,
             parse_float=_int_if_whole,
         )

@@ -35,7 +35,9 @@ TAKEN_NAMES = {
     "trainer_state",
 }
 # A solution, then the answer in one line after the last ####, as in GSM8K.
-_SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
+_SOLUTION_AND_ANSWER = re.compile(
+    r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*"
+)
 
 
 @dataclass
@@ -96,17 +98,17 @@ def clean(
         ValueError: No rows, a role without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
-    described_as = source.described_as
+    name_in_errors = source.name_in_errors
     if not source.rows:
         raise ValueError(
-            f"{described_as} has no rows: a task needs at least two, one to train on and "
+            f"{name_in_errors} has no rows: a task needs at least two, one to train on and "
             "one held out."
         )
     if source.note:
         changes.note(source.note)
     # 1. Find question and answer in each row, by the row's number in the source.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
-    column_of = _choose_columns(names, columns or {}, described_as)
+    column_of = _choose_columns(names, columns or {}, name_in_errors)
     answers = [row.get(column_of["answer"]) for row in source.rows]
     has_lists_of_answers = kind != "json" and _are_lists_of_texts(answers)
     rows: dict[int, TaskRow] = {}
@@ -122,16 +124,15 @@ def clean(
     if has_lists_of_answers:
         _complete_accepted(rows.values(), changes)
     # 3. Leave rows out.
-    reasons |= _repeated_rows(rows, on_conflict, described_as)
+    reasons |= _repeated_rows(rows, on_conflict, name_in_errors)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
         cells = [f"{name}={in_line(row.get(name), 80)}" for name in column_of.values()]
-        example = f"row {number}: {', '.join(cells)}"
-        changes.leave_out(reason, example)
+        changes.leave_out(reason, f"row {number}: {', '.join(cells)}")
         rows.pop(number, None)
     if not rows:
         raise ValueError(
-            f"no row of {described_as} is left of {len(source.rows)}: {changes.reasons_in_words}."
+            f"no row of {name_in_errors} is left of {len(source.rows)}: {changes.reasons_in_words}."
         )
     # 4. Add the other columns.
     for name in names:
@@ -143,7 +144,7 @@ def clean(
     return task_rows
 
 
-def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -> dict[str, str]:
+def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
     A role that `columns` does not name has the column of its own name. A prompt is read if
@@ -170,7 +171,7 @@ def _choose_columns(names: Sequence[str], columns: Columns, described_as: str) -
             question, answer = in_order if len(names) == 2 else ["<column>", "<column>"]
             to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
-                f"{described_as} has no column {name!r} for the {role}; it has "
+                f"{name_in_errors} has no column {name!r} for the {role}; it has "
                 f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
             )
     return column_of
@@ -208,8 +209,8 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
         task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
             # The question is all messages, because many chats end with the same "ok".
-            _, turns = split_system(task_row["prompt"])
-            question = "\n".join(turn["content"] for turn in turns)
+            _, messages = split_system(task_row["prompt"])
+            question = "\n".join(message["content"] for message in messages)
     gold = cells["answer"]
     if has_lists_of_answers and isinstance(gold, (list, tuple)):
         texts = [text.strip() for text in gold if _is_filled(text)]
@@ -243,14 +244,14 @@ def _as_json(value: Any) -> str:
     return displayable(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _read_chat(turns: Any) -> Chat:
+def _read_chat(messages: Any) -> Chat:
     """Return chat messages with `role` and `content` alone."""
     try:
         chat = []
-        for turn in turns:
-            # A turn that only calls tools can have no content.
-            content = "" if turn["content"] is None else turn["content"]
-            chat.append({"role": turn["role"], "content": displayable(content)})
+        for message in messages:
+            # A message that only calls tools can have no content.
+            content = "" if message["content"] is None else message["content"]
+            chat.append({"role": message["role"], "content": displayable(content)})
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(
@@ -271,7 +272,7 @@ def _note_lost_calls(
     """Add a note if `_read_chat` has left out tool calls."""
     for number, row in rows.items():
         chat = source_rows[number][column_of["prompt"]] if "prompt" in row else []
-        if any(turn.get("tool_calls") for turn in chat):
+        if any(message.get("tool_calls") for message in chat):
             changes.note(
                 "tool_calls in prompts were left out: write each call in content, as the model's "
                 "template writes it"
@@ -280,7 +281,7 @@ def _note_lost_calls(
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
-    matches = [_SOLVED.fullmatch(row["answer"]) for row in rows]
+    matches = [_SOLUTION_AND_ANSWER.fullmatch(row["answer"]) for row in rows]
     if matches.count(None) >= len(rows) / 2:
         return
     for row, match in zip(rows, matches, strict=True):
@@ -302,7 +303,7 @@ def _complete_accepted(rows: Collection[TaskRow], changes: Changes) -> None:
 
 
 def _repeated_rows(
-    rows: Mapping[int, TaskRow], on_conflict: OnConflict, described_as: str
+    rows: Mapping[int, TaskRow], on_conflict: OnConflict, name_in_errors: str
 ) -> _Reasons:
     """Return the reasons to leave out rows that repeat an earlier question.
 
@@ -312,12 +313,12 @@ def _repeated_rows(
         ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
     reasons: _Reasons = {}
-    first_number: dict[str, int] = {}
+    first_row_with: dict[str, int] = {}
     for number, row in rows.items():
         words = row["question"].split()
         if "prompt" in row:
-            words = [(turn["role"], *turn["content"].split()) for turn in row["prompt"]]
-        first = first_number.setdefault(str(words), number)
+            words = [(message["role"], *message["content"].split()) for message in row["prompt"]]
+        first = first_row_with.setdefault(str(words), number)
         if first == number:
             continue
         answer = row["answer"]
@@ -330,7 +331,7 @@ def _repeated_rows(
             continue
         if on_conflict == "raise":
             raise ValueError(
-                f"{described_as}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
+                f"{name_in_errors}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
                 f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
                 'list as its answer, such as ["Paris", "City of Paris"].'
@@ -347,18 +348,18 @@ def _repeated_rows(
 
 def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
     """Add a column to the rows, under another name if its own is taken."""
-    kept_as = name
+    new_name = name
     reason = "its name is taken"
     are_lists = all(isinstance(value, (list, tuple, type(None))) for value in values)
     if name == ACCEPTED and not are_lists:
-        kept_as = f"source_{name}"
+        new_name = f"source_{name}"
         reason = "it does not hold lists of answers"
-    while kept_as in TAKEN_NAMES or any(kept_as in row for row in rows):
-        kept_as = f"source_{kept_as}"
-    if kept_as != name:
-        changes.note(f"the column {name!r} is now {kept_as!r}: {reason}")
+    while new_name in TAKEN_NAMES or any(new_name in row for row in rows):
+        new_name = f"source_{new_name}"
+    if new_name != name:
+        changes.note(f"the column {name!r} is now {new_name!r}: {reason}")
     for row, value in zip(rows, values, strict=True):
-        row[kept_as] = value
+        row[new_name] = value
 
 
 def store_as_text(rows: TaskRows, changes: Changes) -> None:

@@ -29,12 +29,12 @@ _QUESTION_SPELLINGS = {
     r"\s*([-+*/=<>^])\s*": r"\1",
 }
 # Quotation marks and ends of sentences.
-_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
-_AROUND_WORDS = re.compile(
-    rf"^[{_STOPS}!]+$"  # nothing but marks
-    rf"|^(?:(?!\.\d)[{_STOPS}])+"  # before a word, except the point of .5
-    rf"|(?<=[^\W\d_]{{2}})[{_STOPS}!]+$"  # after two letters, because n! is a factorial
-    rf"|[{_STOPS}]+$"  # after a word
+_PUNCTUATION = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
+_OUTER_PUNCTUATION = re.compile(
+    rf"^[{_PUNCTUATION}!]+$"  # nothing but marks
+    rf"|^(?:(?!\.\d)[{_PUNCTUATION}])+"  # before a word, except the point of .5
+    rf"|(?<=[^\W\d_]{{2}})[{_PUNCTUATION}!]+$"  # after two letters, because n! is a factorial
+    rf"|[{_PUNCTUATION}]+$"  # after a word
 )
 
 
@@ -53,7 +53,7 @@ def normalized_question(question: Any) -> str:
     True
     """
     text = rewrite(in_ascii(str(question)), _QUESTION_SPELLINGS)
-    words = [_AROUND_WORDS.sub("", word) for word in text.split()]
+    words = [_OUTER_PUNCTUATION.sub("", word) for word in text.split()]
     return " ".join(filter(None, words))
 
 
@@ -78,28 +78,29 @@ def question_hashes(questions: Iterable[Any]) -> list[str]:
 class Contamination:
     """The number of held-out questions that were trained on."""
 
-    questions: int
+    question_count: int
     """Number of held-out questions."""
-    count: int
-    """Number of them that were trained on."""
+    trained_count: int
+    """Number of held-out questions that were trained on."""
     source: str
     """Name of the training data."""
 
     @property
     def sentence(self) -> str:
         """The finding in words."""
-        if not self.count:
-            return f"None of the {self.questions} held-out questions is in {self.source}."
+        if not self.trained_count:
+            return f"None of the {self.question_count} held-out questions is in {self.source}."
         return (
-            f"{self.count} of {self.questions} held-out questions are also in {self.source}: "
-            "a score on them measures memory."
+            f"{self.trained_count} of {self.question_count} held-out questions are also in "
+            f"{self.source}: a score on them measures memory."
         )
 
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""
-        if self.count:
+        if self.trained_count:
             raise ValueError(
-                f"{self.sentence} Say allow_contaminated=True, and the result carries this number."
+                f"{self.sentence} To measure anyway, write allow_contaminated=True; the result "
+                "then reports this number."
             )
 
 
@@ -111,14 +112,14 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
         trained: Hash of each trained question -> name of its data, such as "the training part".
 
     >>> trained = dict.fromkeys(question_hashes(["What is 2+2?"]), "the training part")
-    >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count
+    >>> found = find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained)
+    >>> found.trained_count
     2
     """
-    known = [digest for digest in question_hashes(questions) if digest in trained]
-    # If none was trained on, the sentence names everything that was searched.
-    sources = [trained[digest] for digest in known] or trained.values()
+    sources = [trained[digest] for digest in question_hashes(questions) if digest in trained]
     return Contamination(
-        questions=len(questions),
-        count=len(known),
-        source=" and ".join(dict.fromkeys(sources)),
+        question_count=len(questions),
+        trained_count=len(sources),
+        # If none was trained on, the sentence names everything that was searched.
+        source=" and ".join(dict.fromkeys(sources or trained.values())),
     )

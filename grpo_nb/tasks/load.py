@@ -28,8 +28,8 @@ from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
     TaskRows,
-    example_turns,
     fitting_format,
+    messages_of_example,
     require_tokenizer,
     with_prompts,
 )
@@ -135,8 +135,9 @@ def load_task(
         # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_size else 0
         require_number("holdout", holdout_size, 0)
-        generated = arithmetic_rows(seed, holdout_size=holdout_size, **options)
-        source_rows = SourceRows("arithmetic", generated)
+        source_rows = SourceRows(
+            "arithmetic", arithmetic_rows(seed, holdout_size=holdout_size, **options)
+        )
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
@@ -146,11 +147,16 @@ def load_task(
     rows = clean(source_rows, changes, columns, on_conflict, kind)
     own_holdout: TaskRows = []
     if not is_size:
-        holdout_rows = read_rows(holdout, "test")
-        holdout_rows = dataclasses.replace(holdout_rows, described_as="the held-out data")
+        holdout_rows = dataclasses.replace(
+            read_rows(holdout, "test"), name_in_errors="the held-out data"
+        )
         own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
-        held_out_questions = [row["question"] for row in own_holdout]
-        rows = _without(rows, held_out_questions, "whose question is held out too", changes)
+        rows = _without(
+            rows,
+            [row["question"] for row in own_holdout],
+            "whose question is held out too",
+            changes,
+        )
         # A column may hold 3 in one source and "3" in the other.
         store_as_text([*rows, *own_holdout], changes)
 
@@ -167,7 +173,7 @@ def load_task(
     _note_problems([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    example_messages = example_turns(example, format)
+    example_messages = messages_of_example(example, format)
     _require_unchanged_calls(example_messages)
     # A message that calls a tool may have no content.
     example_texts = [message.get("content") or "" for message in example_messages]
@@ -198,9 +204,9 @@ def load_task(
     max_prompt_length = math.inf
     if settings is not None:
         # Raises if the settings have other arguments of the chat template.
-        task.rendered_by(settings)
+        task.settings_for_template(settings)
         max_prompt_length = settings.max_prompt_length
-    return task if tokenizer is None else task.fit(tokenizer, max_prompt_length)
+    return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
 
 
 # The held-out part.

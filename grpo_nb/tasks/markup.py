@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 # Longer texts are not answers; the patterns below are not run on them.
-_LONGEST = 2000  # characters
+_LONGEST_ANSWER = 2000  # characters
 
 # Signs of one character: minus, dashes, hyphens, quotation marks, slash, apostrophe.
 _ASCII_OF_SIGN = str.maketrans(
@@ -35,18 +35,18 @@ BALANCED_TEXT = r"(?:[^{}\\]|\\.)*+"
 for _ in range(8):
     BALANCED_TEXT = rf"(?:[^{{}}\\]|\\.|\{{{BALANCED_TEXT}\}})*+"
 # A code block, a command of LaTeX or an announcement such as `Answer:` around a whole text.
-_AROUND = re.compile(
+_WRAPPER = re.compile(
     r"```\w*[ \t]*\n(.*)\n[ \t]*```"
     rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({BALANCED_TEXT})\}}"
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
 # Texts without markup, as most answers are: a plain number or one word.
-_PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
-_PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
-_PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
+_WITHOUT_MARKUP = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
+_MARK_PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
+_MARK_PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
 # Pattern -> spelling that replaces its matches.
-_SPELLINGS = {
+_LATEX_SPELLINGS = {
     # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
     # Spaces of LaTeX, and white space other than line breaks.
@@ -79,10 +79,10 @@ def strip_markup(text: str) -> str:
     ('\\frac{1}{2}', '42', '142')
     """
     text = text.strip()
-    if len(text) > _LONGEST or _PLAIN.fullmatch(text):
+    if len(text) > _LONGEST_ANSWER or _WITHOUT_MARKUP.fullmatch(text):
         return text
-    text = _unwrapped(in_ascii(text))
-    return _unwrapped(rewrite(text, _SPELLINGS))
+    text = _unwrap(in_ascii(text))
+    return _unwrap(rewrite(text, _LATEX_SPELLINGS))
 
 
 def in_one_spelling(text: str) -> str:
@@ -90,7 +90,7 @@ def in_one_spelling(text: str) -> str:
 
     Collapse long runs of white space first, because the patterns are slow on them.
     """
-    return rewrite(in_ascii(text), _SPELLINGS)
+    return rewrite(in_ascii(text), _LATEX_SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:
@@ -114,21 +114,21 @@ def in_ascii(text: str) -> str:
     return re.sub(r"\d", lambda match: str(int(match[0])), text)
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap(text: str) -> str:
     """Remove the marks around a text, such as ** or `$`, even nested ones."""
-    before = None
-    while text != before:
-        before = text = text.strip()
+    previous = None
+    while text != previous:
+        previous = text = text.strip()
         if not text.endswith(".."):  # an ellipsis is part of the text
             text = text.removesuffix(".").rstrip()
-        for start, end in _PAIRS:
+        for start, end in _MARK_PAIRS:
             inner = text[len(start) : len(text) - len(end)]
             has_marks = text.startswith(start) and text.endswith(end)
             # In (1+x)(1-x), the first bracket is not closed by the last.
             is_one_pair = start not in inner and end not in inner
             if inner and has_marks and is_one_pair and not _is_marked_value(start, inner):
                 text = inner.strip()
-        match = _AROUND.fullmatch(text)
+        match = _WRAPPER.fullmatch(text)
         if match:
             text = match[match.lastindex]
     return text

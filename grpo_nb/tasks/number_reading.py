@@ -19,19 +19,21 @@ from grpo_nb.tasks.markup import rewrite, strip_markup
 
 _LONGEST_NUMBER = 100  # characters
 
-_DIGITS = (
+_INTEGER = (
     r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)"  # 1,250,000 or 1 250 000
     r"|[1-9]\d?(?:,\d\d)+,\d{3}"  # 12,50,000, as in India
     r"|(?!0\d)\d+)"
 )
-_DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
+_DECIMAL = rf"(?:{_INTEGER}(?:\.\d*)?|\.\d+)"
 # No digit, exponent or `k` (thousand) may follow a fraction: `\frac{1}{2}3` must not become 1/23.
-_NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
-_FRAC = re.compile(
-    rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
+_END_OF_FRACTION = r"(?!\.?\d|[eEk](?![A-Za-z]))"
+_LATEX_FRACTION = re.compile(
+    rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_END_OF_FRACTION}"
 )
-# Each line is one part of a number. Spaces are written as \s or in brackets. After a letter,
-# `(?<!\s.)` means that there is no space before the letter.
+# A letter directly after the digits is a factor, as in 2x, and no unit. The lookbehind checks that
+# there is no space before the letter.
+_NO_GLUED_LETTER = r"(?![A-Za-z]\b(?<!\s.))"
+# Each line is one part of a number. Spaces are written as \s or in brackets.
 _NUMBER = re.compile(
     rf"""
     (?:(?P<name>  # x =, x_1 =, f(x) =, AB =, \theta =
@@ -43,14 +45,15 @@ _NUMBER = re.compile(
     (?:(?P<whole>[1-9]\d*)[ ]+(?=[\d.,]+\s*/\s*-?[\d.]))?  # the 1 of 1 3/4
     (?P<numerator>{_DECIMAL})(?:\s*/\s*(?P<denominator>-?\s*{_DECIMAL}))?
     (?:  # the power of ten in 1e3 and 1 x 10^3
-        [eE](?P<e>[-+]?\d{{1,3}})
-        |\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{{?\s*(?P<power>[-+]?\d{{1,3}})\s*\}}?
+        [eE](?P<exponent>[-+]?\d{{1,3}})
+        |\s*(?:x|\*|\\times|\\cdot)\s*10
+        \s*(?:\^|\*\*)\s*\{{?\s*(?P<power_of_ten>[-+]?\d{{1,3}})\s*\}}?
     )?
     (?:\s*(?P<scale>
         (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b
     )s?)?
-    (?:  # a unit; one letter directly after the digits is a factor instead, as in 2x
-        (?!\s*[\d.,;=])(?P<gap>\s*)(?![A-Za-z]\b(?<!\s.))(?P<unit>.{{1,40}})
+    (?:  # a unit
+        (?!\s*[\d.,;=])(?P<gap>\s*){_NO_GLUED_LETTER}(?P<unit>.{{1,40}})
     )?
     """,
     re.ASCII | re.VERBOSE,
@@ -92,7 +95,7 @@ def read_number(text: str) -> Number | None:
     if len(text) > _LONGEST_NUMBER:
         return None
     text = strip_markup(text)
-    match = _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())
+    match = _NUMBER.fullmatch(_LATEX_FRACTION.sub(r" \1/\2", text).strip())
     if match is None:
         words = re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.casefold())
         value = _value_of_words(words)
@@ -111,14 +114,13 @@ def _number_of(match: re.Match[str]) -> Number | None:
     if match["whole"] and not 0 <= numerator < denominator:
         return None
     value = numerator / denominator + int(match["whole"] or 0)
-    value *= Fraction(10) ** int(match["e"] or match["power"] or 0)
+    value *= Fraction(10) ** int(match["exponent"] or match["power_of_ten"] or 0)
     value *= _SCALES.get((match["scale"] or "").casefold(), 1)
     if unit == "%":
         value /= 100
     if "-" in (match["sign"], match["minus"]):
         value = -value
-    name = re.sub("[_{}]", "", match["name"] or "")
-    return Number(value, name, unit)
+    return Number(value, re.sub("[_{}]", "", match["name"] or ""), unit)
 
 
 def _unit_of(match: re.Match[str]) -> str | None:
@@ -126,7 +128,7 @@ def _unit_of(match: re.Match[str]) -> str | None:
     text = match["unit"] or ""
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = text and not match["gap"]
-    if is_glued and not all(map(known_unit, re.findall(_UNIT_WORD, _simple_unit(text)))):
+    if is_glued and not all(map(unit_of_word, re.findall(_UNIT_WORD, _normalized_unit(text)))):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
@@ -175,54 +177,53 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     # `str` keeps the decimal digits: Fraction(0.3) would be a little less than 3/10.
     tolerance = Fraction(str(tolerance))
     difference = abs(given.value - gold.value)
-    difference_as_written = abs(_as_written(given) - _as_written(gold))
+    difference_as_written = abs(_value_as_written(given) - _value_as_written(gold))
     if gold.unit == "%":
         return difference_as_written <= tolerance or 100 * difference <= tolerance
-    if given.unit == "%" and _reads_as_percent(gold.value):
+    if given.unit == "%" and _is_in_percent(gold.value):
         return difference_as_written <= tolerance
     return difference <= tolerance
 
 
-def _as_written(number: Number) -> Fraction:
+def _value_as_written(number: Number) -> Fraction:
     """Return the value as it is written: 42 for 42 %."""
     return number.value * 100 if number.unit == "%" else number.value
 
 
-def _reads_as_percent(gold: Fraction) -> bool:
+def _is_in_percent(gold: Fraction) -> bool:
     """Return True if a gold answer without a percent sign is in percent, as 42 but not 0.5.
 
     Integers above 1 are in percent, and all numbers from 10 on. Others are shares: 3.5 is 350 %.
     """
-    is_whole = gold.denominator == 1
-    return abs(gold) >= 10 or (is_whole and abs(gold) > 1)
+    return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)
 
 
 # Number words.
 
-_WORDS = re.findall(
+_NUMBER_WORDS = re.findall(
     r"\w+",
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety",
 )
-_SPELLED = dict(zip(_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
+_VALUE_OF_WORD = dict(zip(_NUMBER_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
 
 
 def _value_of_words(words: str) -> int | None:
     """Return the value of an English number word, such as `two hundred and five`."""
     for scale in ("billion", "million", "thousand", "hundred"):
-        count, found_scale, rest = words.partition(f" {scale}")
+        count_words, found_scale, rest_words = words.partition(f" {scale}")
         if found_scale:
-            if rest and not rest.startswith(" "):
+            if rest_words and not rest_words.startswith(" "):
                 return None
-            whole = 1 if count == "a" else _value_of_words(count)
-            more = _value_of_words(rest.strip().removeprefix("and ")) if rest else 0
-            if whole is None or more is None or more >= _SCALES[scale]:
+            count = 1 if count_words == "a" else _value_of_words(count_words)
+            rest = _value_of_words(rest_words.strip().removeprefix("and ")) if rest_words else 0
+            if count is None or rest is None or rest >= _SCALES[scale]:
                 return None
-            return whole * _SCALES[scale] + more
+            return count * _SCALES[scale] + rest
     tens_word, _, ones_word = words.partition(" ")
-    tens = _SPELLED.get(tens_word, 0)
-    ones = _SPELLED.get(ones_word, 0)
-    return tens + ones if tens >= 20 and 0 < ones < 10 else _SPELLED.get(words)
+    tens = _VALUE_OF_WORD.get(tens_word, 0)
+    ones = _VALUE_OF_WORD.get(ones_word, 0)
+    return tens + ones if tens >= 20 and 0 < ones < 10 else _VALUE_OF_WORD.get(words)
 
 
 # Units. Units of measurement are in this table. Any other word in small letters is a thing that is
@@ -320,7 +321,7 @@ def _folded_unit(spelling: str) -> str:
 
 _NAME_OF_UNIT = _read_units()
 # Words after a number that change it, take it back or are numbers themselves.
-_NO_UNIT = re.compile(
+_NOT_A_UNIT = re.compile(
     "(?:"
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
@@ -355,21 +356,21 @@ def unit_name(text: str) -> str | None:
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("mins")
     ('kilometer/hour', 'meter^2', 'minute')
     """
-    text = _simple_unit(text)
+    text = _normalized_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
-    name = re.sub(_UNIT_WORD, lambda word: known_unit(word[0]) or _counted_thing(word[0]), text)
+    name = re.sub(_UNIT_WORD, lambda word: unit_of_word(word[0]) or _counted_thing(word[0]), text)
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
     # "degrees Celsius" has the degree sign twice, and "$5 USD" the dollar sign.
     return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
 
 
-def _simple_unit(text: str) -> str:
+def _normalized_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
-def known_unit(word: str) -> str:
+def unit_of_word(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
     name = _NAME_OF_UNIT.get(_folded_unit(word))
     return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")
@@ -381,7 +382,7 @@ def _counted_thing(word: str) -> str:
     Words with a capital are not counted: 25 December is a day, and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return _singular(word) if is_word and not _NO_UNIT.fullmatch(word) else "?"
+    return _singular(word) if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
 
 
 def _singular(word: str) -> str:

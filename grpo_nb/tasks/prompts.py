@@ -40,7 +40,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     `instruction`, it replaces their system prompt.
     """
     format_system = [{"role": "system", "content": format.system_prompt()}]
-    example_messages = example_turns(example, format)
+    example_messages = messages_of_example(example, format)
     prompted = []
     for row in rows:
         chat = row.get("prompt", [{"role": "user", "content": row["question"]}])
@@ -57,7 +57,7 @@ def split_system(chat: Chat) -> tuple[Chat, Chat]:
     return system, [message for message in chat if message["role"] not in SYSTEM_ROLES]
 
 
-def example_turns(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
+def messages_of_example(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
     """Return the chat messages of an example.
 
     Raises:

@@ -20,7 +20,7 @@ from grpo_nb.core.words import in_line
 Row = Mapping[str, Any]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
-FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class SourceRows:
     rows: list[dict[str, Any]]
     note: str = ""
     """Sentence on how the source was read, if the user should check it."""
-    described_as: str = "the data"
-    """The source's name in a sentence."""
+    name_in_errors: str = "the data"
+    """Name of the source in error messages."""
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
@@ -42,8 +42,8 @@ def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[R
     have one label, and so would every n-th row of a file whose labels alternate.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
-    places = random.Random(seed).sample(range(len(rows)), count)
-    return [rows[place] for place in sorted(places)]
+    indices = random.Random(seed).sample(range(len(rows)), count)
+    return [rows[index] for index in sorted(indices)]
 
 
 def read_rows(source: Source, split: str = "train") -> SourceRows:
@@ -61,7 +61,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     import pandas
 
     if isinstance(source, (str, Path)):
-        if str(source).lower().endswith(FILES):
+        if str(source).lower().endswith(FILE_ENDINGS):
             return _read_file(Path(os.path.expanduser(source)))
         return _read_hub(str(source), split)
     if isinstance(source, Mapping):
@@ -76,8 +76,9 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     if isinstance(source, Iterable):
         return SourceRows("rows", _rows_of_iterable(source))
     raise TypeError(
-        f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a "
-        "DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
+        f"source = {in_line(source)}: load_task takes 'arithmetic', a file "
+        f"({', '.join(FILE_ENDINGS)}), a DataFrame, a Dataset, a list of dicts or the Hub's id of "
+        "a data set."
     )
 
 
@@ -99,7 +100,7 @@ def _rows_of_iterable(source: Iterable[Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _as_dicts(described_as: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
+def _as_dicts(name_in_errors: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     """Return rows as dicts with texts as keys.
 
     Raises:
@@ -109,7 +110,7 @@ def _as_dicts(described_as: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{described_as}: row {number} is {in_line(row)}, not a dict such as "
+                f"{name_in_errors}: row {number} is {in_line(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
         dicts.append({str(name): value for name, value in row.items()})
@@ -218,16 +219,16 @@ def _read_hub(name: str, split: str) -> SourceRows:
     # The Hub is not asked for other names, because that can take half a minute.
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
-            f"{name!r} is no {', '.join(FILES)} file and no data set on the Hub, owner/name. For "
-            "other files and for folders, give the rows: a DataFrame, or "
+            f"{name!r} is no {', '.join(FILE_ENDINGS)} file and no data set on the Hub, "
+            "owner/name. For other files and for folders, give the rows: a DataFrame, or "
             "datasets.load_dataset(...). Two names need no owner: 'gsm8k', and 'arithmetic' as the "
             "source of a task, whose holdout= is then a number."
         )
     from datasets import load_dataset
 
     config = "main" if hub_id == "openai/gsm8k" else None
-    data = load_dataset(hub_id, config, split=split)
-    return SourceRows(name, _rows_of_iterable(data), described_as=name)
+    rows = _rows_of_iterable(load_dataset(hub_id, config, split=split))
+    return SourceRows(name, rows, name_in_errors=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.

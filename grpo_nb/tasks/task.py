@@ -27,11 +27,11 @@ from grpo_nb.tasks.tools import Tool, Tools
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_BOX = (
+_BOX_STYLE = (
     "margin:0;padding:6px 8px;border-radius:4px;background:rgba(128,128,128,.09);"
     "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
 )
-_IN_BOX = "padding:0;background:none;color:inherit"
+_TEXT_STYLE = "padding:0;background:none;color:inherit"
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +61,7 @@ class Task(ReprMixin):
     """Tools that the model may call before it answers."""
 
     @property
-    def dropped(self) -> Counter[str]:
+    def left_out(self) -> Counter[str]:
         """Number of rows left out, by reason."""
         return self.changes.left_out
 
@@ -149,30 +149,30 @@ class Task(ReprMixin):
             digest.update(json.dumps(item, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
-    def rendered_by(self, settings: Settings) -> Settings:
+    def settings_for_template(self, settings: Settings) -> Settings:
         """Return settings with which the trainer renders prompts as this task does.
 
         Raises:
             ValueError: The `extra` of the settings has other arguments of the chat template.
         """
-        of_task = dict(self.chat_template_kwargs)
-        of_settings = settings.extra.get("chat_template_kwargs")
-        if of_settings is not None and of_settings != of_task:
+        task_kwargs = dict(self.chat_template_kwargs)
+        settings_kwargs = settings.extra.get("chat_template_kwargs")
+        if settings_kwargs is not None and settings_kwargs != task_kwargs:
             raise ValueError(
-                f"extra has chat_template_kwargs = {of_settings}, and the task was made with "
-                f"{of_task}: write them where the task is made, "
-                f"gn.load_task(..., chat_template_kwargs={of_settings})."
+                f"extra has chat_template_kwargs = {settings_kwargs}, and the task was made with "
+                f"{task_kwargs}: write them where the task is made, "
+                f"gn.load_task(..., chat_template_kwargs={settings_kwargs})."
             )
-        if not of_task:
+        if not task_kwargs:
             return settings
-        return settings.replace(extra={**settings.extra, "chat_template_kwargs": of_task})
+        return settings.replace(extra={**settings.extra, "chat_template_kwargs": task_kwargs})
 
     # Which rows are trained on.
 
-    def fit(self, tokenizer: Any, max_prompt_length: float) -> Task:
+    def without_long_prompts(self, tokenizer: Any, max_prompt_length: float) -> Task:
         """Return the task without prompts of more than `max_prompt_length` tokens.
 
-        The prompts left out are counted in `dropped`.
+        The prompts left out are counted in `left_out`.
 
         Raises:
             ValueError: No training prompt or no held-out prompt is short enough, or the chat
@@ -193,11 +193,11 @@ class Task(ReprMixin):
         changes = copy.deepcopy(self.changes)
         for name, rows in parts.items():
             short = []
-            for place, length in enumerate(lengths[name]):
+            for index, length in enumerate(lengths[name]):
                 if length <= max_prompt_length:
-                    short.append(place)
+                    short.append(index)
                 else:
-                    question = shorten(rows[place]["question"], 160)
+                    question = shorten(rows[index]["question"], 160)
                     advice = f"settings.replace(max_prompt_length={longest}) keeps all"
                     changes.leave_out("too long", f"{length} tokens, {advice}: {question}")
             if not short:
@@ -227,7 +227,7 @@ class Task(ReprMixin):
         # The same runs give the same order, which a resumed training needs.
         random.Random(len(runs)).shuffle(order)
         # The sort keeps the order of equally sampled questions.
-        order.sort(key=lambda place: times_sampled[prompts[place]])
+        order.sort(key=lambda index: times_sampled[prompts[index]])
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
     # How it is shown.
@@ -237,7 +237,7 @@ class Task(ReprMixin):
         summary: list[tuple[str, Any]] = [
             ("training prompts", len(self.train)),
             ("held-out prompts", f"{len(self.holdout)}, no question in both"),
-            ("rows left out", sum(self.dropped.values()) or "none"),
+            ("rows left out", self.left_out.total() or "none"),
             ("answers", self.answers.in_words),
             ("answer format", self.format.name),
         ]
@@ -246,7 +246,7 @@ class Task(ReprMixin):
         yield Table(summary, narrow=(0,))
         changes = [
             (count, f"left out: {reason}", self.changes.examples[reason])
-            for reason, count in self.dropped.items()
+            for reason, count in self.left_out.items()
         ]
         changes += [("", "note", note) for note in self.changes.notes]
         if changes:
@@ -257,7 +257,9 @@ class Task(ReprMixin):
         yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table([(turn["role"], as_written(turn["content"] or "")) for turn in prompt])
+            yield Table(
+                [(message["role"], as_written(message["content"] or "")) for message in prompt]
+            )
             return
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
@@ -265,5 +267,6 @@ class Task(ReprMixin):
         # Only `code` has a monospaced font on the pages of notebooks.
         yield Html(
             rendered,
-            f"<pre style='{_BOX}'><code style='{_IN_BOX}'>{escaped(rendered)}</code></pre>",
+            f"<pre style='{_BOX_STYLE}'><code style='{_TEXT_STYLE}'>"
+            f"{escaped(rendered)}</code></pre>",
         )

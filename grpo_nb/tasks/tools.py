@@ -101,7 +101,7 @@ class Tools:
 
         return type(environment.__name__, (environment,), {"reset": reset})
 
-    def limited(self, tool: Tool) -> Tool:
+    def with_time_limit(self, tool: Tool) -> Tool:
         """Return a tool as the model calls it: in limited time, with a result that is text.
 
         The environment itself and rewards call the unlimited methods.
@@ -116,7 +116,7 @@ class Tools:
     def for_episode(self, environment: Any = None) -> list[Tool]:
         """Return the tools of one episode, with the methods of its environment."""
         methods = [getattr(environment, method.__name__) for method in self._methods]
-        return [self.limited(tool) for tool in (*self.functions, *methods)]
+        return [self.with_time_limit(tool) for tool in (*self.functions, *methods)]
 
     @functools.cached_property
     def schemas(self) -> list[dict[str, Any]]:
@@ -185,30 +185,30 @@ def _as_bytes(value: Any) -> bytes:
 # Episodes as text.
 
 
-def final_text(turns: Chat) -> str:
+def final_text(messages: Chat) -> str:
     """Return the text of an episode's last message; empty if that is a tool result."""
-    if not turns or turns[-1].get("role") == "tool":
+    if not messages or messages[-1].get("role") == "tool":
         return ""
-    return turns[-1].get("content") or ""
+    return messages[-1].get("content") or ""
 
 
-def transcript(turns: Chat) -> str:
+def transcript(messages: Chat) -> str:
     """Return an episode as text: the model's texts and calls, and tool results after an arrow.
 
     >>> call = {"function": {"name": "read", "arguments": {"place": "mill"}}}
-    >>> turns = [{"role": "assistant", "content": "", "tool_calls": [call]},
-    ...          {"role": "tool", "content": "7"}]
-    >>> transcript(turns)
+    >>> messages = [{"role": "assistant", "content": "", "tool_calls": [call]},
+    ...             {"role": "tool", "content": "7"}]
+    >>> transcript(messages)
     'read(place=mill)\\n→ 7'
     """
     lines = []
-    for turn in turns:
-        content = str(turn.get("content") or "")
-        if turn.get("role") == "tool":
+    for message in messages:
+        content = str(message.get("content") or "")
+        if message.get("role") == "tool":
             lines.append(f"→ {content}")
         elif content:
             lines.append(content)
-        for tool_call in turn.get("tool_calls") or ():
+        for tool_call in message.get("tool_calls") or ():
             function = tool_call["function"]
             arguments = function["arguments"]
             # If a model writes arguments without names, they are no dict. TRL has then already told

@@ -92,17 +92,17 @@ def prepare(
             "holdout_every needs held-out questions, and this task has none. Write "
             "holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
-    settings = task.rendered_by(with_adapter_settings(model, settings))
+    settings = task.settings_for_template(with_adapter_settings(model, settings))
     if task.tools is not None:
         # Raises an error if the chat template cannot be trained with tools.
         training_tool_template(tokenizer)
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
-    fitted = task.fit(tokenizer, settings.max_prompt_length)
-    dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
-    if dropped:
-        example = fitted.changes.examples["too long"]
-        warn_user(f"{dropped} prompts are too long and are left out: {example}")
+    short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
+    too_long = short_task.left_out.total() - task.left_out.total()
+    if too_long:
+        example = short_task.changes.examples["too long"]
+        warn_user(f"{too_long} prompts are too long and are left out: {example}")
     weights = weights_by_name(rewards)
     reserved = weights.keys() & RESERVED_COLUMNS
     if reserved:
@@ -112,11 +112,11 @@ def prepare(
         )
     engine_choice = choose_engine(model, settings)
     _require_generation_kwargs(settings, engine_choice.vllm_obstacle)
-    _try_rewards(rewards, fitted, settings)
+    _try_rewards(rewards, short_task, settings)
     return PreparedTraining(
         model=model,
         tokenizer=tokenizer,
-        task=fitted,
+        task=short_task,
         rewards=rewards,
         settings=settings,
         weights=weights,

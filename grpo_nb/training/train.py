@@ -73,7 +73,7 @@ def train(
         model: A model from `load_model`, with a LoRA, which is trained in place. A second call
             continues from the LoRA's current weights; a resumed run loads those of its checkpoint.
         tokenizer: The tokenizer from `load_model`.
-        task: A task from `load_task`. Prompts longer than `settings.max_prompt_length` are dropped
+        task: A task from `load_task`. Prompts longer than `settings.max_prompt_length` are left out
             and counted.
         rewards: Reward functions with TRL's signature. An attribute `weight` becomes TRL's
             `reward_weights`.

@@ -214,7 +214,9 @@ class ResumableTrainer(GRPOTrainer):
         if self.task_tools is not None:
             # trl 1.15 makes these tables anew for each batch (_generate_and_score_completions).
             for tools in self._sync_tool_dicts:
-                tools.update({name: self.task_tools.limited(tool) for name, tool in tools.items()})
+                tools.update(
+                    {name: self.task_tools.with_time_limit(tool) for name, tool in tools.items()}
+                )
         result = super()._tool_call_loop(*args)
         self._tool_masks = result[0]
         return result

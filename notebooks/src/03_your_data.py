@@ -96,7 +96,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 #
 # Now with the columns and a decision. Read the result from top to bottom:
 #
-# * **rows left out**: every dropped row is counted here, with the reason and an example.
+# * **rows left out**: each of these rows is counted here, with the reason and an example.
 # * **answers**: the kit found that the answers are labels (a *choice*), so the system prompt asks for *one of* them.
 # * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
 #
@@ -356,7 +356,7 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # `{"max_steps": 36, "per_device_train_batch_size": 32}` to `CHANGES`.
 
 # %%
-assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
+assert sum(task.left_out.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.left_out}"
 assert not with_loophole.ok
 assert report.ok, report.sentence
 assert run.status == "finished", run.status_sentence

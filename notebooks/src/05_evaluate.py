@@ -166,7 +166,7 @@ except ValueError as error:
 # larger one may already know these sums, and then no difference is shown.
 
 # %%
-assert comparison.contamination.count == 0, comparison.contamination.sentence
+assert comparison.contamination.trained_count == 0, comparison.contamination.sentence
 for side in (before, after):
     assert side.pass_at[SAMPLES][0] >= side.pass_at[1][0], "more tries cannot be worse"
 assert is_refused, "a question that was trained on was accepted"

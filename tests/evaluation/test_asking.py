@@ -59,7 +59,7 @@ def test_compare_shows_contamination_and_truncation(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     comparison = gn.compare(tiny_run, task)
-    assert comparison.contamination.count == 0
+    assert comparison.contamination.trained_count == 0
     assert "training questions of the run tiny" in comparison.contamination.source
     assert comparison.after.truncated_share > 0.5
     share = f"{comparison.after.truncated_share:.1%}"

@@ -63,6 +63,6 @@ def test_run_knows_its_training_questions_from_hashes(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     trained = gn.open_run(tiny_run.path).trained_questions
-    assert find_contamination(task.train["question"], trained).count == 20
-    assert find_contamination(task.holdout["question"], trained).count == 0
+    assert find_contamination(task.train["question"], trained).trained_count == 20
+    assert find_contamination(task.holdout["question"], trained).trained_count == 0
     assert "What is" not in (tiny_run.path / "train_questions.txt").read_text()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import rewards
-from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.sandbox.outcomes import Limits
 from grpo_nb.tasks import formats
 
 QUICK = Limits(cpu_seconds=0.3, wall_seconds=5.0)

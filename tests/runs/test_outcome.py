@@ -13,7 +13,7 @@ from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
 ROSE = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
 FLAT = Rise(first_mean=0.5, last_mean=0.4, p_value=0.7, step_count=12)
-CHECKED = SimpleNamespace(count=0)
+CHECKED = SimpleNamespace(trained_count=0)
 
 
 def compared(verdict: str, sentence: str, **fields: object) -> SimpleNamespace:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import code
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.sandbox.candidates import run_untrusted_batch
-from grpo_nb.sandbox.jobs import CallResult, Limits, Outcome
+from grpo_nb.sandbox.outcomes import CallResult, Limits, Outcome
+from grpo_nb.sandbox.runner import run_untrusted_batch
 from grpo_nb.tasks.formats import xml
 from tests.conftest import ROOT
 from tests.rewards.cases import CASES, KINDS, Case, slot

@@ -76,14 +76,14 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
     ]
     rows = [{"question": question, "answer": answer} for question, answer in asked]
     task = gn.load_task(rows, holdout=1)
-    assert task.dropped == {
+    assert task.left_out == {
         "with an empty question": 3,
         "with an empty answer": 1,
         "whose question is neither text nor a number": 1,
         "repeated": 1,
     }
     shown = repr(task)
-    assert all(reason in shown for reason in task.dropped)
+    assert all(reason in shown for reason in task.left_out)
     assert "row 2: question='', answer='1'" in shown
     assert len(both(task)) == 2
 
@@ -98,9 +98,9 @@ def test_on_conflict_asks_drops_or_keeps_the_first() -> None:
         gn.load_task(rows, on_conflict=policy, holdout=1) for policy in ("drop", "first")
     )
     assert "Is 7 prime?" not in answers(dropped)
-    assert dropped.dropped == {"repeated": 1, "contradictory": 2}
+    assert dropped.left_out == {"repeated": 1, "contradictory": 2}
     assert answers(first)["Is 7 prime?"] == "yes"
-    assert first.dropped == {
+    assert first.left_out == {
         "repeated": 1,
         "contradictory": 1,
     }
@@ -112,7 +112,7 @@ def test_capitals_separate_questions_but_not_labels() -> None:
     task = gn.load_task(
         [{"question": q, "answer": str(n % 2)} for n, q in enumerate(asked)], holdout=4
     )
-    assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
+    assert (len(task.train), len(task.holdout), task.left_out) == (16, 4, {})
     assert len({question.lower() for question in task.holdout["question"]}) == 2
     labelled = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
     assert labelled.answers.majority == ("Yes", 2 / 3)
@@ -167,7 +167,7 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     ]
     task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
     assert (len(task.train), len(task.holdout)) == (30, 10)
-    assert set(task.dropped) == {
+    assert set(task.left_out) == {
         "whose prompt does not end with what a user says",
         'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
         'question as text, write columns={"question": <column of the prompt>}',
@@ -185,7 +185,7 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
 def test_chats_that_differ_in_white_space_are_repeated() -> None:
     firsts = ["case 0\nis urgent", "case 0  is urgent", "case 1"]
     rows = [{"prompt": _chat(first), "answer": "a"} for first in firsts]
-    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
 
 
 def test_example_may_call_tools_without_content() -> None:
@@ -219,7 +219,7 @@ def test_calls_that_a_chat_loses_are_noted() -> None:
     assert "tool_calls" not in repr(gn.load_task(rows, holdout=1).changes.notes)
     rows[1]["prompt"][2] |= {"content": None, "tool_calls": calls}
     task = gn.load_task(rows, holdout=1)
-    assert task.dropped == {}
+    assert task.left_out == {}
     assert any("tool_calls in prompts were left out" in note for note in task.changes.notes)
 
 
@@ -332,7 +332,7 @@ def test_any_rows_are_taken_or_refused_with_a_message(rows: Rows) -> None:
     assert repr(task)
     assert all(row["question"].strip() for row in both(task))
     assert all(row["answer"] for row in both(task))
-    assert len(both(task)) + sum(task.dropped.values()) == len(rows)
+    assert len(both(task)) + sum(task.left_out.values()) == len(rows)
 
 
 def test_row_without_a_prompt_is_read_by_its_question() -> None:

@@ -77,7 +77,7 @@ def test_gsm8k_row_without_hashes_is_noted() -> None:
 def test_gsm8k_row_with_a_plain_number_keeps_it() -> None:
     task = gn.load_task(rows_of([f"so\n#### {n}" for n in range(9)] + ["77"]))
     assert "77" in answers(task)
-    assert task.dropped == {}
+    assert task.left_out == {}
 
 
 def test_markdown_headings_in_answers_are_kept() -> None:
@@ -120,7 +120,7 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     }[kind]
     task = gn.load_task(source)
     assert answers(task) == ["neg"] * 4 + ["pos"] * 4
-    assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
+    assert task.left_out == {"with an empty answer": 1}, "-1 stands for no label"
 
 
 # Several right answers.
@@ -200,13 +200,13 @@ def test_empty_list_among_json_lists_is_an_answer(golds: list[list]) -> None:
 def test_empty_list_among_lists_of_texts_is_no_answer() -> None:
     task = gn.load_task(rows_of([*CAPITALS, []]), holdout=1)
     assert answers(task) == [names[0] for names in CAPITALS]
-    assert task.dropped == {"with an empty answer": 1}
+    assert task.left_out == {"with an empty answer": 1}
 
 
 def test_lists_with_blank_texts_alone_are_no_answer() -> None:
     task = gn.load_task(rows_of(["Paris", [""], "Rome"]), holdout=1)
     assert answers(task) == ["Paris", "Rome"]
-    assert task.dropped == {"with an empty answer": 1}
+    assert task.left_out == {"with an empty answer": 1}
 
 
 def test_lists_of_answers_are_right_after_a_single_answer() -> None:
@@ -218,7 +218,7 @@ def test_lists_of_answers_are_right_after_a_single_answer() -> None:
 @pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
 def test_rows_with_a_common_answer_are_repeated(golds: list[str]) -> None:
     rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": golds}]
-    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
 
 
 def test_accepted_answers_of_several_types_stay_lists() -> None:
@@ -473,7 +473,7 @@ def test_holdout_is_read_like_the_training_rows() -> None:
     )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
-    assert task.dropped == {"with an empty question": 1}
+    assert task.left_out == {"with an empty question": 1}
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_cells_of_both_parts_are_stored_alike(cell: Any, held_cell: Any, stored:
 def test_training_rows_that_are_held_out_are_left_out() -> None:
     overlap = [{"question": "question  3", "answer": "3"}]
     task = gn.load_task(TRAIN, holdout=[*TEST, *overlap])
-    assert task.dropped == {"whose question is held out too": 1}
+    assert task.left_out == {"whose question is held out too": 1}
     assert "Question 3?" not in task.train["question"]
     assert "Question 3?" in repr(task)
     assert len(task.holdout) == 6
@@ -764,7 +764,7 @@ def test_empty_cell_of_pandas_is_no_gold(cell: Any) -> None:
 
 def test_nan_of_numpy_is_no_answer() -> None:
     task = gn.load_task(rows_of([1, 2, numpy.float32("nan")]), holdout=1)
-    assert task.dropped == {"with an empty answer": 1}
+    assert task.left_out == {"with an empty answer": 1}
 
 
 def test_array_of_golds_holds_several() -> None:

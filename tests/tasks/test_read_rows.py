@@ -84,7 +84,7 @@ def test_cells_are_read_unchanged(tmp_path: Path) -> None:
     assert [row["answer"] for row in read_rows(frame).rows] == [7, None, 8]
     task = gn.load_task(frame, holdout=1)
     assert {row["answer"] for part in (task.train, task.holdout) for row in part} == {"7", "8"}
-    assert task.dropped == {"with an empty answer": 1}
+    assert task.left_out == {"with an empty answer": 1}
 
 
 def test_nested_lists_of_pandas_parquet_are_read_unchanged(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_own_system_format_and_hint_are_used() -> None:
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
 
 
-def test_fit_counts_prompts_that_are_too_long(
+def test_without_long_prompts_counts_those_left_out(
     tokenizer, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
     rows = [
@@ -237,21 +237,21 @@ def test_fit_counts_prompts_that_are_too_long(
     task = gn.load_task(rows, holdout=0.3, seed=0)
     monkeypatch.setattr(tokenizer, "model_max_length", 256)
     capfd.readouterr()
-    short = task.fit(tokenizer, 256)
+    short = task.without_long_prompts(tokenizer, 256)
     assert "indexing errors" not in capfd.readouterr().err, (
         "a warning of transformers that such a prompt was met"
     )
-    assert short.dropped == {"too long": 2}
+    assert short.left_out == {"too long": 2}
     assert "too long" in repr(short)
     keeps_all = int(
         re.search(
             r"replace\(max_prompt_length=(\d+)\) keeps all", short.changes.examples["too long"]
         )[1]
     )
-    assert task.fit(tokenizer, keeps_all) is task
+    assert task.without_long_prompts(tokenizer, keeps_all) is task
     parts = (short.train, short.holdout)
     lengths = [length for part in parts for length in short.prompt_lengths(part, tokenizer)]
-    exactly = task.fit(tokenizer, max(lengths))
+    exactly = task.without_long_prompts(tokenizer, max(lengths))
     assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20
     assert max(lengths) <= 256
     text = tokenizer.apply_chat_template(
@@ -262,7 +262,7 @@ def test_fit_counts_prompts_that_are_too_long(
         ValueError,
         match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_",
     ):
-        task.fit(tokenizer, 8)
+        task.without_long_prompts(tokenizer, 8)
 
 
 def test_prompt_has_a_monospaced_font_without_styles(tokenizer) -> None:
@@ -288,14 +288,14 @@ def test_question_of_the_example_is_left_out() -> None:
     example = (held["question"] + " ", "It says so.", held["answer"])
     task = gn.load_task(LABELS, example=example)
     assert held["question"] not in questions(task.train) | questions(task.holdout)
-    assert task.dropped == {"that the example shows": 1}
+    assert task.left_out == {"that the example shows": 1}
     assert len(task.holdout) == 8
 
 
 def test_own_held_out_row_that_the_example_shows_is_left_out() -> None:
     example = (LABELS[0]["question"], "It says so.", "sent")
     task = gn.load_task(LABELS[2:], holdout=LABELS[:2], example=example)
-    assert task.dropped == {"that the example shows": 1}
+    assert task.left_out == {"that the example shows": 1}
     assert list(task.holdout["question"]) == [LABELS[1]["question"]]
 
 

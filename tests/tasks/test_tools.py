@@ -189,7 +189,7 @@ def test_first_text_of_environment_counts_as_prompt(embedded_folder: Path) -> No
     settings = gn.preset("cpu", max_prompt_length=256)
     task = village_task(settings, tokenizer)
     with pytest.raises(ValueError, match="prompts are longer than max_prompt_length = 256 tokens"):
-        task.with_tools(environment=Chatty).fit(tokenizer, 256)
+        task.with_tools(environment=Chatty).without_long_prompts(tokenizer, 256)
 
 
 @pytest.mark.parametrize(

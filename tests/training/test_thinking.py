@@ -96,7 +96,7 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "opened run, a set of questions": lambda t, _: gn.evaluate(
         gn.open_run(t.run.path), [{"question": "1 + 1?", "answer": "2"}], max_completion_length=4
     ),
-    "lengths": lambda t, _: t.task.fit(t.tokenizer, 256),
+    "lengths": lambda t, _: t.task.without_long_prompts(t.tokenizer, 256),
     "plan": lambda t, _: gn.plan(t.settings, t.task, model=t.model, tokenizer=t.tokenizer),
     "task": lambda t, _: repr(t.task),
     "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer).sample(),

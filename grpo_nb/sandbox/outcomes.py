@@ -142,28 +142,26 @@ def outcome_of(
     """
     # A correct report has at most 2 + len(calls) lines: `isolated`, `loaded`, and one for each
     # call. One more is read, to notice a report that is too long.
-    most_lines = len(candidate.calls) + 3
-    lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
+    max_lines = len(candidate.calls) + 3
+    lines = [_read_line(line) for line in report.split(b"\n")[:-1][:max_lines]]
     tag, content = lines[0] if lines else ("", None)
     # The kit writes this line before the code runs, so the code cannot fake a machine failure.
     if tag != "isolated":
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
-        error = content or traceback or "its process did not start"
-        return lost_outcome(candidate, error)
+        return lost_outcome(candidate, content or traceback or "its process did not start")
     # The report may end after any line, because the code can end its process.
     load_lines = lines[1:2]
     result_lines = lines[2:]
     load_error = load_lines[0][1] if load_lines else None
     results = []
     for tag, content in result_lines:
-        is_value = tag == "value"
-        results.append(CallResult(content, None) if is_value else CallResult(error=content))
+        results.append(CallResult(content, None) if tag == "value" else CallResult(error=content))
     load_tags = {tag for tag, _ in load_lines}
     result_tags = {tag for tag, _ in result_lines}
     is_allowed = load_tags <= {"loaded"} and result_tags <= {"value", "error"}
     status: Status = "ok"
     error = ""
-    if not is_allowed or len(lines) == most_lines:
+    if not is_allowed or len(lines) == max_lines:
         status = "exit"
         error = "its report is not what the protocol allows"
         results = []
@@ -184,7 +182,7 @@ def outcome_of(
     )
 
 
-def _read(line: bytes) -> tuple[str, Any]:
+def _read_line(line: bytes) -> tuple[str, Any]:
     """Return tag and content of one line of a report; an invalid line has an empty tag."""
     try:
         match json.loads(line.decode("ascii")):

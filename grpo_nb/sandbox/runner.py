@@ -26,7 +26,8 @@ from typing import IO, Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.sandbox.jobs import (
+from grpo_nb.sandbox.modules import modules_of
+from grpo_nb.sandbox.outcomes import (
     Call,
     Candidate,
     Limits,
@@ -34,7 +35,6 @@ from grpo_nb.sandbox.jobs import (
     lost_outcome,
     outcome_of,
 )
-from grpo_nb.sandbox.modules import modules_of
 
 _CHILD = Path(__file__).with_name("child.py")
 # Attacks that `self_test` tries: the forbidden action, and a call that attempts it.
@@ -52,7 +52,7 @@ _ATTACKS = {
     "another process": Call("os.fork"),
 }
 # The kernel closes the pipe of a process a moment before the process counts as ended.
-_END_SECONDS = 0.1
+_EXIT_WAIT_SECONDS = 0.1
 # Attack: pages that lie far apart in the address space need page tables of twice their own size.
 # No limit of the kernel counts page tables. Defence: this process reads their size again and again,
 # and allows them a 16th of the limit of memory. A list of 512 MB needs only 1 MB.
@@ -126,20 +126,20 @@ def self_test() -> tuple[str, ...]:
         code="import json, mmap, os, socket", calls=[honest_call, *_ATTACKS.values()]
     )
     endless = Candidate(code="while True: pass")
-    attacked, ended = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
-    if attacked.status == "lost":
-        return (attacked.error,)
+    attack_outcome, endless_outcome = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
+    if attack_outcome.status == "lost":
+        return (attack_outcome.error,)
     # dup2 fails with EBADF for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
-    honest_result, *results = attacked.results
+    honest_result, *results = attack_outcome.results
     not_refused = []
     for action, result in zip(_ATTACKS, results, strict=True):
         is_refused = str(result.error).startswith(refusals)
         # Reading the environment succeeds, but it is empty.
         if not is_refused and result.value != {}:
             not_refused.append(action)
-    if ended.status != "limit":
-        not_refused.append(f"a run without end has the status {ended.status!r}")
+    if endless_outcome.status != "limit":
+        not_refused.append(f"a run without end has the status {endless_outcome.status!r}")
     if honest_result.value != [7]:
         not_refused.append(f"honest code fails: {honest_result}")
     return tuple(not_refused)
@@ -234,7 +234,7 @@ def _ends_by_itself(pid: int) -> bool:
 
     A process can also close its pipe and run on.
     """
-    deadline = time.monotonic() + _END_SECONDS
+    deadline = time.monotonic() + _EXIT_WAIT_SECONDS
     while time.monotonic() < deadline:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return True
@@ -258,8 +258,8 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, s
                 reached_limit = "time on the clock"
             elif now >= next_poll:
                 next_poll = now + _POLL_SECONDS
-                most_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
-                if _page_tables_mib(pid) > most_mib:
+                max_page_tables_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
+                if _page_tables_mib(pid) > max_page_tables_mib:
                     reached_limit = "memory, in page tables"
             if selector.select(max(0.0, min(deadline, next_poll) - now)):
                 chunk = os.read(pipe.fileno(), 1 << 16)

@@ -32,10 +32,11 @@ import pytest
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
-from grpo_nb.sandbox import candidates, jobs
-from grpo_nb.sandbox.candidates import run_untrusted, run_untrusted_batch, self_test
-from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
+from grpo_nb.sandbox import outcomes as outcome_types
+from grpo_nb.sandbox import runner
 from grpo_nb.sandbox.modules import modules_of
+from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome, outcome_of
+from grpo_nb.sandbox.runner import run_untrusted, run_untrusted_batch, self_test
 from grpo_nb.tasks.formats import bare, xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
@@ -69,11 +70,11 @@ def started(way: str) -> Iterator[None]:
         if way == "as a user":
             if os.geteuid() != 0:
                 pytest.skip("these tests already run as an ordinary user")
-            shutil.copytree(candidates._CHILD.parent, f"{folder}/sandbox")
+            shutil.copytree(runner._CHILD.parent, f"{folder}/sandbox")
             os.chmod(folder, 0o755)
             popen = functools.partial(subprocess.Popen, user=USER, group=USER, extra_groups=[])
-            patch.setattr(candidates, "_CHILD", Path(folder, "sandbox", "child.py"))
-            patch.setattr(candidates, "subprocess", SimpleNamespace(Popen=popen))
+            patch.setattr(runner, "_CHILD", Path(folder, "sandbox", "child.py"))
+            patch.setattr(runner, "subprocess", SimpleNamespace(Popen=popen))
         yield
 
 
@@ -185,8 +186,8 @@ RULES = {
     "own_environment": ("    os.environ.clear()\n", ""),
     "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
     "own_descriptors": ("_THREAD_FLAGS = 0x00010500", "_THREAD_FLAGS = 0x00010100"),
-    "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
-    "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
+    "sockets_filled": (" resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,", ""),
+    "pipes_filled": (" resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,", ""),
     "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
 }
 if not HAS_HUGE_PAGES:
@@ -197,7 +198,7 @@ if not HAS_HUGE_PAGES:
 def test_attack_succeeds_without_the_rule_against_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "self_test", lambda: ())
+    monkeypatch.setattr(runner, "self_test", lambda: ())
     with ExitStack() as stack:
         world = World(stack)
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
@@ -215,13 +216,13 @@ def test_attack_succeeds_without_the_rule_against_it(
 def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[str, str]) -> None:
     """Make candidates start from a copy of the child with some lines changed."""
     if not folder.exists():
-        shutil.copytree(candidates._CHILD.parent, folder)
+        shutil.copytree(runner._CHILD.parent, folder)
     source = (ROOT / "grpo_nb" / "sandbox" / "child.py").read_text()
     for old, new in edits:
         assert old in source, old
         source = source.replace(old, new)
     (folder / "child.py").write_text(source)
-    monkeypatch.setattr(candidates, "_CHILD", folder / "child.py")
+    monkeypatch.setattr(runner, "_CHILD", folder / "child.py")
 
 
 def nested(depth: int) -> list:
@@ -271,7 +272,7 @@ def test_text_in_place_of_arguments_is_refused() -> None:
             '("mmap",)',
             "memory that its limit does not count",
         ),
-        (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", "", "more descriptors than its limit"),
+        (" resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,", "", "more descriptors than its limit"),
         ("marshal.load(file)", "{**marshal.load(file), 'calls': []}", "honest code fails"),
     ],
 )
@@ -304,7 +305,7 @@ def test_kill_counts_for_the_code_after_its_limit_only(
     code: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system kills as these candidates do, which may send signals and have no timer."""
-    monkeypatch.setattr(candidates, "self_test", lambda: ())
+    monkeypatch.setattr(runner, "self_test", lambda: ())
     allowed = ("getrandom\n", "getrandom kill\n")
     no_timer = ('    setitimer(ITIMER_PROF, job["cpu_seconds"])\n', "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, no_timer)
@@ -322,13 +323,13 @@ def test_code_does_not_run_without_libseccomp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
-    monkeypatch.setattr(candidates, "self_test", functools.cache(self_test.__wrapped__))
+    monkeypatch.setattr(runner, "self_test", functools.cache(self_test.__wrapped__))
     with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
         run_untrusted("x = 1")
 
 
 def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "self_test", functools.cache(self_test.__wrapped__))
+    monkeypatch.setattr(runner, "self_test", functools.cache(self_test.__wrapped__))
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(EnvironmentProblem, match="isolated here: needs Linux, this is win32"):
         code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]])
@@ -336,7 +337,7 @@ def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_failure_of_the_isolation_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([("no process can be started",), ()])
-    monkeypatch.setattr(candidates, "self_test", functools.cache(lambda: next(results)))
+    monkeypatch.setattr(runner, "self_test", functools.cache(lambda: next(results)))
     with pytest.raises(EnvironmentProblem, match="no process can be started"):
         run_untrusted("x = 1")
     assert run_untrusted("x = 1").status == "ok"
@@ -375,7 +376,7 @@ def test_process_that_does_not_start_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert self_test() == ()
-    monkeypatch.setattr(candidates, "_CHILD", tmp_path / "missing.py")
+    monkeypatch.setattr(runner, "_CHILD", tmp_path / "missing.py")
     outcome = run_untrusted("")
     assert outcome.status == "lost"
     assert "missing.py" in outcome.error
@@ -497,10 +498,10 @@ def ready_pipe() -> Iterator[Any]:
 
 
 def test_code_that_goes_on_writing_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "os", SimpleNamespace(read=lambda descriptor, size: b"x"))
+    monkeypatch.setattr(runner, "os", SimpleNamespace(read=lambda descriptor, size: b"x"))
     limits = Limits(wall_seconds=0.2, output_kib=1024)
     with ready_pipe() as pipe:
-        _, limit = candidates._read_until_end(pipe, limits, os.getpid())
+        _, limit = runner._read_until_end(pipe, limits, os.getpid())
     assert limit == "time on the clock"
 
 
@@ -515,11 +516,9 @@ def test_output_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.Monke
             return bytes(before) + bytes(self)
 
     chunks = iter([Byte(b"x")] * 200 + [b""])
-    monkeypatch.setattr(
-        candidates, "os", SimpleNamespace(read=lambda descriptor, size: next(chunks))
-    )
+    monkeypatch.setattr(runner, "os", SimpleNamespace(read=lambda descriptor, size: next(chunks)))
     with ready_pipe() as pipe:
-        content, limit = candidates._read_until_end(pipe, Limits(), os.getpid())
+        content, limit = runner._read_until_end(pipe, Limits(), os.getpid())
     assert (content, limit) == (b"x" * 200, "")
     assert sum(copied) <= 200
 
@@ -591,8 +590,8 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    read = jobs._read
-    monkeypatch.setattr(jobs, "_read", lambda line: reads.append(1) or read(line))
+    read = outcome_types._read_line
+    monkeypatch.setattr(outcome_types, "_read_line", lambda line: reads.append(1) or read(line))
     report = b'["isolated",null]\n["loaded",null]\n' + line * 50_000
     outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
     assert (outcome.status, len(reads)) == ("exit", 4)
@@ -668,7 +667,7 @@ def test_an_interrupted_batch_leaves_no_candidate() -> None:
 def test_the_end_of_the_notebook_ends_everything(end: str) -> None:
     code = f"""
 import os, sys, threading
-from grpo_nb.sandbox.candidates import *
+from grpo_nb.sandbox.runner import *
 print(self_test(), flush=True)
 sleepers = [Candidate(code="import time\\nwhile True: time.sleep(9)")] * 2
 threading.Thread(target=run_untrusted_batch, args=(sleepers,), daemon=True).start()
