@@ -200,7 +200,7 @@ class SeedScores(ReprMixin):
         title = f"{self.curve}, mean of the last {window} steps" if window > 1 else self.curve
         return seeds_figure(self, bands, title)
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         yield figure_html(
             self.plot(), f"Every seed, the means and the differences. {self.sentence}"

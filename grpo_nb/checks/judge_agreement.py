@@ -77,7 +77,7 @@ class Agreement(ReprMixin):
     and `fools`, True if the change fools the judge.
     """
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
         changes = []
         for row in self.probes.itertuples():

@@ -194,7 +194,7 @@ class Finding(ReprMixin):
     effect: str
     fix: str
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(f"{self.severity}: {self.reward}: {self.kind}")
         details = [("    found", self.what)]
         if self.example is not None:
@@ -279,11 +279,11 @@ class RewardReport(ReprMixin):
             verdict = f"Found: {', '.join(phrases)}."
         return f"{verdict} {self.checked}".rstrip()
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.summary)
         for name, role in self.roles.items():
             yield f"  {name}: {role}"
         for finding in self.findings:
-            yield from finding._parts()
+            yield from finding._shown_parts()
         for part in self.limits:
             yield f"not checked: {part}"

@@ -78,8 +78,8 @@ _LOADED_BEFORE = (
 )
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
 _RUN_LENGTH = (
-    "a run is as long as max_steps: for two passes over the questions write "
-    "max_steps=2 * len(task.train) * settings.num_generations // settings.batch_size (times "
+    "a run is as long as max_steps: for two passes over the questions write max_steps=2 * "
+    "len(task.train) * settings.num_generations // settings.completions_per_step (times "
     "num_iterations, if you set it)"
 )
 

@@ -56,7 +56,7 @@ class EffectiveSettings(ReprMixin):
     arguments: Mapping[str, Any]
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
 
-    def _parts(self) -> Iterable[str | Table]:
+    def _shown_parts(self) -> Iterable[str | Table]:
         # There are always rows: `training.effective_settings` adds one for `dtype`.
         yield (
             "These settings run differently from what you wrote, or were set for you. All others "

@@ -18,7 +18,7 @@ _LEAST_SHARE_OF_VLLM = 0.3
 _LEAST_COMPLETION_LENGTH = 64
 # Pattern of a traceback line in `generate` or `_generate`. Training samples only through these
 # functions (trl 1.15, transformers 5.17).
-_SAMPLING_LINE = ", in _?generate\n"
+_SAMPLING_LINE_PATTERN = ", in _?generate\n"
 
 
 class Saving(NamedTuple):
@@ -122,7 +122,7 @@ def memory_advice(
         return None
     phase = "loading" if is_loading else "training"
     # Only the traceback shows in which phase of a step an error was raised.
-    if not is_loading and re.search(_SAMPLING_LINE, text):
+    if not is_loading and re.search(_SAMPLING_LINE_PATTERN, text):
         phase = "generation"
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model).name

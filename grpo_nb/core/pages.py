@@ -28,10 +28,10 @@ _LINE_START = re.compile(r"^(\d*)([-+=.):])")
 _FENCE_TICKS = 3
 
 
-def plain(text: object) -> str:
+def markdown_text(text: object) -> str:
     r"""Return a text as one line of Markdown in which every character stands for itself.
 
-    >>> plain("a|b *c* <script>"), plain("> 5")
+    >>> markdown_text("a|b *c* <script>"), markdown_text("> 5")
     ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
     """
     line = " ".join(str(text).split())
@@ -40,10 +40,10 @@ def plain(text: object) -> str:
     return html.escape(line, quote=False)
 
 
-def span(text: object) -> Markup:
-    """Return a text as a code span of Markdown; in a table, use `cell`.
+def code_span(text: object) -> Markup:
+    """Return a text as a code span of Markdown; in a table, use `code_cell`.
 
-    >>> print(span("x | y"), span("a `b` c"))
+    >>> print(code_span("x | y"), code_span("a `b` c"))
     `x | y` `` a `b` c ``
     """
     line = " ".join(str(text).split())
@@ -52,19 +52,19 @@ def span(text: object) -> Markup:
     return Markup(f"{ticks}{padding}{line}{padding}{ticks}")
 
 
-def cell(text: object) -> Markup:
+def code_cell(text: object) -> Markup:
     r"""Return a text as a code span in a table of Markdown, where a bare pipe would end the cell.
 
-    >>> print(cell("x | y"))
+    >>> print(code_cell("x | y"))
     `x \| y`
     """
-    return span(text).replace("|", r"\|")
+    return code_span(text).replace("|", r"\|")
 
 
-def fence(text: str, language: str = "") -> Markup:
+def code_block(text: str, language: str = "") -> Markup:
     """Return a text as a block of code in Markdown.
 
-    >>> print(fence("x = 1", "python"))
+    >>> print(code_block("x = 1", "python"))
     ```python
     x = 1
     ```
@@ -82,7 +82,7 @@ def _longest_ticks(text: str) -> int:
 # Functions that make a value safe, by the language of a template. For HTML, Jinja's autoescape
 # follows. It keeps lone surrogates and NUL, which a model can write and no notebook can hold, so
 # `displayable` escapes them first. Programs get their values unescaped.
-_MAKE_SAFE = {"html": displayable, "md": plain, "py": str, "yaml": str}
+_MAKE_SAFE = {"html": displayable, "md": markdown_text, "py": str, "yaml": str}
 
 
 @functools.cache
@@ -105,7 +105,7 @@ def _environment(language: str) -> Any:
         finalize=finalize,
     )
     # These filters return Markup, so `finalize` does not escape their results again.
-    environment.filters.update(span=span, cell=cell, fence=fence)
+    environment.filters.update(code_span=code_span, code_cell=code_cell, code_block=code_block)
     return environment
 
 
@@ -116,8 +116,9 @@ def render(template: str, **values: Any) -> str:
 
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings come
       from the macros in `core/templates/parts.jinja`.
-    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span`, `cell`
-      (in a table) and `fence`. Do not use macros there: their output would be escaped again.
+    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `code_span`,
+      `code_cell` (in a table) and `code_block`. Do not use macros there: their output would be
+      escaped again.
     - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
     Args:

@@ -73,8 +73,9 @@ class PairedResult:
     interval: tuple[float, float]
     """95 % interval over paired questions (Bonett and Price)."""
     p_value: float
-    smallest_difference: float | None
-    """Minimum detectable difference with a power of 80 %; None if no difference could be shown."""
+    detectable_difference: float | None
+    """Minimum detectable difference with a power of 80 %, also known as the minimum detectable
+    effect; None if no difference could be shown."""
 
     @property
     def verdict(self) -> Verdict:
@@ -107,7 +108,7 @@ def paired_result(
         difference=sum(changes) / len(changes),
         interval=paired_interval(changes, samples),
         p_value=paired_p_value(changes, samples),
-        smallest_difference=smallest_difference(changes),
+        detectable_difference=detectable_difference(changes),
     )
 
 
@@ -167,19 +168,20 @@ def paired_interval(changes: Sequence[float], samples: int = 1) -> tuple[float, 
     return max(middle - half_width, -1.0), min(middle + half_width, 1.0)
 
 
-def smallest_difference(changes: Sequence[float]) -> float | None:
+def detectable_difference(changes: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
-    The result depends on how many answers changed, and not on the direction in which they changed.
-    At least one change in each direction is assumed. The formula is Connor's (Biometrics 43, 1987,
-    equation 3). For a difference d the sample size is n - 1/d (continuity correction).
+    The field also calls it the minimum detectable effect. The result depends on how many answers
+    changed, and not on the direction in which they changed. At least one change in each direction
+    is assumed. The formula is Connor's (Biometrics 43, 1987, equation 3). For a difference d the
+    sample size is n - 1/d (continuity correction).
 
     Args:
         changes: The difference of each question, second minus first.
 
-    >>> smallest_difference([0.0] * 9) is None
+    >>> detectable_difference([0.0] * 9) is None
     True
-    >>> 0.10 < smallest_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
+    >>> 0.10 < detectable_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
     True
     """
     questions = len(changes)

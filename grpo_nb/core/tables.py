@@ -122,16 +122,16 @@ Part = str | Html | Table
 class ReprMixin:
     """Mixin for objects that show themselves as text and, in a notebook, as HTML."""
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         """Return the parts to show, in order. Each subclass defines this method."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        texts = [as_part(part).text() for part in self._parts()]
+        texts = [as_part(part).text() for part in self._shown_parts()]
         return "\n".join(text for text in texts if text)
 
     def _repr_html_(self) -> str:
-        return html_of(self._parts())
+        return html_of(self._shown_parts())
 
 
 def html_of(parts: Iterable[Part]) -> str:

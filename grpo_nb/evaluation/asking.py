@@ -203,7 +203,7 @@ class Answers(ReprMixin):
     """Answers of the model that the run started from."""
     after: tuple[GeneratedCompletion, ...]
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         rows = []
         for question, before, after in zip(self.questions, self.before, self.after, strict=True):
             cells = [as_written(question)]

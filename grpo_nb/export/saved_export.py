@@ -132,7 +132,7 @@ class Export(ReprMixin):
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
         return f"vllm serve {shlex.quote(base)} {lora} {address}"
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         measured = self.verification["measured"]
         rows = []
         for name, passed in self.verification["checks"].items():

@@ -97,6 +97,6 @@ class ByHand(ReprMixin):
             )
         return messages
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.prompt[-1]["content"])
         yield as_written(transcript(self.turns))

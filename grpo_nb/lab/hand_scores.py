@@ -61,7 +61,7 @@ class HandScores:
         """
         import pandas
 
-        require_number("score", score, CHOICES[0], CHOICES[-1], is_whole=False)
+        require_number("score", score, CHOICES[0], CHOICES[-1])
         new = {"question": question, "completion": completion, "score": float(score)}
         rows = [*self.rows, new]
         table = pandas.DataFrame(rows)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import in_line, require_whole_number
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, valid_range
 
 Messages = list[dict[str, str]]
@@ -143,7 +143,7 @@ class judge(Reward):
                 "ask is async, but a judge calls it in threads: write def ask(messages), with a "
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
-        require_number("concurrent", self.concurrent, 1)
+        require_whole_number("concurrent", self.concurrent, 1)
         # Attributes are set in this way, because the reward is frozen. A list becomes a tuple,
         # because a list is not equal to the same tuple and cannot be hashed. The ends are not made
         # floats, because the record of an earlier run may have 1 and 5.

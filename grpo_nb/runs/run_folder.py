@@ -441,7 +441,7 @@ class Run(ReprMixin):
 
     # Display
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
         grader = self.info.get("holdout_grader")

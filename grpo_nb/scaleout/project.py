@@ -119,7 +119,7 @@ class Project(ReprMixin):
         model = self.origin.settings["model"]
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"To be trained by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_BECOMES_DAPO

@@ -240,7 +240,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     one step.
     """
     settings = run.settings
-    if settings.generation_batch_size != settings.batch_size:
+    if settings.generation_batch_size != settings.completions_per_step:
         return []
     # bnpo becomes dapo, and they are equal only if a step is one forward pass.
     has_equal_losses = settings.loss_type != "bnpo" or settings.gradient_accumulation_steps == 1

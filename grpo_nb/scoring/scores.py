@@ -236,7 +236,7 @@ class Scores(ReprMixin):
         texts = [displayable(text) for text in self.completions]
         return pandas.DataFrame({"completion": texts, **self.values, "total": self.totals})
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = []
         for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.words import in_line, require_choice, require_number
+from grpo_nb.core.words import in_line, require_choice, require_whole_number
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import (
     Changes,
@@ -134,7 +134,7 @@ def load_task(
     if is_arithmetic:
         # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_size else 0
-        require_number("holdout", holdout_size, 0)
+        require_whole_number("holdout", holdout_size, 0)
         generated = arithmetic_rows(seed, holdout_size=holdout_size, **options)
         source_rows = SourceRows("arithmetic", generated)
         example = ARITHMETIC_EXAMPLE if example is None else example
@@ -210,7 +210,7 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     """Split rows into a training and a held-out part."""
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
-    require_number("holdout", holdout, 0)
+    require_whole_number("holdout", holdout, 0)
     # Rows with the same key stay together, so that no question is in both parts in two spellings.
     keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)

@@ -232,7 +232,7 @@ class Task(ReprMixin):
 
     # How it is shown.
 
-    def _parts(self) -> Iterable[Html | Table | str]:
+    def _shown_parts(self) -> Iterable[Html | Table | str]:
         yield bold(f"Task {self.name}")
         summary: list[tuple[str, Any]] = [
             ("training prompts", len(self.train)),

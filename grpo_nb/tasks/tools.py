@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import in_line, require_number, require_whole_number
 from grpo_nb.tasks.prompts import Chat, TaskRow
 from grpo_nb.tasks.read_rows import Row
 
@@ -35,8 +35,8 @@ class Tools:
     """Longest time of a call. A longer one is stopped."""
 
     def __post_init__(self) -> None:
-        require_number("rounds", self.rounds, 1)
-        require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
+        require_whole_number("rounds", self.rounds, 1)
+        require_number("seconds_per_call", self.seconds_per_call, 0.01)
         if not isinstance(self.environment, type | None):
             raise TypeError(
                 f"environment = {in_line(self.environment)} is no class. Each completion needs an "

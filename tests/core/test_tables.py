@@ -10,7 +10,7 @@ HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
 
 
 class Report(ReprMixin):
-    def _parts(self):
+    def _shown_parts(self):
         yield bold("Two rows")
         rows = [("a", 1.5, code("x = 1")), ("long name", "22", HOSTILE)]
         yield Table(rows, ("name", "value", "line"), right=(1,), wide=(2,))
