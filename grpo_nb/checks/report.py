@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from grpo_nb.core.tables import Part, ReprMixin, Table, as_written, bold
+from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import shorten
 
 Severity = Literal["critical", "warning"]
@@ -198,7 +198,7 @@ class Finding(ReprMixin):
         yield bold(f"{self.severity}: {self.reward}: {self.kind}")
         details = [("    found", self.what)]
         if self.example is not None:
-            example = as_written(self.example) if self.example else "an empty completion"
+            example = verbatim(self.example) if self.example else "an empty completion"
             details.append(("    example", example))
         details += [("    in training", self.effect), ("    fix", self.fix)]
         yield Table(details, narrow=(0,))

@@ -170,8 +170,12 @@ def estimate_memory_parts(
         # A key and a value in each layer.
         bytes_per_token = 2 * sizes.key_value_width * sizes.layers * bytes_per_number
         cache_bytes = rows * (prompt_tokens + length) * bytes_per_token
-        explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
-        yield MemoryPart("KV cache", cache_bytes, explanation, "generation")
+        yield MemoryPart(
+            "KV cache",
+            cache_bytes,
+            f"{rows} rows of {prompt_tokens} + {length} tokens",
+            "generation",
+        )
     yield from _training_pass_parts(settings, sizes, gpu, bytes_per_number, prompt_tokens)
     has_weight_copies = (
         gpu is None

@@ -178,7 +178,7 @@ class Settings:
     @property
     def sampling_besides_temperature(self) -> dict[str, Any]:
         """Sampling parameters besides the temperature, under the names of transformers and vLLM."""
-        in_extra = arguments.SAMPLING_IN_EXTRA
+        in_extra = arguments.SAMPLING_ARGUMENTS_IN_EXTRA
         extra = {name: self.extra[name] for name in in_extra if name in self.extra}
         return {"top_p": self.top_p, "top_k": self.top_k, **extra}
 
@@ -206,7 +206,7 @@ class Settings:
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ValueError("\n".join(dict.fromkeys(_sentences(error)))) from None
+            raise ValueError("\n".join(dict.fromkeys(_value_problems(error)))) from None
 
 
 def _setting_names() -> list[str]:
@@ -214,7 +214,7 @@ def _setting_names() -> list[str]:
     return [field.name for field in fields(Settings)]
 
 
-def _sentences(error: ValidationError) -> Iterable[str]:
+def _value_problems(error: ValidationError) -> Iterable[str]:
     """Yield a sentence for each wrong value: its name, the value and what is allowed."""
     for detail in error.errors():
         if detail["type"] == "value_error":

@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from grpo_nb.core.words import displayable, shorten
 
-_PARTS_TEMPLATE = "core/templates/parts.jinja"
+_MACROS_TEMPLATE = "core/templates/macros.jinja"
 _MESSAGE_CHARACTERS = 600
 
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
-_SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_SPECIAL_CHARACTERS = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 # Characters that make a line a list, a rule or a table. A `>` starts no quotation, because it
 # becomes `&gt;`.
 _LINE_START = re.compile(r"^(\d*)([-+=.):])")
@@ -35,7 +35,7 @@ def markdown_text(text: object) -> str:
     ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
     """
     line = " ".join(str(text).split())
-    line = _SPECIAL.sub(r"\\\1", line)
+    line = _SPECIAL_CHARACTERS.sub(r"\\\1", line)
     line = _LINE_START.sub(r"\1\\\2", line)
     return html.escape(line, quote=False)
 
@@ -82,17 +82,17 @@ def _longest_ticks(text: str) -> int:
 # Functions that make a value safe, by the language of a template. For HTML, Jinja's autoescape
 # follows. It keeps lone surrogates and NUL, which a model can write and no notebook can hold, so
 # `displayable` escapes them first. Programs get their values unescaped.
-_MAKE_SAFE = {"html": displayable, "md": markdown_text, "py": str, "yaml": str}
+_ESCAPE_BY_LANGUAGE = {"html": displayable, "md": markdown_text, "py": str, "yaml": str}
 
 
 @functools.cache
 def _environment(language: str) -> Any:
     import jinja2
 
-    make_safe = _MAKE_SAFE[language]
+    escape = _ESCAPE_BY_LANGUAGE[language]
 
     def finalize(value: Any) -> Any:
-        return value if isinstance(value, Markup) else make_safe(str(value))
+        return value if isinstance(value, Markup) else escape(str(value))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
@@ -115,7 +115,7 @@ def render(template: str, **values: Any) -> str:
     The template's name decides how values are escaped:
 
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings come
-      from the macros in `core/templates/parts.jinja`.
+      from the macros in `core/templates/macros.jinja`.
     - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `code_span`,
       `code_cell` (in a table) and `code_block`. Do not use macros there: their output would be
       escaped again.
@@ -131,8 +131,8 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_macro(name: str, *values: Any) -> str:
-    """Return the HTML of a macro of `core/templates/parts.jinja`, called with the values."""
-    macros = _environment("html").get_template(_PARTS_TEMPLATE).module
+    """Return the HTML of a macro of `core/templates/macros.jinja`, called with the values."""
+    macros = _environment("html").get_template(_MACROS_TEMPLATE).module
     return str(getattr(macros, name)(*values))
 
 

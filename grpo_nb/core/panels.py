@@ -32,7 +32,7 @@ class Panel(widgets.VBox):
         self.add_class("gn-panel")
         self._error_view = empty_view()
         self._shown_errors: list[BaseException] = []
-        self._depth = 0
+        self._open_blocks = 0
         self._static_views: Sequence[tuple[str, widgets.HTML]] = ()
 
     @contextlib.contextmanager
@@ -42,15 +42,15 @@ class Panel(widgets.VBox):
         Without this, a notebook loses a callback's error or hides it in a log. Blocks can be
         nested. The outermost block clears the errors shown before.
         """
-        if self._depth == 0:
+        if self._open_blocks == 0:
             self._shown_errors = []
-        self._depth += 1
+        self._open_blocks += 1
         try:
             yield
         except Exception as error:
             self._shown_errors.append(error)
         finally:
-            self._depth -= 1
+            self._open_blocks -= 1
             self._error_view.value = pages.errors_view(self._shown_errors)
 
     # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.

@@ -19,7 +19,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:limit]}... ({len(text):,} characters)"
 
 
-def as_score(value: float) -> str:
+def score_text(value: float) -> str:
     """Return a score as tables show it; `none` for NaN, which means that there is no score."""
     return "none" if math.isnan(value) else f"{value:.4g}"
 
@@ -34,10 +34,10 @@ def displayable(text: str) -> str:
     return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", without_surrogates)
 
 
-def in_line(value: Any, limit: int = 60) -> str:
+def short_repr(value: Any, limit: int = 60) -> str:
     """Return the `repr` of a value as one line, shortened.
 
-    >>> in_line("two\\nlines"), in_line([1] * 100, 10)
+    >>> short_repr("two\\nlines"), short_repr([1] * 100, 10)
     ("'two\\\\nlines'", '[1, 1, 1, ... (300 characters)')
     """
     lines = [line.strip() for line in repr(value).splitlines()]
@@ -81,7 +81,7 @@ def _require_number(
     if is_number and least <= value <= most and value < math.inf:
         return
     bounds = f"of at least {least}" if most == math.inf else f"between {least} and {most}"
-    raise ValueError(f"{name} = {in_line(value)} must be {kind} {bounds}.")
+    raise ValueError(f"{name} = {short_repr(value)} must be {kind} {bounds}.")
 
 
 def require_choice(name: str, value: Any, known: Collection[Any]) -> None:

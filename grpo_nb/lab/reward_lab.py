@@ -28,7 +28,7 @@ from grpo_nb.core.panels import (
     with_label_above,
     wrapping_hbox,
 )
-from grpo_nb.core.words import as_score, displayable
+from grpo_nb.core.words import displayable, score_text
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.hand_scores import CHOICES, HandScores
@@ -448,5 +448,5 @@ class RewardLab(Panel):
             given=self._hand_scores.scores_of(self._question, self.completions),
             count=len(self.labels),
             file=self._hand_scores.file,
-            number=as_score,
+            number=score_text,
         )

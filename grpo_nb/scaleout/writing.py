@@ -17,8 +17,8 @@ from grpo_nb.core.files import (
     check_target,
     copy_files,
     put_in_place,
+    resolved_target,
     staged_folder,
-    target_of,
     write_json,
 )
 from grpo_nb.core.pages import render
@@ -112,7 +112,7 @@ def write(
     >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
     """
     run = open_run(run)
-    target = target_of(folder)
+    target = resolved_target(folder)
     # 1. Refuse what cannot be the same elsewhere, before anything is written.
     if run.info["task"].get("tools"):
         raise ValueError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.words import in_line, require_choice, require_whole_number
+from grpo_nb.core.words import require_choice, require_whole_number, short_repr
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import (
     Changes,
@@ -177,7 +177,7 @@ def load_task(
         train, held_out = _split(train, holdout, seed)
     if not train or not held_out:
         raise ValueError(
-            f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
+            f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
             "held-out questions, and each part needs one. Questions that differ only in "
             "punctuation or capitals are kept together. Rows left out: "
             f"{changes.reasons_in_words or 'none'}."
@@ -236,7 +236,7 @@ def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Cha
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:
-            changes.leave_out(reason, f"question={in_line(row['question'], 80)}")
+            changes.leave_out(reason, f"question={short_repr(row['question'], 80)}")
         else:
             kept.append(row)
     return kept

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Html, ReprMixin, Table, as_written, bold, escaped
+from grpo_nb.core.tables import Html, ReprMixin, Table, bold, escaped, verbatim
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
@@ -257,7 +257,7 @@ class Task(ReprMixin):
         yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table([(turn["role"], as_written(turn["content"] or "")) for turn in prompt])
+            yield Table([(turn["role"], verbatim(turn["content"] or "")) for turn in prompt])
             return
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
