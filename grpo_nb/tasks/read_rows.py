@@ -77,7 +77,8 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         return SourceRows("rows", _rows_of_iterable(source))
     raise TypeError(
         f"source = {short_repr(source)}: load_task takes 'arithmetic', a file "
-        f"({', '.join(FILES)}), a DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
+        f"({', '.join(FILES)}), a DataFrame, a Dataset, a list of dicts or the Hub's id of a data "
+        "set."
     )
 
 
