@@ -37,7 +37,7 @@ class Picture(ReprMixin):
     figure: Any
     words: str
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield figure_html(self.figure, self.words)
 
 
@@ -346,7 +346,8 @@ def loss_gradients(
 
     def gradient(trainer: Any) -> Any:
         inputs = [
-            row for row in list(task.train)[: settings.batch_size // settings.num_generations]
+            row
+            for row in list(task.train)[: settings.completions_per_step // settings.num_generations]
         ]
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
@@ -400,7 +401,7 @@ def _rloo(
         config = RLOOConfig(
             folder,
             num_generations=settings.num_generations,
-            per_device_train_batch_size=settings.batch_size,
+            per_device_train_batch_size=settings.completions_per_step,
             beta=0.0,
             max_completion_length=settings.max_completion_length,
             reward_weights=[reward.weight for reward in rewards],

@@ -28,7 +28,7 @@ from scipy.stats import permutation_test, trim_mean
 
 from grpo_nb.core.palette import INK
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 from grpo_nb.runs.figure import COLOURS, figure_html
 from grpo_nb.runs.rows import mean, metric_values
 from grpo_nb.runs.run_folder import Run, open_run
@@ -200,7 +200,7 @@ class SeedScores(ReprMixin):
         title = f"{self.curve}, mean of the last {window} steps" if window > 1 else self.curve
         return seeds_figure(self, bands, title)
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         yield figure_html(
             self.plot(), f"Every seed, the means and the differences. {self.sentence}"
@@ -283,7 +283,7 @@ def by_seed(
         curves.setdefault(group, {})[key] = rewards
     if first is not None and first not in scores:
         raise ValueError(
-            f"first = {in_line(first)} is not a group; the groups are {', '.join(scores)}"
+            f"first = {short_repr(first)} is not a group; the groups are {', '.join(scores)}"
         )
     names = sorted(scores, key=lambda name: name != first) if first is not None else list(scores)
     measure = (

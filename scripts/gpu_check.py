@@ -271,7 +271,7 @@ def trained(run: Any, is_scaled: bool) -> Rows:
     if "vllm_importance_sampling_correction" in run.settings.extra:
         yield sampler_agrees(run.rows)
     steps = run.metrics.iloc[1:]
-    tokens = steps["completions/mean_length"].sum() * run.settings.batch_size
+    tokens = steps["completions/mean_length"].sum() * run.settings.completions_per_step
     seconds = steps["step_time"]
     yield measured("median seconds of a step", f"{seconds.median():.3g}")
     yield measured("completion tokens a second", f"{tokens / seconds.sum():.4g}")

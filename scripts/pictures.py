@@ -61,7 +61,7 @@ def main() -> None:
             write_notebook(server.folder / f"{name}.ipynb", code)
             page.open(server, f"{name}.ipynb")
             page.run_all()
-            page.wait(lambda: page.find(".gn-lab"), name)
+            page.wait(lambda: page.find(".gn-panel"), name)
             (docs / f"{name}.png").write_bytes(packed(page.screenshot(), 256))
 
 

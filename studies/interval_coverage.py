@@ -4,7 +4,7 @@
 
 Two questions, from ten held-out questions to a thousand, with one answer to each and with four:
 does the 95 % interval of a comparison contain the true difference in 95 of 100 studies? And does
-the exact test find the difference that `smallest_difference` names four times in five? The
+the exact test find the difference that `detectable_difference` returns four times in five? The
 answers are drawn from made-up accuracies; no model is asked. Prints the tables of
 docs/evidence/evaluate.md.
 """
@@ -17,7 +17,7 @@ import functools
 import numpy
 from scipy.stats import binomtest
 
-from grpo_nb.core.statistics import paired_interval, smallest_difference
+from grpo_nb.core.statistics import detectable_difference, paired_interval
 
 # (questions, share gained, share lost)
 _ONE_EACH = (
@@ -59,12 +59,12 @@ def main() -> None:
         truth = float((numpy.minimum(many + 0.1, 1.0) - many).mean())
         print(f"| {count}, 4 samples each | | {_covered(changes, truth, 4):.1%} |")
 
-    print("\n| questions | answers that change | smallest difference | found |")
+    print("\n| questions | answers that change | minimum detectable difference | detected |")
     print("| ---: | ---: | ---: | ---: |")
     for count, share in _POWER:
         each = round(count * share / 2)
         changes = [1.0, -1.0] * each + [0.0] * (count - 2 * each)
-        smallest = smallest_difference(changes)
+        smallest = detectable_difference(changes)
         moved = draw.binomial(count, max(share, smallest), size=studies)
         gained = draw.binomial(moved, (1 + smallest / max(share, smallest)) / 2)
         found = numpy.mean(

@@ -33,7 +33,7 @@ from grpo_nb.checks.roles import (
     tolerance_of,
 )
 from grpo_nb.checks.rows import RowSample
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 
 if TYPE_CHECKING:
     import pandas
@@ -123,7 +123,7 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     scored = rights.dropna(subset="score")
     lost = scored[scored["relative_score"].isna()]
     if len(lost) and reward.role.name == ANSWER:
-        golds = in_line(list(lost["variant"].unique()))
+        golds = short_repr(list(lost["variant"].unique()))
         what = (
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
             f"one: {golds}"

@@ -22,7 +22,7 @@ from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
-from grpo_nb.core.words import as_score, require_number
+from grpo_nb.core.words import require_whole_number, score_text
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.restoring import (
@@ -217,7 +217,7 @@ class Baseline(ReprMixin):
             f"to {high:.0%} of groups).{rest} {CONSEQUENCES[self.verdict]}"
         )
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         yield Table(self._facts(), narrow=(0,))
         yield self._reward_table()
@@ -262,7 +262,7 @@ class Baseline(ReprMixin):
             mean = mean_with_interval(in_groups(scores, self.num_generations))
             spreads = self._spreads(name)
             differing = (spreads > SMALLEST_SPREAD).sum()
-            rows.append((weighted_name, mean, as_score(spreads.mean()), differing))
+            rows.append((weighted_name, mean, score_text(spreads.mean()), differing))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 
@@ -322,7 +322,7 @@ def baseline(
         task=task,
         settings=settings,
     )
-    require_number("prompts", prompts, 1)
+    require_whole_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
     # With other settings than those of the loaded model, training would sample something else.
     require_same_settings(model, tokenizer, settings)
@@ -384,7 +384,7 @@ def _sample(
             tokenizer,
             rows,
             temperature=temperature,
-            sampling=settings.sampling,
+            sampling=settings.sampling_besides_temperature,
             max_completion_length=settings.max_completion_length,
             batch_size=COMPLETIONS_AT_ONCE,
             chat_template_kwargs=task.chat_template_kwargs,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from grpo_nb.core.tables import Part, ReprMixin, Table, as_written, bold
+from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import shorten
 
 Severity = Literal["critical", "warning"]
@@ -194,11 +194,11 @@ class Finding(ReprMixin):
     effect: str
     fix: str
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(f"{self.severity}: {self.reward}: {self.kind}")
         details = [("    found", self.what)]
         if self.example is not None:
-            example = as_written(self.example) if self.example else "an empty completion"
+            example = verbatim(self.example) if self.example else "an empty completion"
             details.append(("    example", example))
         details += [("    in training", self.effect), ("    fix", self.fix)]
         yield Table(details, narrow=(0,))
@@ -279,11 +279,11 @@ class RewardReport(ReprMixin):
             verdict = f"Found: {', '.join(phrases)}."
         return f"{verdict} {self.checked}".rstrip()
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         for name, role in self.roles.items():
             yield f"  {name}: {role}"
         for finding in self.findings:
-            yield from finding._parts()
+            yield from finding._shown_parts()
         for part in self.limits:
             yield f"not checked: {part}"

@@ -102,7 +102,7 @@ def check_rewards(
     """
     rewards = base.reward_list(rewards)
     weights = base.weights_by_name(rewards)
-    require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
+    require_number("seconds_per_call", seconds_per_call, 0.01)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
     # Judges are not called, so a set of judges needs no gold answers.

@@ -64,11 +64,11 @@ GRPO_CONFIG_FIELDS = frozenset(
     weight_decay
     """.split()  # noqa: SIM905 (189 names in 189 lines are no easier to read)
 )
-_NO_EVALUATION = (
+_SET_HOLDOUT_INSTEAD = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
     "a held-out curve, and gn.compare(run) compares afterwards"
 )
-_PRECISION = (
+_SET_DTYPE_INSTEAD = (
     'the setting is dtype, for the model and the trainer alike: its default dtype="auto" takes '
     'bfloat16 where the GPU has it, dtype="bfloat16" or dtype="float16" asks for it anyway'
 )
@@ -77,14 +77,14 @@ _LOADED_BEFORE = (
     "Unsloth yourself (docs/guide/train.md), and pass it to gn.train"
 )
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
-_RUN_LENGTH = (
-    "a run is as long as max_steps: for two passes over the questions write "
-    "max_steps=2 * len(task.train) * settings.num_generations // settings.batch_size (times "
+_SET_MAX_STEPS_INSTEAD = (
+    "a run is as long as max_steps: for two passes over the questions write max_steps=2 * "
+    "len(task.train) * settings.num_generations // settings.completions_per_step (times "
     "num_iterations, if you set it)"
 )
 
 # Keys: names, separated by spaces. Values: why they cannot be set, and what to write instead.
-_REASONS = {
+_REFUSAL_REASONS = {
     # Arguments of GRPOConfig that the kit sets or does not use, and its old setting keep_adapter.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "
     "gn.train(..., name=...)",
@@ -93,15 +93,15 @@ _REASONS = {
     "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM "
     "when the model is loaded",
     "model_init_kwargs trust_remote_code": _LOADED_BEFORE,
-    "num_train_epochs": _RUN_LENGTH,
+    "num_train_epochs": _SET_MAX_STEPS_INSTEAD,
     "generation_batch_size": "the setting is extra={'steps_per_generation': ...}, the passes whose "
     "completions are generated together",
     "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: write gn.train(..., resume="auto")',
     "do_train do_eval do_predict": _ONLY_SCRIPTS,
-    "bf16 fp16": _PRECISION,
+    "bf16 fp16": _SET_DTYPE_INSTEAD,
     "eval_strategy eval_steps eval_on_start eval_delay per_device_eval_batch_size "
     "eval_accumulation_steps bf16_full_eval fp16_full_eval num_generations_eval "
-    "prediction_loss_only batch_eval_metrics": _NO_EVALUATION,
+    "prediction_loss_only batch_eval_metrics": _SET_HOLDOUT_INSTEAD,
     "load_best_model_at_end metric_for_best_model greater_is_better keep_adapter": "an observer "
     "saves the best adapter by the held-out scores of holdout_every=5 (docs/guide/runs.md)",
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
@@ -113,8 +113,8 @@ _REASONS = {
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
     "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
     # Names that people know from elsewhere, which GRPOConfig does not have.
-    "torch_dtype": _PRECISION,
-    "evaluation_strategy": _NO_EVALUATION,
+    "torch_dtype": _SET_DTYPE_INSTEAD,
+    "evaluation_strategy": _SET_HOLDOUT_INSTEAD,
     "warmup_ratio": "removed in transformers 5: set warmup_steps, which is a number of steps or, "
     "below 1, a share of the run",
     "max_length max_seq_length": "it is the sum of max_prompt_length and "
@@ -122,7 +122,7 @@ _REASONS = {
     "max_new_tokens": "the setting is max_completion_length",
     "batch_size": "the setting is per_device_train_batch_size",
     "group_size": "the setting is num_generations",
-    "epochs num_epochs": _RUN_LENGTH,
+    "epochs num_epochs": _SET_MAX_STEPS_INSTEAD,
     "kl_coef": "the setting is beta",
     "lr": "the setting is learning_rate",
     "r max_lora_rank": "the setting is lora_rank",
@@ -162,15 +162,15 @@ _NO_PUBLISHING = (
 )
 
 # The reason for each single name, also for the arguments of the Hub.
-_REASON_OF_NAME = dict.fromkeys(HUB_ARGUMENTS, _NO_PUBLISHING)
-for _names, _reason in _REASONS.items():
-    _REASON_OF_NAME |= dict.fromkeys(_names.split(), _reason)
+_REFUSAL_REASON_OF_NAME = dict.fromkeys(HUB_ARGUMENTS, _NO_PUBLISHING)
+for _names, _reason in _REFUSAL_REASONS.items():
+    _REFUSAL_REASON_OF_NAME |= dict.fromkeys(_names.split(), _reason)
 
 #: Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
-SETTABLE = GRPO_CONFIG_FIELDS - _REASON_OF_NAME.keys()
+SETTABLE_ARGUMENTS = GRPO_CONFIG_FIELDS - _REFUSAL_REASON_OF_NAME.keys()
 
 #: Arguments in `extra` that change sampling, also in evaluations.
-SAMPLING_IN_EXTRA = ("min_p", "repetition_penalty")
+SAMPLING_ARGUMENTS_IN_EXTRA = ("min_p", "repetition_penalty")
 
 
 def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> None:
@@ -187,18 +187,18 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
     extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
-    known = SETTABLE.union(setting_names)
+    known = SETTABLE_ARGUMENTS.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
     problems = []
     for name in (*values, *extra):
-        if name in _REASON_OF_NAME:
-            problems.append(f"{name!r}: {_REASON_OF_NAME[name]}")
+        if name in _REFUSAL_REASON_OF_NAME:
+            problems.append(f"{name!r}: {_REFUSAL_REASON_OF_NAME[name]}")
         elif name not in known:
             problems.append(f"unknown setting {name!r}{did_you_mean(name, known)}")
     for name, value in extra.items():
         if name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
-    only_in_trl = SETTABLE.difference(setting_names)
+    only_in_trl = SETTABLE_ARGUMENTS.difference(setting_names)
     if not only_in_trl.isdisjoint(values):
         # The suggested line replaces `extra`, so the line includes what `extra` holds already.
         both = {**extra, **values}

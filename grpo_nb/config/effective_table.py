@@ -18,8 +18,8 @@ from grpo_nb.machine.gpu import Gpu
 # stored in run.json.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
-_SHOWN_ELSEWHERE = {"bf16", "fp16", "use_vllm"}
-_WHY_CHANGED = {
+_SHOWN_AS_SETTINGS = {"bf16", "fp16", "use_vllm"}
+_REASON_OF_CHANGE = {
     "adam_beta2": "The kit's: 0.99 forgets early gradients sooner than transformers' 0.999, which "
     "suits short runs.",
     "gradient_checkpointing": "The kit's: it trades time for memory, which is worth it on a GPU "
@@ -44,7 +44,7 @@ class ChangedSetting:
 
     asked: Any
     runs: Any
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,14 +56,15 @@ class EffectiveSettings(ReprMixin):
     arguments: Mapping[str, Any]
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
 
-    def _parts(self) -> Iterable[str | Table]:
+    def _shown_parts(self) -> Iterable[str | Table]:
         # There are always rows: `training.effective_settings` adds one for `dtype`.
         yield (
             "These settings run differently from what you wrote, or were set for you. All others "
             "run as written."
         )
         rows = [
-            (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
+            (code(name), row.asked, bold(row.runs), row.reason)
+            for name, row in self.changed.items()
         ]
         yield Table(rows, head=("setting", "you asked", "will run", "why"))
 
@@ -114,23 +115,23 @@ def compare_configurations(
     changed = {}
     arguments = {}
     for name, default in defaults.items():
-        value = _plain(getattr(built, name))
-        is_as_in_trl = value == _plain(getattr(trl_only, name))
+        value = _enum_value(getattr(built, name))
+        is_as_in_trl = value == _enum_value(getattr(trl_only, name))
         is_untouched = name not in requested and is_as_in_trl
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
         # The table shows an argument only if its value differs from the one asked for.
-        asked = _plain(written.get(name, default))
+        asked = _enum_value(written.get(name, default))
         # transformers turns `report_to="wandb"` into a list.
         runs_as_asked = value in (asked, [asked])
-        if name not in _SHOWN_ELSEWHERE and not runs_as_asked:
-            who = "TRL or transformers" if is_as_in_trl else "Unsloth"
-            why = _WHY_CHANGED.get(name, f"Changed by {who}.")
-            changed[name] = ChangedSetting(written.get(name, "not set"), value, why)
+        if name not in _SHOWN_AS_SETTINGS and not runs_as_asked:
+            changer = "TRL or transformers" if is_as_in_trl else "Unsloth"
+            reason = _REASON_OF_CHANGE.get(name, f"Changed by {changer}.")
+            changed[name] = ChangedSetting(written.get(name, "not set"), value, reason)
     return EffectiveSettings(changed, arguments)
 
 
-def _plain(value: Any) -> Any:
+def _enum_value(value: Any) -> Any:
     # GRPOConfig turns some strings into enums.
     return getattr(value, "value", value)

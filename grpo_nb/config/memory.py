@@ -28,9 +28,9 @@ _GPU_RESERVE_BYTES = 1.07e9
 # of attention, residuals. As multiples of the MLP width: gate, its activation, up, their product.
 _HIDDEN_WIDTHS_PER_TOKEN = 12
 _MLP_WIDTHS_PER_TOKEN = 4
-# Logits in one chunk (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
-_LOGIT_CHUNK = 16 * 1024 * 1024
-_COPIES_OF_LOGIT_CHUNK = 4
+# Largest number of logits in one chunk (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
+_LOGITS_PER_CHUNK = 16 * 1024 * 1024
+_COPIES_OF_LOGITS_PER_CHUNK = 4
 _BYTES_OF_FLOAT32 = 4
 # Bytes per weight in bitsandbytes' 8-bit AdamW. Each of the two states takes a byte, plus a float32
 # scale for every 256 weights (bitsandbytes/optim/optimizer.py, Optimizer2State.init_state).
@@ -110,7 +110,7 @@ def sizes_of(name: str) -> ModelSizes:
         raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None
 
 
-def estimate_parts(
+def estimate_memory_parts(
     settings: Settings,
     sizes: ModelSizes,
     gpu: Gpu | None,
@@ -154,40 +154,51 @@ def estimate_parts(
             "CUDA and fragmentation", _GPU_RESERVE_BYTES, "a margin, not a measurement"
         )
     if gpu is not None and settings.fast_inference:
-        share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
-        explanation = (
-            "its share of the GPU, minus the weights, which it shares with training; freed while "
-            "gradients are computed"
-        )
+        share_bytes = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         # `Plan.fits` checks if the share holds the weights.
-        yield MemoryPart("vLLM", max(share - weight_bytes, 0), explanation, "generation")
+        yield MemoryPart(
+            "vLLM",
+            max(share_bytes - weight_bytes, 0),
+            "its share of the GPU, minus the weights, which it shares with training; freed while "
+            "gradients are computed",
+            "generation",
+        )
     else:
         # On a CPU, and on a GPU without vLLM.
         rows = settings.generation_batch_size
         length = settings.max_completion_length
         # A key and a value in each layer.
         bytes_per_token = 2 * sizes.key_value_width * sizes.layers * bytes_per_number
-        cache = rows * (prompt_tokens + length) * bytes_per_token
-        explanation = f"{rows} rows of {prompt_tokens} + {length} tokens"
-        yield MemoryPart("KV cache", cache, explanation, "generation")
-    yield from _parts_of_training_pass(settings, sizes, gpu, bytes_per_number, prompt_tokens)
-    has_copies = (
+        cache_bytes = rows * (prompt_tokens + length) * bytes_per_token
+        yield MemoryPart(
+            "KV cache",
+            cache_bytes,
+            f"{rows} rows of {prompt_tokens} + {length} tokens",
+            "generation",
+        )
+    yield from _training_pass_parts(settings, sizes, gpu, bytes_per_number, prompt_tokens)
+    has_weight_copies = (
         gpu is None
         and settings.shared_prompts
         and not settings.load_in_4bit
         and bytes_per_number == _BYTES_OF_FLOAT32
     )
-    if has_copies:
+    if has_weight_copies:
         # grpo_nb.cpu samples with copies of the weights, and keeps the copies during training.
-        folded = sizes.linear_weights * _BYTES_OF_FLOAT32
-        explanation = "the adapter added to a copy of the linear layers"
-        yield MemoryPart("folded weights", folded, explanation)
-        packed = (sizes.linear_weights + sizes.vocabulary * sizes.hidden_width) * _BYTES_OF_FLOAT32
-        explanation = "linear and output layers in the order that decoding reads"
-        yield MemoryPart("packed weights", packed, explanation)
+        yield MemoryPart(
+            "folded weights",
+            sizes.linear_weights * _BYTES_OF_FLOAT32,
+            "the adapter added to a copy of the linear layers",
+        )
+        packed_weights = sizes.linear_weights + sizes.vocabulary * sizes.hidden_width
+        yield MemoryPart(
+            "packed weights",
+            packed_weights * _BYTES_OF_FLOAT32,
+            "linear and output layers in the order that decoding reads",
+        )
 
 
-def _parts_of_training_pass(
+def _training_pass_parts(
     settings: Settings,
     sizes: ModelSizes,
     gpu: Gpu | None,
@@ -218,20 +229,20 @@ def _parts_of_training_pass(
     if gpu is not None:
         # Unsloth's checkpointing recomputes one layer at a time.
         layers = 1
-        kept = "one layer at a time (checkpointing)"
+        layers_text = "one layer at a time (checkpointing)"
         # Unsloth computes at least one row at a time. It splits the row's logits into
         # 4 x micro_batch chunks and holds one chunk, so a smaller micro-batch has larger chunks.
-        logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
-        numbers = (prompt_tokens + length) * (logits_at_once + sizes.hidden_width)
-        logits = numbers * _UNSLOTH_BYTES_PER_NUMBER
+        chunk_logits_per_token = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
+        numbers = (prompt_tokens + length) * (chunk_logits_per_token + sizes.hidden_width)
+        logits_bytes = numbers * _UNSLOTH_BYTES_PER_NUMBER
         logits_explanation = "the smallest block; Unsloth takes more where memory is free"
     else:
         layers = sizes.layers
-        kept = f"{layers} layers"
-        chunk = min(micro_batch * length * sizes.vocabulary, _LOGIT_CHUNK)
-        logits = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
-        logits_explanation = f"four copies of a block of {chunk / 1e6:.0f} million"
-    activations = layers * numbers_per_layer * bytes_per_number
-    explanation = f"{computed_tokens:,} tokens in {kept}, micro-batch of {micro_batch}"
-    yield MemoryPart("activations", activations, explanation, "training")
-    yield MemoryPart("logits", logits, logits_explanation, "training")
+        layers_text = f"{layers} layers"
+        chunk_logits = min(micro_batch * length * sizes.vocabulary, _LOGITS_PER_CHUNK)
+        logits_bytes = chunk_logits * _COPIES_OF_LOGITS_PER_CHUNK * _BYTES_OF_FLOAT32
+        logits_explanation = f"four copies of a block of {chunk_logits / 1e6:.0f} million"
+    activation_bytes = layers * numbers_per_layer * bytes_per_number
+    explanation = f"{computed_tokens:,} tokens in {layers_text}, micro-batch of {micro_batch}"
+    yield MemoryPart("activations", activation_bytes, explanation, "training")
+    yield MemoryPart("logits", logits_bytes, logits_explanation, "training")

@@ -13,7 +13,13 @@ from typing import Any
 
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
-from grpo_nb.config.memory import CPU_BASE_BYTES, MemoryPart, ModelSizes, estimate_parts, sizes_of
+from grpo_nb.config.memory import (
+    CPU_BASE_BYTES,
+    MemoryPart,
+    ModelSizes,
+    estimate_memory_parts,
+    sizes_of,
+)
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import line_to_write, savings
 from grpo_nb.core.argument_types import require_types
@@ -46,7 +52,7 @@ class Plan(ReprMixin):
     def memory_parts(self) -> list[MemoryPart]:
         """Memory by part."""
         bytes_per_number = 4 if self.dtype.name == "float32" else 2
-        parts = estimate_parts(
+        parts = estimate_memory_parts(
             self.settings, self.sizes, self.gpu, bytes_per_number, self.prompt_tokens
         )
         return list(parts)
@@ -114,24 +120,24 @@ class Plan(ReprMixin):
     def _fitting_changes(self) -> dict[str, Any]:
         """Return the changes with which the run fits; empty if no smaller settings fit."""
         changes: dict[str, Any] = {}
-        plan = self
+        current = self
+        is_on_gpu = self.gpu is not None
         # Each saving can be repeated only a few times, so the loop ends.
-        while not plan.fits:
-            is_on_gpu = plan.gpu is not None
-            for saving in savings(plan.settings, is_on_gpu=is_on_gpu, dtype=plan.dtype.name):
-                smaller_settings = plan.settings.replace(**saving.change)
-                smaller = dataclasses.replace(plan, settings=smaller_settings)
+        while not current.fits:
+            for saving in savings(current.settings, is_on_gpu=is_on_gpu, dtype=self.dtype.name):
+                smaller_settings = current.settings.replace(**saving.change)
+                smaller = dataclasses.replace(current, settings=smaller_settings)
                 # Accept a plan that fits even at an equal peak: where vLLM's share is too small for
                 # the weights, turning vLLM off can help without a lower peak.
-                if smaller.fits or smaller.peak_gb < plan.peak_gb:
+                if smaller.fits or smaller.peak_gb < current.peak_gb:
                     break
             else:
                 return {}
             changes |= saving.change
-            plan = smaller
+            current = smaller
         return changes
 
-    def _parts(self) -> Iterable[str | Table]:
+    def _shown_parts(self) -> Iterable[str | Table]:
         """Yield the verdict and the table."""
         yield f"Plan for {self.settings.model}. {self._verdict()}"
         rows = [*self._rows_of_run(), *self._rows_of_memory()]
@@ -148,7 +154,7 @@ class Plan(ReprMixin):
             ("training steps", f"{settings.max_steps:,}", ""),
             (
                 "completions a step",
-                settings.batch_size,
+                settings.completions_per_step,
                 f"{passes}, in groups of {settings.num_generations}",
             ),
             ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.reason}"),
@@ -161,16 +167,18 @@ class Plan(ReprMixin):
         for part in self.memory_parts:
             phase = "" if part.phase == "always" else f"; in {part.phase}"
             rows.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
-        peak = bold(f"{self.peak_gb:.2f} GB")
         disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
-        free = f"{self.available_gb:.2f} GB"
         return [
             (bold("what it needs, estimated"), "", ""),
             *rows,
-            (bold("memory, peak"), peak, "estimate: the larger of generation and training"),
+            (
+                bold("memory, peak"),
+                bold(f"{self.peak_gb:.2f} GB"),
+                "estimate: the larger of generation and training",
+            ),
             ("disk, merged export", disk, "all weights in 16 bit"),
             (bold("what is there"), "", ""),
-            ("memory", free, "free for this run"),
+            ("memory", f"{self.available_gb:.2f} GB", "free for this run"),
         ]
 
 
@@ -231,13 +239,13 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
         # The plan counts Python and its libraries, so add the memory that they hold already.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE_BYTES)
         return free_memory_bytes() + held_by_python + held_by_model
-    whole = gpu.memory_gib * 2**30
+    total = gpu.memory_gib * 2**30
     # A vLLM engine does not report how much memory it could give back, so assume the whole GPU.
     if has_vllm_engine(model):
-        return whole
+        return total
     free = read_gpu().free_gib * 2**30
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         # Torch keeps this memory for its next tensors, so the run can use it.
         free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return min(whole, free + held_by_model)
+    return min(total, free + held_by_model)

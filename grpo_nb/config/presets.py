@@ -11,7 +11,7 @@ from grpo_nb.machine.gpu import find_gpu
 # learning rates come from published guides, lengths and batches fit according to `gn.plan`, and
 # gpu_memory_utilization is Unsloth's value for standby (unsloth_zoo/vllm_utils.py, load_vllm).
 # docs/reference/settings.md shows the presets side by side.
-_GPU = {
+_GPU_SETTINGS = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,
     "fast_inference": True,
@@ -28,8 +28,8 @@ _GPU = {
     "weight_decay": 0.1,
     "optim": "adamw_8bit",
 }
-_LARGE_GPU = {
-    **_GPU,
+_LARGE_GPU_SETTINGS = {
+    **_GPU_SETTINGS,
     "model": "unsloth/Qwen2.5-7B-Instruct",
     "gpu_memory_utilization": 0.855,
     "max_prompt_length": 512,
@@ -40,7 +40,7 @@ _LARGE_GPU = {
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {},
     "t4": {
-        **_GPU,
+        **_GPU_SETTINGS,
         "gpu_memory_utilization": 0.76,
         # If the driver is too old for vLLM, a run of this length takes up to 53 minutes (computed,
         # not measured: docs/reference/settings.md).
@@ -52,15 +52,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "gradient_accumulation_steps": 4,
     },
     "l4": {
-        **_GPU,
+        **_GPU_SETTINGS,
         "model": "unsloth/Qwen2.5-3B-Instruct",
         "gpu_memory_utilization": 0.784,
         # As in Unsloth's notebooks for GRPO. The other presets for GPUs have twice this rate.
         "learning_rate": 5e-6,
     },
-    "a100": _LARGE_GPU,
+    "a100": _LARGE_GPU_SETTINGS,
     "h100": {
-        **_LARGE_GPU,
+        **_LARGE_GPU_SETTINGS,
         "load_in_4bit": False,
         "gpu_memory_utilization": 0.879,
         "per_device_train_batch_size": 32,

@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from grpo_nb.config import arguments
-from grpo_nb.core.words import require_number
+from grpo_nb.core.words import require_whole_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -51,7 +51,7 @@ class Settings:
         ValueError: A name is unknown, or a value cannot work. `preset` and `replace` explain each
             problem in a sentence. The class itself raises pydantic's report.
 
-    >>> Settings(per_device_train_batch_size=8, gradient_accumulation_steps=2).batch_size
+    >>> Settings(per_device_train_batch_size=8, gradient_accumulation_steps=2).completions_per_step
     16
     """
 
@@ -148,7 +148,7 @@ class Settings:
         # `generation_batch_size` is computed from this argument. None is TRL's default.
         steps = self.extra.get("steps_per_generation")
         if steps is not None:
-            require_number("steps_per_generation", steps, 1)
+            require_whole_number("steps_per_generation", steps, 1)
         # TRL refuses split groups too, but on a GPU Unsloth would change the batch size instead.
         group = self.num_generations
         if self.generation_batch_size % group:
@@ -165,7 +165,7 @@ class Settings:
         return self.max_prompt_length + self.max_completion_length
 
     @property
-    def batch_size(self) -> int:
+    def completions_per_step(self) -> int:
         """Completions per optimizer step."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps
 
@@ -176,9 +176,9 @@ class Settings:
         return self.per_device_train_batch_size * steps
 
     @property
-    def sampling(self) -> dict[str, Any]:
+    def sampling_besides_temperature(self) -> dict[str, Any]:
         """Sampling parameters besides the temperature, under the names of transformers and vLLM."""
-        in_extra = arguments.SAMPLING_IN_EXTRA
+        in_extra = arguments.SAMPLING_ARGUMENTS_IN_EXTRA
         extra = {name: self.extra[name] for name in in_extra if name in self.extra}
         return {"top_p": self.top_p, "top_k": self.top_k, **extra}
 
@@ -206,7 +206,7 @@ class Settings:
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ValueError("\n".join(dict.fromkeys(_sentences(error)))) from None
+            raise ValueError("\n".join(dict.fromkeys(_value_problems(error)))) from None
 
 
 def _setting_names() -> list[str]:
@@ -214,7 +214,7 @@ def _setting_names() -> list[str]:
     return [field.name for field in fields(Settings)]
 
 
-def _sentences(error: ValidationError) -> Iterable[str]:
+def _value_problems(error: ValidationError) -> Iterable[str]:
     """Yield a sentence for each wrong value: its name, the value and what is allowed."""
     for detail in error.errors():
         if detail["type"] == "value_error":

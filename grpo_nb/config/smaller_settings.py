@@ -18,7 +18,7 @@ _LEAST_SHARE_OF_VLLM = 0.3
 _LEAST_COMPLETION_LENGTH = 64
 # Pattern of a traceback line in `generate` or `_generate`. Training samples only through these
 # functions (trl 1.15, transformers 5.17).
-_SAMPLING_LINE = ", in _?generate\n"
+_SAMPLING_LINE_PATTERN = ", in _?generate\n"
 
 
 class Saving(NamedTuple):
@@ -68,8 +68,8 @@ def savings(
         )
     # grpo_nb.cpu copies the weights only in float32.
     is_float32_on_cpu = not is_on_gpu and dtype == "float32"
-    has_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
-    if has_copies and phase != "loading":
+    has_weight_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
+    if has_weight_copies and phase != "loading":
         yield Saving(
             "Sampling with shared prompts holds two copies of the weights. Without them the "
             "training stays the same, but each step takes longer.",
@@ -98,7 +98,7 @@ def line_to_write(change: Mapping[str, Any]) -> str:
     return f"settings = settings.replace({keywords})"
 
 
-def memory_advice(
+def out_of_memory_advice(
     error: BaseException, settings: Settings, *, model: Any = None, is_loading: bool = False
 ) -> str | None:
     """Return advice after an out-of-memory error: the setting to lower, and the line to write.
@@ -113,7 +113,7 @@ def memory_advice(
         The advice, or None for any other error and for vLLM's own "too few cache blocks", whose
         message already gives the fix.
 
-    >>> "per_device_train_batch_size=8" in memory_advice(MemoryError(), Settings())
+    >>> "per_device_train_batch_size=8" in out_of_memory_advice(MemoryError(), Settings())
     True
     """
     # The text contains the tracebacks of the causes too.
@@ -122,7 +122,7 @@ def memory_advice(
         return None
     phase = "loading" if is_loading else "training"
     # Only the traceback shows in which phase of a step an error was raised.
-    if not is_loading and re.search(_SAMPLING_LINE, text):
+    if not is_loading and re.search(_SAMPLING_LINE_PATTERN, text):
         phase = "generation"
     gpu = find_gpu()
     dtype = compute_dtype(settings, gpu, model).name

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 
 # Bytes in the longest file name of common file systems.
-_LONGEST_NAME = 255
+_MAX_NAME_BYTES = 255
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -107,7 +107,7 @@ def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Pa
     return folder
 
 
-def target_of(path: str | Path) -> Path:
+def resolved_target(path: str | Path) -> Path:
     """Return a user's path as a folder to write, with `~` and a link at the end resolved.
 
     The link may lead to a larger disk. Renaming the finished folder onto the link would replace the
@@ -121,7 +121,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
     """Check that a target may be written to, and that nothing needed would be overwritten.
 
     Args:
-        target: Path from `target_of`.
+        target: Path from `resolved_target`.
         overwrite: If False, `target` must be free: it does not exist, or is an empty folder.
         needed: Folders that must not be overwritten, such as the run itself and its base model.
 
@@ -162,12 +162,12 @@ def safe_path(folder: Path, name: Any) -> Path:
     ValueError: '../mine' leads out of the folder 'theirs': use a path inside it.
     """
     if not _can_name_a_file(name):
-        raise ValueError(f"{in_line(name)} cannot be the name of a file in {str(folder)!r}.")
+        raise ValueError(f"{short_repr(name)} cannot be the name of a file in {str(folder)!r}.")
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name)
     if parsed.anchor or ".." in parsed.parts:
         raise ValueError(
-            f"{in_line(name)} leads out of the folder {str(folder)!r}: use a path inside it."
+            f"{short_repr(name)} leads out of the folder {str(folder)!r}: use a path inside it."
         )
     # Without links, a path that only goes down stays inside.
     path = folder
@@ -187,12 +187,12 @@ def _can_name_a_file(name: Any) -> bool:
     except UnicodeEncodeError:
         # Half of a surrogate pair, which no file name can hold.
         return False
-    return 0 < max(lengths, default=0) <= _LONGEST_NAME
+    return 0 < max(lengths, default=0) <= _MAX_NAME_BYTES
 
 
 def _link_error(name: str, folder: Path) -> ValueError:
     return ValueError(
-        f"{in_line(name)} leads out of the folder {str(folder)!r} by a symbolic link, or could. "
+        f"{short_repr(name)} leads out of the folder {str(folder)!r} by a symbolic link, or could. "
         "Links are not followed, because a folder that somebody sends could use them to read or "
         "overwrite other files. Replace the link with a copy of its target."
     )
@@ -221,5 +221,5 @@ def sha256_of(file: Path) -> str:
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:
-    # A character has at most 4 bytes, so the hidden name stays below `_LONGEST_NAME`.
+    # A character has at most 4 bytes, so the hidden name stays below `_MAX_NAME_BYTES`.
     return target.with_name(f".{target.name[:50]}.{kind}-{os.urandom(6).hex()}")

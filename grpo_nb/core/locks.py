@@ -27,7 +27,7 @@ class FolderLockedError(ValueError):
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def holding_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder for the length of the block.
 
     On a drive without locks, the block runs without a lock, and a log message warns of that.
@@ -42,7 +42,7 @@ def locked(folder: Path) -> Iterator[None]:
     holder = os.getpid()
     try:
         try:
-            _lock(descriptor)
+            _acquire_lock(descriptor)
         except OSError as error:
             # Some network drives refuse every lock, each with an error of its own.
             _log.warning(
@@ -60,7 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _acquire_lock(descriptor: int) -> None:
     for _ in range(_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,34 +16,34 @@ from markupsafe import Markup
 
 from grpo_nb.core.words import displayable, shorten
 
-_PARTS_TEMPLATE = "core/templates/parts.jinja"
+_MACROS_TEMPLATE = "core/templates/macros.jinja"
 _MESSAGE_CHARACTERS = 600
 
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
-_SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_SPECIAL_CHARACTERS = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 # Characters that make a line a list, a rule or a table. A `>` starts no quotation, because it
 # becomes `&gt;`.
 _LINE_START = re.compile(r"^(\d*)([-+=.):])")
 _FENCE_TICKS = 3
 
 
-def plain(text: object) -> str:
+def markdown_text(text: object) -> str:
     r"""Return a text as one line of Markdown in which every character stands for itself.
 
-    >>> plain("a|b *c* <script>"), plain("> 5")
+    >>> markdown_text("a|b *c* <script>"), markdown_text("> 5")
     ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
     """
     line = " ".join(str(text).split())
-    line = _SPECIAL.sub(r"\\\1", line)
+    line = _SPECIAL_CHARACTERS.sub(r"\\\1", line)
     line = _LINE_START.sub(r"\1\\\2", line)
     return html.escape(line, quote=False)
 
 
-def span(text: object) -> Markup:
-    """Return a text as a code span of Markdown; in a table, use `cell`.
+def code_span(text: object) -> Markup:
+    """Return a text as a code span of Markdown; in a table, use `code_cell`.
 
-    >>> print(span("x | y"), span("a `b` c"))
+    >>> print(code_span("x | y"), code_span("a `b` c"))
     `x | y` `` a `b` c ``
     """
     line = " ".join(str(text).split())
@@ -52,19 +52,19 @@ def span(text: object) -> Markup:
     return Markup(f"{ticks}{padding}{line}{padding}{ticks}")
 
 
-def cell(text: object) -> Markup:
+def code_cell(text: object) -> Markup:
     r"""Return a text as a code span in a table of Markdown, where a bare pipe would end the cell.
 
-    >>> print(cell("x | y"))
+    >>> print(code_cell("x | y"))
     `x \| y`
     """
-    return span(text).replace("|", r"\|")
+    return code_span(text).replace("|", r"\|")
 
 
-def fence(text: str, language: str = "") -> Markup:
+def code_block(text: str, language: str = "") -> Markup:
     """Return a text as a block of code in Markdown.
 
-    >>> print(fence("x = 1", "python"))
+    >>> print(code_block("x = 1", "python"))
     ```python
     x = 1
     ```
@@ -82,17 +82,17 @@ def _longest_ticks(text: str) -> int:
 # Functions that make a value safe, by the language of a template. For HTML, Jinja's autoescape
 # follows. It keeps lone surrogates and NUL, which a model can write and no notebook can hold, so
 # `displayable` escapes them first. Programs get their values unescaped.
-_MAKE_SAFE = {"html": displayable, "md": plain, "py": str, "yaml": str}
+_ESCAPE_BY_LANGUAGE = {"html": displayable, "md": markdown_text, "py": str, "yaml": str}
 
 
 @functools.cache
 def _environment(language: str) -> Any:
     import jinja2
 
-    make_safe = _MAKE_SAFE[language]
+    escape = _ESCAPE_BY_LANGUAGE[language]
 
     def finalize(value: Any) -> Any:
-        return value if isinstance(value, Markup) else make_safe(str(value))
+        return value if isinstance(value, Markup) else escape(str(value))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
@@ -105,7 +105,7 @@ def _environment(language: str) -> Any:
         finalize=finalize,
     )
     # These filters return Markup, so `finalize` does not escape their results again.
-    environment.filters.update(span=span, cell=cell, fence=fence)
+    environment.filters.update(code_span=code_span, code_cell=code_cell, code_block=code_block)
     return environment
 
 
@@ -115,9 +115,10 @@ def render(template: str, **values: Any) -> str:
     The template's name decides how values are escaped:
 
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings come
-      from the macros in `core/templates/parts.jinja`.
-    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span`, `cell`
-      (in a table) and `fence`. Do not use macros there: their output would be escaped again.
+      from the macros in `core/templates/macros.jinja`.
+    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `code_span`,
+      `code_cell` (in a table) and `code_block`. Do not use macros there: their output would be
+      escaped again.
     - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
     Args:
@@ -130,8 +131,8 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_macro(name: str, *values: Any) -> str:
-    """Return the HTML of a macro of `core/templates/parts.jinja`, called with the values."""
-    macros = _environment("html").get_template(_PARTS_TEMPLATE).module
+    """Return the HTML of a macro of `core/templates/macros.jinja`, called with the values."""
+    macros = _environment("html").get_template(_MACROS_TEMPLATE).module
     return str(getattr(macros, name)(*values))
 
 

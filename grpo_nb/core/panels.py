@@ -29,10 +29,10 @@ class Panel(widgets.VBox):
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_class("gn-lab")
+        self.add_class("gn-panel")
         self._error_view = empty_view()
         self._shown_errors: list[BaseException] = []
-        self._depth = 0
+        self._open_blocks = 0
         self._static_views: Sequence[tuple[str, widgets.HTML]] = ()
 
     @contextlib.contextmanager
@@ -42,15 +42,15 @@ class Panel(widgets.VBox):
         Without this, a notebook loses a callback's error or hides it in a log. Blocks can be
         nested. The outermost block clears the errors shown before.
         """
-        if self._depth == 0:
+        if self._open_blocks == 0:
             self._shown_errors = []
-        self._depth += 1
+        self._open_blocks += 1
         try:
             yield
         except Exception as error:
             self._shown_errors.append(error)
         finally:
-            self._depth -= 1
+            self._open_blocks -= 1
             self._error_view.value = pages.errors_view(self._shown_errors)
 
     # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.
@@ -77,7 +77,7 @@ class Panel(widgets.VBox):
         return widgets.HTML(style + pages.render_macro("title", self.panel_title))
 
 
-def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
+def as_callback(callback: Callable[..., None]) -> Callable[..., None]:
     """Make a panel's method a callback that ignores the event and shows errors in the panel."""
 
     @functools.wraps(callback)
@@ -121,7 +121,7 @@ def section(
     # Without the minimum width of 0, a wide table inside would widen the whole panel.
     layout = {"margin": "4px 2px", "flex": flex, "min_width": "0"}
     box = widgets.VBox([heading, *children], layout=layout)
-    box.add_class("gn-panel")
+    box.add_class("gn-section")
     return box
 
 

@@ -23,7 +23,7 @@ Z_95 = 1.959964
 #: Quantile of the standard normal distribution for a power of 80 %.
 Z_POWER_80 = 0.841621
 #: Numbers held in memory at once while random sign flips are tried.
-_FLIPS_AT_ONCE = 4_000_000
+_NUMBERS_IN_MEMORY = 4_000_000
 
 
 # Shares of right answers
@@ -51,8 +51,8 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     n = float(questions)
     if samples > 1 and len(set(values)) > 1:
         variance_of_mean = variance(values, share) / questions
-        effective = share * (1 - share) / variance_of_mean
-        n = min(max(effective, questions), questions * samples)
+        effective_size = share * (1 - share) / variance_of_mean
+        n = min(max(effective_size, questions), questions * samples)
     added = Z_95**2 / 2
     middle = (n * share + added) / (n + 2 * added)
     variance_of_count = n * share * (1 - share) + added / 2
@@ -73,8 +73,9 @@ class PairedResult:
     interval: tuple[float, float]
     """95 % interval over paired questions (Bonett and Price)."""
     p_value: float
-    smallest_difference: float | None
-    """Minimum detectable difference with a power of 80 %; None if no difference could be shown."""
+    detectable_difference: float | None
+    """Minimum detectable difference with a power of 80 %, also known as the minimum detectable
+    effect; None if no difference could be shown."""
 
     @property
     def verdict(self) -> Verdict:
@@ -107,7 +108,7 @@ def paired_result(
         difference=sum(changes) / len(changes),
         interval=paired_interval(changes, samples),
         p_value=paired_p_value(changes, samples),
-        smallest_difference=smallest_difference(changes),
+        detectable_difference=detectable_difference(changes),
     )
 
 
@@ -129,20 +130,20 @@ def paired_p_value(changes: Sequence[float], samples: int = 1) -> float:
     from scipy.stats import binomtest, permutation_test
 
     # A difference of 0 is the same under either sign.
-    moved = [c for c in changes if abs(c) > 1e-12]
+    nonzero_changes = [c for c in changes if abs(c) > 1e-12]
     # With one changed question both flips are equally extreme, so p = 1.
-    if len(moved) < 2:
+    if len(nonzero_changes) < 2:
         return 1.0
     if samples == 1:
-        improved = sum(c > 0 for c in moved)
-        return float(binomtest(improved, len(moved)).pvalue)
+        improved = sum(c > 0 for c in nonzero_changes)
+        return float(binomtest(improved, len(nonzero_changes)).pvalue)
     # In batches: 9999 flips of thousands of questions at once would take gigabytes.
     test = permutation_test(
-        (moved,),
+        (nonzero_changes,),
         numpy.sum,
         permutation_type="samples",
         vectorized=True,
-        batch=_FLIPS_AT_ONCE // len(moved) + 1,
+        batch=_NUMBERS_IN_MEMORY // len(nonzero_changes) + 1,
         rng=0,
     )
     return float(test.pvalue)
@@ -160,33 +161,34 @@ def paired_interval(changes: Sequence[float], samples: int = 1) -> tuple[float, 
     # The two added questions are included.
     n = len(changes) + 2
     middle = sum(changes) / n
-    squares = sum(c * c for c in changes)
-    mean_square = (squares + 2 / samples) / n
+    sum_of_squares = sum(c * c for c in changes)
+    mean_square = (sum_of_squares + 2 / samples) / n
     variance_of_mean = (mean_square - middle * middle) / n
     half_width = Z_95 * math.sqrt(variance_of_mean)
     return max(middle - half_width, -1.0), min(middle + half_width, 1.0)
 
 
-def smallest_difference(changes: Sequence[float]) -> float | None:
+def detectable_difference(changes: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
-    The result depends on how many answers changed, and not on the direction in which they changed.
-    At least one change in each direction is assumed. The formula is Connor's (Biometrics 43, 1987,
-    equation 3). For a difference d the sample size is n - 1/d (continuity correction).
+    The field also calls it the minimum detectable effect. The result depends on how many answers
+    changed, and not on the direction in which they changed. At least one change in each direction
+    is assumed. The formula is Connor's (Biometrics 43, 1987, equation 3). For a difference d the
+    sample size is n - 1/d (continuity correction).
 
     Args:
         changes: The difference of each question, second minus first.
 
-    >>> smallest_difference([0.0] * 9) is None
+    >>> detectable_difference([0.0] * 9) is None
     True
-    >>> 0.10 < smallest_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
+    >>> 0.10 < detectable_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
     True
     """
     questions = len(changes)
     if questions < FEWEST_QUESTIONS:
         return None
-    squares = sum(c * c for c in changes)
-    changed_share = max(squares / questions, 2 / (questions + 2))
+    sum_of_squares = sum(c * c for c in changes)
+    changed_share = max(sum_of_squares / questions, 2 / (questions + 2))
     for step in range(1, 1001):
         difference = step / 1000
         # A difference of d needs at least a share d of changed answers.
@@ -317,9 +319,9 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
     # At 1 and -1, atanh is infinite.
     r = max(-0.999, min(r, 0.999))
     half_width = math.inf
-    degrees = len(first) - 3
-    if degrees > 0:
-        variance_of_atanh = (1 + r * r / 2) / degrees
+    degrees_of_freedom = len(first) - 3
+    if degrees_of_freedom > 0:
+        variance_of_atanh = (1 + r * r / 2) / degrees_of_freedom
         half_width = Z_95 * math.sqrt(variance_of_atanh)
     middle = math.atanh(r)
     interval = (math.tanh(middle - half_width), math.tanh(middle + half_width))

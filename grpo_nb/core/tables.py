@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_nb.core.words import displayable
 
-_CELL = "text-align:{align};vertical-align:top;padding:0.3em 0.7em;overflow-wrap:break-word"
+_CELL_STYLE = "text-align:{align};vertical-align:top;padding:0.3em 0.7em;overflow-wrap:break-word"
 # Spaces that HTML would drop: those at the start of a line and all but the last of several.
 _DROPPED_SPACES = re.compile(r"^ | (?= )", re.MULTILINE)
 
@@ -50,7 +50,7 @@ def code(text: Any) -> Html:
     return Html(str(text), f"<code>{escaped(text)}</code>")
 
 
-def as_written(text: str) -> Html:
+def verbatim(text: str) -> Html:
     """Return a cell that keeps a text's line breaks; its plain text is the Python literal."""
     # Not `pre`: on a page that removes styles, `pre` breaks lines inside words.
     markup = _DROPPED_SPACES.sub("&nbsp;", escaped(text.expandtabs(4)))
@@ -108,7 +108,7 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def _style(self, column: int) -> str:
-        style = _CELL.format(align="right" if column in self.right else "left")
+        style = _CELL_STYLE.format(align="right" if column in self.right else "left")
         if column in self.narrow:
             style += ";white-space:nowrap"
         if column in self.wide:
@@ -122,16 +122,16 @@ Part = str | Html | Table
 class ReprMixin:
     """Mixin for objects that show themselves as text and, in a notebook, as HTML."""
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         """Return the parts to show, in order. Each subclass defines this method."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        texts = [as_part(part).text() for part in self._parts()]
+        texts = [as_part(part).text() for part in self._shown_parts()]
         return "\n".join(text for text in texts if text)
 
     def _repr_html_(self) -> str:
-        return html_of(self._parts())
+        return html_of(self._shown_parts())
 
 
 def html_of(parts: Iterable[Part]) -> str:

@@ -19,7 +19,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:limit]}... ({len(text):,} characters)"
 
 
-def as_score(value: float) -> str:
+def score_text(value: float) -> str:
     """Return a score as tables show it; `none` for NaN, which means that there is no score."""
     return "none" if math.isnan(value) else f"{value:.4g}"
 
@@ -34,24 +34,17 @@ def displayable(text: str) -> str:
     return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", without_surrogates)
 
 
-def in_line(value: Any, limit: int = 60) -> str:
+def short_repr(value: Any, limit: int = 60) -> str:
     """Return the `repr` of a value as one line, shortened.
 
-    >>> in_line("two\\nlines"), in_line([1] * 100, 10)
+    >>> short_repr("two\\nlines"), short_repr([1] * 100, 10)
     ("'two\\\\nlines'", '[1, 1, 1, ... (300 characters)')
     """
     lines = [line.strip() for line in repr(value).splitlines()]
     return shorten(" ".join(lines), limit)
 
 
-def require_number(
-    name: str,
-    value: Any,
-    least: float,
-    most: float = math.inf,
-    *,
-    is_whole: bool = True,
-) -> None:
+def require_number(name: str, value: Any, least: float, most: float = math.inf) -> None:
     """Check that an argument is a finite number between two bounds, both included.
 
     Args:
@@ -59,26 +52,36 @@ def require_number(
         value: Value of the argument.
         least: Smallest value allowed.
         most: Largest value allowed.
-        is_whole: If True, only whole numbers are allowed.
 
     Raises:
-        ValueError: The value is not a number, not a whole one, not finite, or out of bounds.
+        ValueError: The value is not a number, not finite, or out of bounds.
 
-    >>> require_number("steps", 0, 1)
-    Traceback (most recent call last):
-    ValueError: steps = 0 must be a whole number of at least 1.
-    >>> require_number("rate", math.inf, 0, is_whole=False)
+    >>> require_number("rate", math.inf, 0)
     Traceback (most recent call last):
     ValueError: rate = inf must be a finite number of at least 0.
     """
-    allowed_type = numbers.Integral if is_whole else numbers.Real
+    _require_number(name, value, least, most, numbers.Real, "a finite number")
+
+
+def require_whole_number(name: str, value: Any, least: float, most: float = math.inf) -> None:
+    """Check that an argument is a whole number between two bounds, as `require_number` does.
+
+    >>> require_whole_number("steps", 0, 1)
+    Traceback (most recent call last):
+    ValueError: steps = 0 must be a whole number of at least 1.
+    """
+    _require_number(name, value, least, most, numbers.Integral, "a whole number")
+
+
+def _require_number(
+    name: str, value: Any, least: float, most: float, allowed_type: type, kind: str
+) -> None:
     # bool is a subclass of int, but True is no count.
     is_number = isinstance(value, allowed_type) and not isinstance(value, bool)
     if is_number and least <= value <= most and value < math.inf:
         return
-    kind = "a whole number" if is_whole else "a finite number"
     bounds = f"of at least {least}" if most == math.inf else f"between {least} and {most}"
-    raise ValueError(f"{name} = {in_line(value)} must be {kind} {bounds}.")
+    raise ValueError(f"{name} = {short_repr(value)} must be {kind} {bounds}.")
 
 
 def require_choice(name: str, value: Any, known: Collection[Any]) -> None:

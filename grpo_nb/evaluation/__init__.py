@@ -7,7 +7,7 @@
 - `results` and `comparison` have the numbers and show them, `figure` draws them.
 """
 
-from grpo_nb.core.statistics import smallest_difference
+from grpo_nb.core.statistics import detectable_difference
 from grpo_nb.evaluation.asking import ask, compare, evaluate
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import load_holdout

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.tables import Part, ReprMixin, Table, as_written
+from grpo_nb.core.tables import Part, ReprMixin, Table, verbatim
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import (
     Exam,
@@ -209,13 +209,13 @@ class Answers(ReprMixin):
     """Answers of the model that the run started from."""
     after: tuple[GeneratedCompletion, ...]
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         rows = []
         for question, before, after in zip(self.questions, self.before, self.after, strict=True):
-            cells = [as_written(question)]
+            cells = [verbatim(question)]
             for completion in (before, after):
                 mark = " [truncated here]" if completion.is_truncated else ""
-                cells.append(as_written(completion.text + mark))
+                cells.append(verbatim(completion.text + mark))
             rows.append(cells)
         yield Table(rows, head=("question", "before", "after"), wide=range(3))
 

@@ -264,7 +264,7 @@ class Comparison(ReprMixin):
             },
         }
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         """Yield the parts of the card, from the verdict to the small print."""
         yield bold(self.headline)
         yield _measures_sentence(self)
@@ -284,7 +284,7 @@ class Comparison(ReprMixin):
         from grpo_nb.runs.figure import figure_html
 
         figure = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
-        return html_of([*self._parts(), figure])
+        return html_of([*self._shown_parts(), figure])
 
 
 def _grade_in_words(row: Mapping[str, Any], compares_gold: bool) -> str:
@@ -325,14 +325,14 @@ def _verdict_of(result: PairedResult) -> str:
 
 def _power_sentence(result: PairedResult) -> str:
     """Return a sentence on the differences that a test can detect."""
-    if result.smallest_difference is None:
+    if result.detectable_difference is None:
         return (
             f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
         )
     return (
         f"With {result.questions} questions, this test detects a true change of "
-        f"{100 * result.smallest_difference:.0f} points in the row 'correct' 80 % of the time."
+        f"{100 * result.detectable_difference:.0f} points in the row 'correct' 80 % of the time."
     )
 
 

@@ -13,7 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.words import require_number
+from grpo_nb.core.words import require_whole_number
 from grpo_nb.evaluation.holdout import Holdout, grade_answers, load_holdout
 from grpo_nb.evaluation.model_sources import (
     Decoding,
@@ -66,9 +66,9 @@ class Exam:
 
     def __post_init__(self) -> None:
         require_types("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
-        require_number("samples", self.samples, 1)
+        require_whole_number("samples", self.samples, 1)
         if self.limit is not None:
-            require_number("limit", self.limit, 1)
+            require_whole_number("limit", self.limit, 1)
 
     # Questions and decoding.
 
@@ -113,7 +113,7 @@ class Exam:
             max_completion_length=settings.max_completion_length,
             # One answer is greedy, so that the same model always gets the same score.
             temperature=settings.temperature if self.samples > 1 else 0.0,
-            sampling=settings.sampling,
+            sampling=settings.sampling_besides_temperature,
             seed=settings.seed,
             chat_template_kwargs=template_kwargs,
             tools=getattr(self.question_set, "tools", None),

@@ -160,7 +160,7 @@ class Evaluation(ReprMixin):
             numbers[f"{name}_interval"] = self.interval_of(name)
         return numbers
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
         yield (
             f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. "

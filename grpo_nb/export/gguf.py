@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.files import check_target, target_of
+from grpo_nb.core.files import check_target, resolved_target
 from grpo_nb.core.words import require_choice
 from grpo_nb.export.conversion import convert
 from grpo_nb.export.saved_export import Export, ExportError, open_export
@@ -63,7 +63,7 @@ def export_gguf(
     """
     require_types('gn.export_gguf(merged, "exports/name")', merged=merged)
     require_choice("quantization", quantization, LIMITS_OF_QUANTIZATION)
-    target = target_of(path)
+    target = resolved_target(path)
     # Opened again, because its files may have changed since.
     reopened = open_export(merged.path, run=merged.run)
     if reopened.kind != "merged":

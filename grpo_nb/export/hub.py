@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_nb.core.files import target_of
+from grpo_nb.core.files import resolved_target
 from grpo_nb.export.saved_export import (
     VERIFICATION_FILE,
     Export,
@@ -67,7 +67,7 @@ def push_problems(export: Export | str | Path) -> list[str]:
 
 def folder_of(export: Export | str | Path) -> Path:
     """Return the folder of an export or of a path, with `~` and a link at the end resolved."""
-    return target_of(export.path if isinstance(export, Export) else export)
+    return resolved_target(export.path if isinstance(export, Export) else export)
 
 
 def sent_files(folder: Path) -> dict[str, Path]:

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
-from grpo_nb.core.files import refuse_links, safe_path, sha256_of, target_of
+from grpo_nb.core.files import refuse_links, resolved_target, safe_path, sha256_of
 from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
-from grpo_nb.core.words import displayable, in_line, shorten
+from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run, open_run
 from grpo_nb.runs.run_info import Text
@@ -132,7 +132,7 @@ class Export(ReprMixin):
         lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
         return f"vllm serve {shlex.quote(base)} {lora} {address}"
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         measured = self.verification["measured"]
         rows = []
         for name, passed in self.verification["checks"].items():
@@ -164,7 +164,7 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
-    folder = target_of(path)
+    folder = resolved_target(path)
     verification = read_verification(folder)
     verified = verification["files"]
     current = sizes_and_hashes(folder)
@@ -217,7 +217,7 @@ def _reason(error: Exception) -> str:
         # A damaged file can have thousands of wrong fields.
         first = error.errors(include_url=False)[0]
         message = ": ".join([*map(str, first["loc"]), first["msg"]])
-        reason = f"{message}, found {in_line(first['input'])}"
+        reason = f"{message}, found {short_repr(first['input'])}"
     return shorten(" ".join(displayable(reason).split()), 500)
 
 

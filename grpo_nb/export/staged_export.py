@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from grpo_nb.core.files import (
     check_target,
     put_in_place,
+    resolved_target,
     sha256_of,
     staged_folder,
-    target_of,
     write_json,
 )
 from grpo_nb.core.processes import ChildError, run_script
@@ -77,7 +77,7 @@ def make_export(
         FileNotFoundError: The run has no adapter.
         ExportError: The export is not the trained model. `path` is as it was.
     """
-    target = target_of(path)
+    target = resolved_target(path)
     # With overwrite=True, replacing a folder that contains one of these would delete it.
     base_folder = Path(run.settings.model).expanduser()
     protected_folders = [run.path, run.adapter_path, base_folder]

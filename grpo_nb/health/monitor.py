@@ -151,7 +151,7 @@ class HealthReport(ReprMixin):
         """True if no warning and no critical alert is open at the end of the log."""
         return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Alerts: {len(self.alerts)}. Checked {self.row_count} rows with a reward.")
         if self.alerts:
             yield alert_table(worst_first(self.alerts))

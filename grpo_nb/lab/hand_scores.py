@@ -61,7 +61,7 @@ class HandScoreFile:
         """
         import pandas
 
-        require_number("score", score, SCORE_CHOICES[0], SCORE_CHOICES[-1], is_whole=False)
+        require_number("score", score, SCORE_CHOICES[0], SCORE_CHOICES[-1])
         new = {"question": question, "completion": completion, "score": float(score)}
         rows = [*self.rows, new]
         table = pandas.DataFrame(rows)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpo_nb.core.tables import Part, ReprMixin, as_written, bold
+from grpo_nb.core.tables import Part, ReprMixin, bold, verbatim
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.task import Task
@@ -97,6 +97,6 @@ class ManualEpisode(ReprMixin):
             )
         return messages
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.prompt[-1]["content"])
-        yield as_written(transcript(self.turns))
+        yield verbatim(transcript(self.turns))

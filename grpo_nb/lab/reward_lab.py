@@ -20,15 +20,15 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.pages import render
 from grpo_nb.core.panels import (
     Panel,
+    as_callback,
     button,
     control_text,
     empty_view,
-    in_panel,
     section,
     with_label_above,
     wrapping_hbox,
 )
-from grpo_nb.core.words import as_score, displayable
+from grpo_nb.core.words import displayable, score_text
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.hand_scores import SCORE_CHOICES, HandScoreFile
@@ -217,7 +217,7 @@ class RewardLab(Panel):
                 self.tokenizer,
                 [self._row_with_prompt()] * size,
                 temperature=self.settings.temperature,
-                sampling=self.settings.sampling,
+                sampling=self.settings.sampling_besides_temperature,
                 max_completion_length=self.settings.max_completion_length,
                 chat_template_kwargs=self.task.chat_template_kwargs,
                 shared_prompts=self.settings.shared_prompts,
@@ -334,13 +334,13 @@ class RewardLab(Panel):
 
     # ---- Rows and completions ----
 
-    @in_panel
+    @as_callback
     def _pick_row(self) -> None:
         # The completions stay: somebody may have written them.
         self._show_row()
         self._rescore()
 
-    @in_panel
+    @as_callback
     def _show_row(self) -> None:
         self.row = dict(self._rows[self.row_number])
         # Cleared first: if the prompt cannot be made, the view must not show the earlier row.
@@ -398,7 +398,7 @@ class RewardLab(Panel):
 
     # ---- Scores ----
 
-    @in_panel
+    @as_callback
     def _rescore(self) -> None:
         self.scores = None
         # If scoring fails, `scores` stays None, and the table shows "Not scored" instead of the
@@ -417,7 +417,7 @@ class RewardLab(Panel):
             self._show_scores()
         self._status.value = ""
 
-    @in_panel
+    @as_callback
     def _reweigh(self) -> None:
         # Only a weight has changed, so known scores are weighted again without calling a reward.
         if self.scores is None:
@@ -450,5 +450,5 @@ class RewardLab(Panel):
             scores=self._hand_score_file.scores_of(self._question, self.completions),
             count=len(self.hand_scores),
             file=self._hand_score_file.path,
-            as_score=as_score,
+            score_text=score_text,
         )

@@ -68,7 +68,7 @@ class EnvironmentReport(ReprMixin):
         # Long lists of versions wrap at the end of the page, and the first two columns never do.
         return Table(rows, head=("", "check", "finding", "what to do"), narrow=(0, 1), wide=(2, 3))
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield self.summary
         yield bold("Ready." if self.is_ready else "Not ready.")
         yield self.next_step

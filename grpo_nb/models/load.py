@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import memory_advice
+from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
 from grpo_nb.machine.faults import explained_error, find_fix, is_out_of_memory
@@ -201,7 +201,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
             model = FastLanguageModel.get_peft_model(base_model, **lora_arguments(settings, gpu))
             return model, tokenizer
     except Exception as error:
-        advice = memory_advice(error, settings, is_loading=True)
+        advice = out_of_memory_advice(error, settings, is_loading=True)
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
         problem = None if settings.fast_inference else explained_error(error)

@@ -152,7 +152,7 @@ class correctness(SlotReward):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("tolerance", self.tolerance, 0, is_whole=False)
+        require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         is_option = is_option_of_question(given, gold, row)

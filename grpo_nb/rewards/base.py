@@ -175,7 +175,7 @@ def weight_as_float(weight: Any, name: str) -> float:
     Raises:
         ValueError: The weight is not a finite number.
     """
-    require_number(f"weight of {name}", weight, -_HIGHEST_WEIGHT, _HIGHEST_WEIGHT, is_whole=False)
+    require_number(f"weight of {name}", weight, -_HIGHEST_WEIGHT, _HIGHEST_WEIGHT)
     return float(weight)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import require_whole_number, short_repr
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, valid_range
 
 Messages = list[dict[str, str]]
@@ -135,7 +135,7 @@ class judge(Reward):
             )
         if valid_range(self.scale) is None:
             raise ValueError(
-                f"scale = {in_line(self.scale)} must be the worst and the best score, "
+                f"scale = {short_repr(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
             )
         if inspect.iscoroutinefunction(self.ask):
@@ -143,7 +143,7 @@ class judge(Reward):
                 "ask is async, but a judge calls it in threads: write def ask(messages), with a "
                 "client such as openai.OpenAI() instead of AsyncOpenAI()."
             )
-        require_number("concurrent", self.concurrent, 1)
+        require_whole_number("concurrent", self.concurrent, 1)
         # Attributes are set in this way, because the reward is frozen. A list becomes a tuple,
         # because a list is not equal to the same tuple and cannot be hashed. The ends are not made
         # floats, because the record of an earlier run may have 1 and 5.

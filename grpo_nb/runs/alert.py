@@ -61,7 +61,7 @@ class Alert(ReprMixin):
         """Return plain values for JSON. `Alert(**values)` makes an equal alert."""
         return dataclasses.asdict(self)
 
-    def _parts(self) -> Iterator[Table]:
+    def _shown_parts(self) -> Iterator[Table]:
         yield alert_table([self])
 
 

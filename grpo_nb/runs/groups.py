@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style_tag
-from grpo_nb.core.tables import as_written
-from grpo_nb.core.words import as_score, displayable, shorten
+from grpo_nb.core.tables import verbatim
+from grpo_nb.core.words import displayable, score_text, shorten
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, SMALLEST_SPREAD, effect_in_words
 from grpo_nb.tasks.tools import transcript
@@ -184,10 +184,10 @@ def _view(name: str, **values: Any) -> str:
     """Return a view from `templates` as HTML, together with its style sheet."""
     markup = render(
         f"runs/templates/{name}.jinja",
-        as_score=as_score,
-        as_written=as_written,
+        score_text=score_text,
+        verbatim=verbatim,
         effect_in_words=effect_in_words,
         shorten=shorten,
         **values,
     )
-    return f'{style_tag("runs/viewer.css")}<div class="gn-lab">{markup}</div>'
+    return f'{style_tag("runs/viewer.css")}<div class="gn-panel">{markup}</div>'

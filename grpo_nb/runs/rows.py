@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 
 if TYPE_CHECKING:
     import pandas
@@ -134,7 +134,7 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
                     break
                 raise
             if not isinstance(row, dict):
-                raise ValueError(f"{in_line(row)} is not a JSON object")
+                raise ValueError(f"{short_repr(row)} is not a JSON object")
             rows.append(row)
     return rows
 

@@ -41,7 +41,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
@@ -88,7 +88,7 @@ def require_run_name(name: str) -> None:
     """Raise a `ValueError` unless a run can have this name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
         raise ValueError(
-            f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
+            f"{short_repr(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
             "'_' and '-', and begin with a letter or digit; 'auto' stands for the newest run."
         )
 
@@ -442,7 +442,7 @@ class Run(ReprMixin):
 
     # Display
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
         grader = self.info.get("grader_description")

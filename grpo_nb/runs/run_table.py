@@ -50,7 +50,7 @@ class RunTable(ReprMixin, Sequence):
 
         return overlay(self.runs)
 
-    def _parts(self) -> Iterable[Part]:
+    def _shown_parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import figure_html
 
         yield bold(self.title)

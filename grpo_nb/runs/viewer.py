@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from grpo_nb.core.panels import Panel, empty_view, in_panel, section, with_label_above
+from grpo_nb.core.panels import Panel, as_callback, empty_view, section, with_label_above
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -64,7 +64,7 @@ class RunViewer(Panel):
     def __repr__(self) -> str:
         return displayable(f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}")
 
-    @in_panel
+    @as_callback
     def _show_step(self) -> None:
         """Show the groups of the chosen step; only the first one is unfolded."""
         groups = self.run.step(self.step)

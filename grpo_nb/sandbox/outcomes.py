@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.core.words import require_number
+from grpo_nb.core.words import require_number, require_whole_number
 from grpo_nb.sandbox import values
 
 Status = Literal["ok", "error", "limit", "exit", "lost"]
@@ -44,10 +44,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         largest = 1 << 20
-        require_number("cpu_seconds", self.cpu_seconds, 0.02, largest, is_whole=False)
-        require_number("wall_seconds", self.wall_seconds, 0, largest, is_whole=False)
-        require_number("memory_mib", self.memory_mib, 64, largest)
-        require_number("output_kib", self.output_kib, 1, largest)
+        require_number("cpu_seconds", self.cpu_seconds, 0.02, largest)
+        require_number("wall_seconds", self.wall_seconds, 0, largest)
+        require_whole_number("memory_mib", self.memory_mib, 64, largest)
+        require_whole_number("output_kib", self.output_kib, 1, largest)
         if self.wall_seconds == 0:
             # Much more than the processor time, because the machine may be busy.
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.arguments import SETTABLE
+from grpo_nb.config.arguments import SETTABLE_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import (
     copy_files,
@@ -121,7 +121,7 @@ class Project(ReprMixin):
         model = self.origin.settings["model"]
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"To be trained by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_NOTE
@@ -221,7 +221,7 @@ def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
     for name, value in arguments.items():
         # An unchanged argument leaves the settings as they were written. Arguments that only
         # train.py accepts, such as bf16 and use_vllm, are left out.
-        if name in SETTABLE and written_arguments.get(name) != value:
+        if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
     # By default, a generation lasts `gradient_accumulation_steps` micro-batches. `--set` may have

@@ -17,8 +17,8 @@ from grpo_nb.core.files import (
     check_target,
     copy_files,
     put_in_place,
+    resolved_target,
     staged_folder,
-    target_of,
     write_json,
 )
 from grpo_nb.core.pages import render
@@ -112,7 +112,7 @@ def write_project(
     >>> project = gn.scaleout.write_project(run, "anywhere")  # doctest: +SKIP
     """
     run = open_run(run)
-    target = target_of(folder)
+    target = resolved_target(folder)
     # 1. Refuse what cannot be the same elsewhere, before anything is written.
     if run.info["task"].get("tools"):
         raise ValueError(
@@ -242,7 +242,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     one step.
     """
     settings = run.settings
-    if settings.generation_batch_size != settings.batch_size:
+    if settings.generation_batch_size != settings.completions_per_step:
         return []
     # bnpo becomes dapo, and they are equal only if a step is one forward pass.
     has_equal_losses = settings.loss_type != "bnpo" or settings.gradient_accumulation_steps == 1

@@ -21,7 +21,7 @@ from typing import Any
 
 from grpo_nb import __version__
 from grpo_nb.core.pages import render
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 from grpo_nb.rewards.base import Reward, reward_name
 from grpo_nb.rewards.judge_model import judge
 
@@ -158,7 +158,7 @@ class RewardSource:
             is_plain_data = False
         if not is_plain_data:
             raise NotPortableError(
-                f"{name} is {in_line(value)} of type {type(value).__name__}, which lives in this "
+                f"{name} is {short_repr(value)} of type {type(value).__name__}, which lives in this "
                 f"process only. {PORTABLE_REWARD_ADVICE}"
             )
         return repr(value)

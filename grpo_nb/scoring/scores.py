@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.tables import Part, ReprMixin, Table, as_written
-from grpo_nb.core.words import as_score, displayable, in_line, shorten
+from grpo_nb.core.tables import Part, ReprMixin, Table, verbatim
+from grpo_nb.core.words import displayable, score_text, short_repr, shorten
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
@@ -90,7 +90,7 @@ def make_batch(
     are_rows = all(isinstance(row, Mapping) for row in listed_rows)
     if not are_rows or len(listed_rows) != len(completions):
         raise ValueError(
-            f"rows = {in_line(rows)} must be a list with one dict for each of the "
+            f"rows = {short_repr(rows)} must be a list with one dict for each of the "
             f"{len(completions)} completions, or one dict."
         )
     first_row = listed_rows[0]
@@ -237,11 +237,11 @@ class Scores(ReprMixin):
         texts = [displayable(text) for text in self.completions]
         return pandas.DataFrame({"completion": texts, **self.values, "total": self.totals})
 
-    def _parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = []
         for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):
-            rows.append((*map(as_score, scores), as_written(shorten(text, 400))))
+            rows.append((*map(score_text, scores), verbatim(shorten(text, 400))))
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
 
 
@@ -381,7 +381,7 @@ def find_failure(
             raise
         except Exception as row_error:
             error = row_error
-            where = f"on row {index}: {in_line(text, 160)}"
+            where = f"on row {index}: {short_repr(text, 160)}"
             break
     message = f"{type(error).__name__}: {str(error)[:300]} ({where})"
     failure = RewardError(f"the reward {reward_name(reward)!r} raised {message}")

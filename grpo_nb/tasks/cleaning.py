@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from grpo_nb.core.words import displayable, in_line, require_choice, shorten
+from grpo_nb.core.words import displayable, require_choice, short_repr, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
@@ -127,7 +127,7 @@ def clean(
     reasons |= _repeated_rows(rows, on_conflict, name_in_errors)
     for number, reason in sorted(reasons.items()):
         row = source.rows[number]
-        cells = [f"{name}={in_line(row.get(name), 80)}" for name in column_of.values()]
+        cells = [f"{name}={short_repr(row.get(name), 80)}" for name in column_of.values()]
         changes.leave_out(reason, f"row {number}: {', '.join(cells)}")
         rows.pop(number, None)
     if not rows:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.words import in_line, require_choice, require_number
+from grpo_nb.core.words import require_choice, require_whole_number, short_repr
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import (
     Changes,
@@ -134,7 +134,7 @@ def load_task(
     if is_arithmetic:
         # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_size else 0
-        require_number("holdout", holdout_size, 0)
+        require_whole_number("holdout", holdout_size, 0)
         source_rows = SourceRows(
             "arithmetic", arithmetic_rows(seed, holdout_size=holdout_size, **options)
         )
@@ -183,7 +183,7 @@ def load_task(
         train, held_out = _split(train, holdout, seed)
     if not train or not held_out:
         raise ValueError(
-            f"holdout = {in_line(holdout)} leaves {len(train)} training and {len(held_out)} "
+            f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
             "held-out questions, and each part needs one. Questions that differ only in "
             "punctuation or capitals are kept together. Rows left out: "
             f"{changes.reasons_in_words or 'none'}."
@@ -216,7 +216,7 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     """Split rows into a training and a held-out part."""
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
-    require_number("holdout", holdout, 0)
+    require_whole_number("holdout", holdout, 0)
     # Rows with the same key stay together, so that no question is in both parts in two spellings.
     keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)
@@ -242,7 +242,7 @@ def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Cha
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:
-            changes.leave_out(reason, f"question={in_line(row['question'], 80)}")
+            changes.leave_out(reason, f"question={short_repr(row['question'], 80)}")
         else:
             kept.append(row)
     return kept

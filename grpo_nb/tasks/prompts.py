@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
@@ -25,7 +25,8 @@ def fitting_format(
     """Return the format with the given system prompt, or with a hint that fits the answers."""
     if callable(format):
         raise TypeError(
-            f"format = {in_line(format)} is a function: call it, such as format=gn.tasks.boxed()."
+            f"format = {short_repr(format)} is a function: call it, such as "
+            "format=gn.tasks.boxed()."
         )
     format = format or xml()
     if system:
@@ -69,8 +70,8 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> list[d
         return [dict(message) for message in example]
     if isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
-            f"example = {in_line(example)}: write (question, reasoning, answer), or chat messages "
-            '[{"role": "user", "content": "..."}, ...].'
+            f"example = {short_repr(example)}: write (question, reasoning, answer), or chat "
+            'messages [{"role": "user", "content": "..."}, ...].'
         )
     question, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import short_repr
 
 Row = Mapping[str, Any]
 Source = Any
@@ -67,8 +67,8 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     if isinstance(source, Mapping):
         if split not in source:
             raise ValueError(
-                f"this DatasetDict has no split {split!r}, but {in_line(list(source))}: give one "
-                "of them. If these are columns, make a pandas.DataFrame(data)."
+                f"this DatasetDict has no split {split!r}, but {short_repr(list(source))}: give "
+                "one of them. If these are columns, make a pandas.DataFrame(data)."
             )
         return read_rows(source[split])
     if isinstance(source, pandas.DataFrame):
@@ -76,7 +76,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     if isinstance(source, Iterable):
         return SourceRows("rows", _rows_of_iterable(source))
     raise TypeError(
-        f"source = {in_line(source)}: load_task takes 'arithmetic', a file "
+        f"source = {short_repr(source)}: load_task takes 'arithmetic', a file "
         f"({', '.join(FILE_ENDINGS)}), a DataFrame, a Dataset, a list of dicts or the Hub's id of "
         "a data set."
     )
@@ -110,7 +110,7 @@ def _as_dicts(name_in_errors: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{name_in_errors}: row {number} is {in_line(row)}, not a dict such as "
+                f"{name_in_errors}: row {number} is {short_repr(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
         dicts.append({str(name): value for name, value in row.items()})

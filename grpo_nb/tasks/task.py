@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Html, ReprMixin, Table, as_written, bold, escaped
+from grpo_nb.core.tables import Html, ReprMixin, Table, bold, escaped, verbatim
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
@@ -232,7 +232,7 @@ class Task(ReprMixin):
 
     # How it is shown.
 
-    def _parts(self) -> Iterable[Html | Table | str]:
+    def _shown_parts(self) -> Iterable[Html | Table | str]:
         yield bold(f"Task {self.name}")
         summary: list[tuple[str, Any]] = [
             ("training prompts", len(self.train)),
@@ -258,7 +258,7 @@ class Task(ReprMixin):
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
             yield Table(
-                [(message["role"], as_written(message["content"] or "")) for message in prompt]
+                [(message["role"], verbatim(message["content"] or "")) for message in prompt]
             )
             return
         rendered = self.tokenizer.apply_chat_template(

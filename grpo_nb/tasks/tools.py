@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.words import in_line, require_number
+from grpo_nb.core.words import require_number, require_whole_number, short_repr
 from grpo_nb.tasks.prompts import Chat, TaskRow
 from grpo_nb.tasks.read_rows import Row
 
@@ -35,12 +35,12 @@ class Tools:
     """Longest time of a call. A longer one is stopped."""
 
     def __post_init__(self) -> None:
-        require_number("rounds", self.rounds, 1)
-        require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
+        require_whole_number("rounds", self.rounds, 1)
+        require_number("seconds_per_call", self.seconds_per_call, 0.01)
         if not isinstance(self.environment, type | None):
             raise TypeError(
-                f"environment = {in_line(self.environment)} is no class. Each completion needs an "
-                "object of its own: write environment=Game, not environment=Game()."
+                f"environment = {short_repr(self.environment)} is no class. Each completion needs "
+                "an object of its own: write environment=Game, not environment=Game()."
             )
         # TRL adds the result of `get_reward` after the weighted rewards.
         if hasattr(self.environment, "get_reward"):
@@ -52,14 +52,14 @@ class Tools:
             )
         if self.environment is not None and not hasattr(self.environment, "reset"):
             raise ValueError(
-                f"the environment {in_line(self.environment)} has no method reset, which starts "
+                f"the environment {short_repr(self.environment)} has no method reset, which starts "
                 "an episode: write def reset(self, **row)."
             )
         for tool in (*self.functions, *self._methods):
             if not callable(tool) or not hasattr(tool, "__name__"):
                 raise TypeError(
-                    f"the tool {in_line(tool)} is no function with a __name__, by which the model "
-                    "calls it: define each tool with def, and write with_tools(f, g)."
+                    f"the tool {short_repr(tool)} is no function with a __name__, by which the "
+                    "model calls it: define each tool with def, and write with_tools(f, g)."
                 )
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
@@ -67,7 +67,7 @@ class Tools:
             raise ValueError("there is no tool: give functions, or methods without _.")
         if len(set(self.names)) < len(self.names):
             raise ValueError(
-                f"two tools have one name, {in_line(self.names)}, and a call could mean either: "
+                f"two tools have one name, {short_repr(self.names)}, and a call could mean either: "
                 "rename one."
             )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.arguments import SAMPLING_IN_EXTRA
+from grpo_nb.config.arguments import SAMPLING_ARGUMENTS_IN_EXTRA
 from grpo_nb.config.effective_table import (
     ChangedSetting,
     EffectiveSettings,
@@ -135,7 +135,12 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
         ValueError: A name has no effect, or belongs where evaluations read it too.
     """
     names = (settings.extra.get("generation_kwargs") or {}).keys()
-    misplaced = names & {*vars(settings), *SAMPLING_IN_EXTRA, "max_new_tokens", "max_length"}
+    misplaced = names & {
+        *vars(settings),
+        *SAMPLING_ARGUMENTS_IN_EXTRA,
+        "max_new_tokens",
+        "max_length",
+    }
     if misplaced:
         raise ValueError(
             f"generation_kwargs has {sorted(misplaced)}, which evaluations do not read there. "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.core.files import put_in_place, write_text
-from grpo_nb.core.locks import FolderLockedError, locked
+from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_aside_damaged
 from grpo_nb.runs.run_folder import Run, open_run
@@ -148,7 +148,7 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
         PermissionError: The lock file belongs to another user, or is read-only.
     """
     try:
-        locks.enter_context(locked(folder))
+        locks.enter_context(holding_lock(folder))
     except FolderLockedError:
         raise ValueError(
             f"the run {folder.name!r} is being trained right now by another process or thread. Two "

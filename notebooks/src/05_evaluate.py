@@ -103,13 +103,13 @@ comparison
 # whether your test set was large enough to see an improvement.
 
 # %%
-from grpo_nb.evaluation import smallest_difference
+from grpo_nb.evaluation import detectable_difference
 
 for questions in (12, 48, 96, 480, 1320):
     better = questions // 6
     worse = questions // 6
     changes = [1.0] * better + [-1.0] * worse + [0.0] * (questions - better - worse)
-    print(f"{questions:5} questions: {100 * smallest_difference(changes):4.0f} points")
+    print(f"{questions:5} questions: {100 * detectable_difference(changes):4.0f} points")
 
 # %% [markdown]
 # ## One try, several tries

@@ -96,7 +96,7 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     # Another row, and completions of one's own.
     before = row_on(page)
     (label,) = [
-        text for text in page.texts(".gn-lab .widget-label") if text.startswith("Row, 0 to ")
+        text for text in page.texts(".gn-panel .widget-label") if text.startswith("Row, 0 to ")
     ]
     page.write(label, "7")
     page.wait(
@@ -121,7 +121,7 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     page.wait(
         lambda: "Sampled 8 completions for row 7" in page.text(".gn-status"), "the completions", 300
     )
-    assert page.with_text(".gn-lab button", "Sample a group").is_enabled()
+    assert page.with_text(".gn-panel button", "Sample a group").is_enabled()
     texts = [page.value(f"Completion {number}") for number in range(1, 9)]
     assert all(text.strip() for text in texts)
     assert len(set(texts)) > 1
@@ -147,10 +147,10 @@ def test_scores_by_click_are_saved(server: Jupyter, page: LabPage) -> None:
     run_lab(server, page, "by_hand.ipynb", JUDGED)
     for number in "12345":
         waits = f"Completion {number} of 5: your score?"
-        page.wait(lambda waits=waits: waits in page.text(".gn-lab"), waits)
+        page.wait(lambda waits=waits: waits in page.text(".gn-panel"), waits)
         page.click(number)
     page.wait(
-        lambda: "Every completion here has your score." in page.text(".gn-lab"), "the last score"
+        lambda: "Every completion here has your score." in page.text(".gn-panel"), "the last score"
     )
     assert page.text(".gn-given") == "1: 1, 2: 2, 3: 3, 4: 4, 5: 5; 5 in all, in by_hand.csv"
     kept = pandas.read_csv(server.folder / "by_hand.csv")
@@ -177,7 +177,7 @@ lab"""
 
 INJECTED = (
     "return window.taken || "
-    "document.querySelector('.gn-lab img, .gn-lab script, .gn-lab [onerror]')"
+    "document.querySelector('.gn-panel img, .gn-panel script, .gn-panel [onerror]')"
 )
 
 
@@ -231,4 +231,4 @@ def test_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: La
     assert page.find(".gn-scores").is_displayed()
     height = "return getComputedStyle(document.querySelector('.gn-prompt')).maxHeight"
     assert page.run(height) == "none", "the end of the prompt, the question itself, is visible"
-    assert "Run the notebook to use it" in page.text(".gn-lab")
+    assert "Run the notebook to use it" in page.text(".gn-panel")

@@ -31,13 +31,13 @@ def test_argument_that_runs_as_asked_has_no_row(table: EffectiveSettings) -> Non
 
 
 def test_requested_setting_that_unsloth_changed_says_so(table: EffectiveSettings) -> None:
-    assert table.changed["beta"].why == "Changed by Unsloth."
+    assert table.changed["beta"].reason == "Changed by Unsloth."
 
 
 def test_requested_argument_that_trl_alone_changes_names_trl() -> None:
     extra = {"report_to": "none"}
     table = compare_configurations(gn.Settings(extra=extra), extra, TrlConfig(), TrlConfig())
-    assert table.changed["report_to"].why == "Changed by TRL or transformers."
+    assert table.changed["report_to"].reason == "Changed by TRL or transformers."
 
 
 def test_list_of_what_was_asked_has_no_row() -> None:

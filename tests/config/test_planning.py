@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.config import memory, planning, presets, smaller_settings
 from grpo_nb.config.memory import ModelSizes, sizes_of
-from grpo_nb.config.smaller_settings import memory_advice
+from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS, plan_on
@@ -238,7 +238,7 @@ def test_memory_advice_names_the_setting_to_lower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
-    advice = memory_advice(error, gn.Settings(**settings), is_loading=is_loading)
+    advice = out_of_memory_advice(error, gn.Settings(**settings), is_loading=is_loading)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice
 
@@ -249,7 +249,7 @@ GROUP_PER_STEP = gn.Settings(
 
 
 def test_memory_advice_keeps_groups_whole() -> None:
-    advice = memory_advice(CUDA, GROUP_PER_STEP)
+    advice = out_of_memory_advice(CUDA, GROUP_PER_STEP)
     assert "per_device_train_batch_size" not in advice
 
 
@@ -343,7 +343,7 @@ def test_plan_that_nothing_makes_fit_names_a_smaller_model(monkeypatch) -> None:
 
 def test_memory_advice_is_given_for_a_text_about_a_kv_cache() -> None:
     error = RuntimeError("CUDA out of memory while copying the KV cache")
-    assert "Write settings = settings.replace(" in memory_advice(error, gn.Settings())
+    assert "Write settings = settings.replace(" in out_of_memory_advice(error, gn.Settings())
 
 
 def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
@@ -353,7 +353,7 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
     with pytest.raises(RuntimeError) as caught:
         _generate()
     settings = gn.Settings(max_completion_length=256, shared_prompts=False)
-    advice = memory_advice(caught.value, settings)
+    advice = out_of_memory_advice(caught.value, settings)
     assert advice.startswith("Out of memory during generation.")
     assert "settings.replace(max_completion_length=128)" in advice
 
@@ -361,22 +361,22 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
 def test_memory_advice_looks_at_the_dtype_of_the_loaded_model() -> None:
     settings = gn.Settings(**ONE, max_completion_length=128)
     model = SimpleNamespace(dtype="torch.bfloat16")
-    advice = memory_advice(CPU, settings, model=model)
+    advice = out_of_memory_advice(CPU, settings, model=model)
     assert "settings.replace(max_completion_length=64)" in advice
 
 
 def test_memory_advice_shortens_completions_to_the_least_length() -> None:
     settings = gn.Settings(**ONE, max_completion_length=65, shared_prompts=False)
-    advice = memory_advice(CPU, settings)
+    advice = out_of_memory_advice(CPU, settings)
     assert "settings.replace(max_completion_length=64)" in advice
 
 
 def test_memory_advice_without_a_setting_names_a_smaller_model() -> None:
-    advice = memory_advice(CPU, gn.Settings(), is_loading=True)
+    advice = out_of_memory_advice(CPU, gn.Settings(), is_loading=True)
     assert "Take a smaller model, in a fresh kernel" in advice
     assert "settings.replace" not in advice
 
 
 @pytest.mark.parametrize("message", ["No available memory for the cache blocks.", "no"])
 def test_memory_advice_for_another_error_is_none(message: str) -> None:
-    assert memory_advice(ValueError(message), gn.Settings()) is None
+    assert out_of_memory_advice(ValueError(message), gn.Settings()) is None

@@ -28,7 +28,7 @@ def test_preset_goes_through_json_unchanged(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
     settings = gn.preset(name)
-    assert settings.batch_size % settings.num_generations == 0
+    assert settings.completions_per_step % settings.num_generations == 0
     assert settings.beta > 0
 
 
@@ -44,8 +44,8 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
         ),
         (
             {"num_train_epochs": 2},
-            "max_steps=2 * len(task.train) * settings.num_generations // settings.batch_size "
-            "(times num_iterations, if you set it)",
+            "max_steps=2 * len(task.train) * settings.num_generations // "
+            "settings.completions_per_step (times num_iterations, if you set it)",
         ),
         ({"max_steps": True}, "max_steps = True: Input should be a valid integer."),
         ({"num_train_epochs": 2}, "a run is as long as max_steps"),

@@ -166,16 +166,16 @@ def test_target_that_holds_working_directory_is_refused(
 
 def test_target_with_tilde_is_in_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.target_of("~/a b") == tmp_path / "a b"
+    assert files.resolved_target("~/a b") == tmp_path / "a b"
 
 
 def test_target_that_is_relative_stays_so() -> None:
-    assert files.target_of("relative") == Path("relative")
+    assert files.resolved_target("relative") == Path("relative")
 
 
 def test_target_that_is_a_link_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "disk" / "new")
-    assert files.target_of(tmp_path / "link") == tmp_path / "disk" / "new"
+    assert files.resolved_target(tmp_path / "link") == tmp_path / "disk" / "new"
 
 
 def test_written_json_has_strings_for_unknown_objects(tmp_path: Path) -> None:

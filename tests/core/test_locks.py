@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.core import locks
-from grpo_nb.core.locks import FolderLockedError, locked, writer_status
+from grpo_nb.core.locks import FolderLockedError, holding_lock, writer_status
 from tests.support.locks import holder_of
 
 
@@ -22,35 +22,35 @@ def unsupported(*arguments: object) -> None:
 
 def test_lock_of_another_process_is_refused(tmp_path: Path) -> None:
     with holder_of(tmp_path), pytest.raises(FolderLockedError):
-        locked(tmp_path).__enter__()
+        holding_lock(tmp_path).__enter__()
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     with holder_of(tmp_path):
         pass
-    with locked(tmp_path):
+    with holding_lock(tmp_path):
         assert (tmp_path / ".lock").is_file()
 
 
 def test_lock_can_be_taken_again(tmp_path: Path) -> None:
     for _ in range(2):
-        with locked(tmp_path):
+        with holding_lock(tmp_path):
             assert (tmp_path / ".lock").is_file()
 
 
 def test_lock_is_held_against_the_same_process_too(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(FolderLockedError):
-        locked(tmp_path).__enter__()
+    with holding_lock(tmp_path), pytest.raises(FolderLockedError):
+        holding_lock(tmp_path).__enter__()
 
 
 def test_lock_is_free_after_the_block_though_a_forked_child_runs(tmp_path: Path) -> None:
     read, write = os.pipe()
-    with locked(tmp_path):
+    with holding_lock(tmp_path):
         child = os.fork()
         if child == 0:
             os.read(read, 1)
             os._exit(0)
-    with locked(tmp_path):
+    with holding_lock(tmp_path):
         pass
     os.write(write, b"x")
     os.waitpid(child, 0)
@@ -65,17 +65,17 @@ def test_lock_waits_for_a_process_that_reads_the_status(
     with (tmp_path / ".lock").open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
         monkeypatch.setattr(locks.time, "sleep", lambda seconds: reader.close())
-        with locked(tmp_path):
+        with holding_lock(tmp_path):
             assert writer_status(tmp_path, platform.node()) == "running"
 
 
 def test_lock_of_a_moved_folder_leaves_its_successor_locked(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    with locked(folder):
+    with holding_lock(folder):
         folder.rename(tmp_path / "aside")
         folder.mkdir()
-        later = locked(folder)
+        later = holding_lock(folder)
         later.__enter__()
     assert (folder / ".lock").is_file()
     later.__exit__(None, None, None)
@@ -85,7 +85,7 @@ def test_lock_is_skipped_where_the_drive_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with caplog.at_level(logging.WARNING), locked(tmp_path):
+    with caplog.at_level(logging.WARNING), holding_lock(tmp_path):
         pass
     (record,) = caplog.records
     assert "has no locks (No locks available)" in record.getMessage()
@@ -99,13 +99,13 @@ def test_lock_of_another_user_in_a_shared_folder_is_an_error(
 
     monkeypatch.setattr(locks.os, "open", refused)
     with pytest.raises(PermissionError, match=r"\.lock"):
-        locked(tmp_path).__enter__()
+        holding_lock(tmp_path).__enter__()
 
 
 def test_lock_of_a_group_can_be_written_by_the_group(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        with locked(tmp_path):
+        with holding_lock(tmp_path):
             assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o664
     finally:
         os.umask(before)
@@ -114,7 +114,7 @@ def test_lock_of_a_group_can_be_written_by_the_group(tmp_path: Path) -> None:
 def test_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"symbolic links.*/\.lock'"):
-        locked(tmp_path).__enter__()
+        holding_lock(tmp_path).__enter__()
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -128,7 +128,7 @@ def test_writer_status_of_locked_folder_is_running(tmp_path: Path) -> None:
 
 
 def test_writer_status_of_own_locked_folder_is_running(tmp_path: Path) -> None:
-    with locked(tmp_path):
+    with holding_lock(tmp_path):
         assert status(tmp_path) == "running"
 
 
@@ -139,7 +139,7 @@ def test_writer_status_of_killed_process_is_crashed(tmp_path: Path) -> None:
 
 
 def test_writer_status_after_the_lock_is_crashed(tmp_path: Path) -> None:
-    with locked(tmp_path):
+    with holding_lock(tmp_path):
         pass
     assert status(tmp_path) == "crashed"
 
@@ -149,7 +149,7 @@ def test_writer_status_without_a_lock_file_is_crashed(tmp_path: Path) -> None:
 
 
 def test_writer_status_on_other_host_is_unknown(tmp_path: Path) -> None:
-    with locked(tmp_path):
+    with holding_lock(tmp_path):
         assert writer_status(tmp_path, "elsewhere") == "unknown"
 
 

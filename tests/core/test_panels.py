@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grpo_nb.core.panels import Panel, empty_view, in_panel
+from grpo_nb.core.panels import Panel, as_callback, empty_view
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 
@@ -18,12 +18,12 @@ class SmallPanel(Panel):
         self.outer_calls = 0
         self._static_views = [("Found", self.content), ("Empty", empty_view())]
 
-    @in_panel
+    @as_callback
     def outer(self) -> None:
         self.inner()
         self.outer_calls += 1
 
-    @in_panel
+    @as_callback
     def inner(self) -> None:
         raise KeyError(HOSTILE)
 

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from grpo_nb.core.statistics import (
+    detectable_difference,
     mann_whitney_z,
     mean_with_interval,
     paired_result,
@@ -16,7 +17,6 @@ from grpo_nb.core.statistics import (
     rise_p_value,
     rise_z,
     share_interval,
-    smallest_difference,
 )
 
 
@@ -134,11 +134,11 @@ def test_paired_result_of_other_lengths_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [24, 60, 240])
-def test_smallest_difference_is_found_four_times_in_five(count: int) -> None:
+def test_detectable_difference_is_found_four_times_in_five(count: int) -> None:
     """Simulate 1,000 studies with exactly this difference, and count the significant ones."""
     up_and_down = [1.0, -1.0] * (count // 6)
     unchanged = [0.0] * (count - len(up_and_down))
-    smallest = smallest_difference(up_and_down + unchanged)
+    smallest = detectable_difference(up_and_down + unchanged)
     changed = max(1 / 3, smallest)
     gain = (changed + smallest) / 2
     generator = random.Random(3)

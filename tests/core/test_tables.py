@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from grpo_nb.core.tables import Html, ReprMixin, Table, as_written, bold, code
+from grpo_nb.core.tables import Html, ReprMixin, Table, bold, code, verbatim
 
 HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
 
 
 class Report(ReprMixin):
-    def _parts(self):
+    def _shown_parts(self):
         yield bold("Two rows")
         rows = [("a", 1.5, code("x = 1")), ("long name", "22", HOSTILE)]
         yield Table(rows, ("name", "value", "line"), right=(1,), wide=(2,))
@@ -82,6 +82,6 @@ def test_html_without_styles_aligns_only_numbers_at_the_right(page: str) -> None
 
 
 def test_text_as_written_keeps_lines_and_indents_without_styles() -> None:
-    shown = as_written("if a  < b:\n    c\n\n\td").html()
+    shown = verbatim("if a  < b:\n    c\n\n\td").html()
     nbsp = "&nbsp;"
     assert shown == f"if a{nbsp} &lt; b:<br>{3 * nbsp} c<br><br>{3 * nbsp} d"

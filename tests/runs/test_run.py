@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.locks import locked
+from grpo_nb.core.locks import holding_lock
 from grpo_nb.runs import run_folder as run_file
 from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
 from grpo_nb.runs.rows import row_from_logs
@@ -88,7 +88,7 @@ def test_status_sentence_of_each_state(
     run = make_run(tmp_path / "run", status, pid, **told)
     assert run.status_sentence == seen
     if seen == "crashed" and pid is None:
-        with locked(run.path):
+        with holding_lock(run.path):
             assert run.status == "running"
 
 

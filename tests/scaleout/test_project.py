@@ -364,5 +364,5 @@ def test_smaller_batch_keeps_the_size_of_a_generation(
     trainer = json.loads(file.read_text())["trainer"]
     rewrite(file, trainer=trainer | arguments | {"gradient_accumulation_steps": 1})
     settings = gn.scaleout.open(copy).run.settings
-    assert settings.batch_size == 2
+    assert settings.completions_per_step == 2
     assert settings.generation_batch_size == 8

@@ -241,13 +241,15 @@ class LabPage:
     def click(self, text: str) -> None:
         """Click the button of the lab with this text."""
         self.act(
-            lambda: self.with_text(".gn-lab button", text), WebElement.click, f"the button {text!r}"
+            lambda: self.with_text(".gn-panel button", text),
+            WebElement.click,
+            f"the button {text!r}",
         )
 
     def control(self, label: str) -> WebElement | None:
         """Return the input of the lab under this label, or None."""
         is_label = f"contains(@class, 'widget-label')][normalize-space() = '{label}'"
-        labelled = f"//*[contains(@class, 'gn-lab')]//*[{is_label}]"
+        labelled = f"//*[contains(@class, 'gn-panel')]//*[{is_label}]"
         found = self.driver.find_elements(
             "xpath", f"{labelled}/..//*[self::input or self::textarea or self::select]"
         )
@@ -280,7 +282,7 @@ class LabPage:
                 cell => [name(cell), cell.innerText.trim()])))"""
         return self.run(read)
 
-    def screenshot(self, css: str = ".gn-lab") -> bytes:
+    def screenshot(self, css: str = ".gn-panel") -> bytes:
         """Return a picture (PNG) of the lab from top to bottom."""
         element = self.find(css)
         before = self.driver.get_window_size()

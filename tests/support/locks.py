@@ -11,8 +11,8 @@ from pathlib import Path
 _PROGRAM = """
 import sys
 from pathlib import Path
-from grpo_nb.core.locks import locked
-with locked(Path(sys.argv[1])):
+from grpo_nb.core.locks import holding_lock
+with holding_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
 """

@@ -45,15 +45,15 @@ def test_effective_settings_show_the_requested_values(table) -> None:
 
 
 def test_effective_settings_explain_the_optimizer_in_place_of_8_bit(table) -> None:
-    assert "AdamW instead, with states in float32" in table.changed["optim"].why
+    assert "AdamW instead, with states in float32" in table.changed["optim"].reason
 
 
 def test_effective_settings_explain_changes_of_the_kit(table) -> None:
-    assert "kit's" in table.changed["adam_beta2"].why
+    assert "kit's" in table.changed["adam_beta2"].reason
 
 
 def test_effective_settings_name_who_changed_a_value(table) -> None:
-    assert table.changed["dataloader_pin_memory"].why == "Changed by TRL or transformers."
+    assert table.changed["dataloader_pin_memory"].reason == "Changed by TRL or transformers."
 
 
 def test_effective_settings_leave_out_unchanged_values(table) -> None:

@@ -35,7 +35,7 @@ def judge_of(asked: Asked, folder: Path, **how: object) -> gn.rewards.judge:
 def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path: Path) -> None:
     first = Asked()
     # The trial before the training and one batch.
-    limit = tiny_settings.batch_size + 1
+    limit = tiny_settings.completions_per_step + 1
 
     def ask(messages: list) -> str:
         if first.calls == limit:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import Trainer
 
 import grpo_nb as gn
-from grpo_nb.core.locks import FolderLockedError, locked
+from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.runs import checkpoints
 from grpo_nb.scoring.scores import RewardError
 from grpo_nb.training import prepare
@@ -614,7 +614,7 @@ def test_train_keeps_the_run_locked_until_its_end(
 
     def look(row: dict, completions: pandas.DataFrame) -> None:
         with pytest.raises(FolderLockedError) as caught:
-            locked(Path(settings.run_root) / name).__enter__()
+            holding_lock(Path(settings.run_root) / name).__enter__()
         seen.append(caught.type)
 
     for name, resume in (("begun", None), ("whole-5", "whole-5")):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.locks import FolderLockedError, locked
+from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.training.resume import EarlierRun, resumed_info, rewind
@@ -272,8 +272,8 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
         info = RunInfo(**make_info(settings=settings.to_dict()))
         find(None, "auto", info, locks)
         with pytest.raises(FolderLockedError):
-            locked(run.path).__enter__()
-    with locked(run.path):
+            holding_lock(run.path).__enter__()
+    with holding_lock(run.path):
         assert (run.path / ".lock").is_file()
 
 
