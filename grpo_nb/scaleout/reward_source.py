@@ -158,8 +158,8 @@ class RewardSource:
             is_plain_data = False
         if not is_plain_data:
             raise NotPortableError(
-                f"{name} is {short_repr(value)} of type {type(value).__name__}, which lives in this "
-                f"process only. {PORTABLE_REWARD_ADVICE}"
+                f"{name} is {short_repr(value)} of type {type(value).__name__}, which lives in "
+                f"this process only. {PORTABLE_REWARD_ADVICE}"
             )
         return repr(value)
 
