@@ -1,7 +1,7 @@
 """Install the kit's packages into the environment of this kernel.
 
 The Setup cell of each notebook calls `install`. It never replaces numpy or the packages of the
-kernel itself. It replaces torch only to install vLLM, or if unsloth cannot use the installed torch.
+kernel itself. It replaces torch only to install vLLM, or if the kit cannot use the installed torch.
 It removes torchvision and torchao if their versions would break transformers or peft.
 scripts/bootstrap.py fills the repository's own environment with the functions of this file.
 
@@ -22,7 +22,7 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
 
-Report = Callable[[str], object]
+ReportLine = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -48,15 +48,16 @@ _NEVER_REPLACED = (
 )
 # torch and packages that are built for one version of torch. They stay if torch stays.
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
-# unsloth 2026.10.9 needs torch>=2.4,<2.15.
-_OLDEST_TORCH = (2, 4)
+# transformers 5.17 needs torch>=2.5 (utils/import_utils.py, `is_torch_available`), and unsloth
+# 2026.10.9 needs torch<2.15.
+_OLDEST_TORCH = (2, 5)
 _TOO_NEW_TORCH = (2, 15)
 # The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
 _LINES_IN_ERROR = 6
 
 
-def install(*, vllm: bool = True, report: Report | None = None) -> None:
+def install(*, vllm: bool = True, report: ReportLine | None = None) -> None:
     """Install missing packages; `check_environment` then shows if the kernel must restart.
 
     A second call finds nothing to do.
@@ -93,11 +94,11 @@ def install(*, vllm: bool = True, report: Report | None = None) -> None:
     importlib.invalidate_caches()
 
 
-def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
+def choose_requirements(report: ReportLine, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
-    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if unsloth can
-    use it.
+    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if transformers
+    and unsloth can use it.
 
     Args:
         report: Function called with the reason if a driver is too old for vLLM.
@@ -116,8 +117,8 @@ def choose_requirements(report: Report, *, vllm: bool = True) -> list[str]:
             f"this one runs {newest_cuda[0]}.{newest_cuda[1]}. Unsloth's own generation is slower."
         )
 
-    # Second choice: keep the installed torch if unsloth can use it. A build for a newer CUDA than
-    # the driver's is kept too, because the pinned torch would need the same driver.
+    # Second choice: keep the installed torch if its version is supported. A build for a newer CUDA
+    # than the driver's is kept too, because the pinned torch would need the same driver.
     if torch_build is not None:
         release = packages.minor_release(torch_build.version)
         if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
@@ -138,7 +139,7 @@ def is_met(requirement: str) -> bool:
     return version is not None and (not pin or packages.is_same_release(pin, version))
 
 
-def run_step(command: Sequence[str], step: str, report: Report) -> None:
+def run_step(command: Sequence[str], step: str, report: ReportLine) -> None:
     """Run a program that takes some time.
 
     Args:
@@ -158,11 +159,11 @@ def run_step(command: Sequence[str], step: str, report: Report) -> None:
             f"This step failed: {step}.\n{error.last(_LINES_IN_ERROR)}\n"
             "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a "
             "proxy or mirror with `pip config list`. If versions conflict: restart the kernel and "
-            "run this first, or install(report=print, vllm=False)."
+            "run the Setup cell before any other cell, or call install(report=print, vllm=False)."
         ) from None
 
 
-def finish_installation(folder: Path, report: Report) -> None:
+def finish_installation(folder: Path, report: ReportLine) -> None:
     """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft.
 
     Call this after installing the other requirements.

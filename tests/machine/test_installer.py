@@ -83,8 +83,9 @@ def test_new_driver_gets_pinned_torch_and_vllm(machine: Machine, choose) -> None
     [
         pytest.param(Machine(), True, id="no torch"),
         pytest.param(Machine(torch="2.11.0+cpu"), False, id="usable torch"),
-        # unsloth needs 2.4 or newer.
-        pytest.param(Machine(torch="2.3.0+cpu"), True, id="old torch"),
+        # transformers needs 2.5 or newer.
+        pytest.param(Machine(torch="2.4.1+cpu"), True, id="old torch"),
+        pytest.param(Machine(torch="2.5.0+cpu"), False, id="oldest usable torch"),
         pytest.param(Machine(torch=COLAB, cuda=13, hidden=True), False, id="hidden GPU"),
     ],
 )
