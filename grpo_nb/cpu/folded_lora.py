@@ -6,9 +6,9 @@ weights this takes 51 ms if the memory of the last copy is reused. The trained t
 weights are read, never written. In the loss, the chain rule gives the gradients of A and B from the
 same numbers.
 
-PEFT computes DoRA, LoRA biases, several adapters at once, and weights in 4 or 16 bits. In 16 bits,
-rounding the sum loses small changes: after three training steps in bfloat16, only 15 % of their
-change was left. The samples would then not come from the policy that is trained.
+Left to PEFT: layers with DoRA, LoRA biases or several active adapters, and weights in 4 or 16 bits.
+In 16 bits, rounding the sum loses small changes: after three training steps in bfloat16, only 15 %
+of their change was left. The samples would then not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from grpo_nb.upstream.peft import single_plain_adapter
 #: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 is for the tests that
 #: show that the sum computes the same function.
 EXACT_DTYPES = (torch.float32, torch.float64)
-#: For up to this many tokens in a pass, oneDNN with packed weights is faster than MKL. At 256
-#: tokens both are equally fast, and at 480 MKL is faster (studies/results/cpu_kernels.md).
-MAX_TOKENS_ONEDNN = 128
+#: Passes of up to this many tokens use oneDNN with packed weights, and longer passes MKL. oneDNN
+#: takes 0.87 of MKL's time at 128 tokens. At 256 tokens the gain is within the noise (0.96), and
+#: at 480 oneDNN is slower (studies/results/cpu_kernels.md).
+MAX_ONEDNN_TOKENS = 128
 
 Forward = Callable[..., Tensor]
 
@@ -109,12 +110,13 @@ class FoldedLora:
     def applied(self, *, is_decoding: bool = False) -> Iterator[None]:
         """Compute linear layers with folded weights within the block.
 
-        With gradients enabled, A and B get gradients, and the backward pass may come after the
-        block. PEFT then computes the layers whose adapter is switched off or has dropout. Without
-        gradients, no dropout applies.
+        With gradients enabled, A and B get gradients, the backward pass may come after the block,
+        and layers whose adapter is off or has dropout are left to PEFT. With gradients disabled,
+        dropout is ignored.
 
         Args:
             is_decoding: Many passes of few tokens follow, so weights are packed for oneDNN first.
+                Disable gradients: the packed product gives A and B none.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         patches: dict[torch.nn.Module, Forward] = {}
@@ -133,9 +135,9 @@ class FoldedLora:
                 continue  # computed as before
             packed_weight = None
             if can_pack and weight.dtype == torch.float32:
-                # oneDNN chooses its order for 16 tokens per pass; other numbers work too. The
-                # assignment then frees the old copy of this layer, so that the copy of the next
-                # layer reuses its memory. New memory costs ten times as much.
+                # The packed order is tuned for 16 tokens per pass and correct for any number. The
+                # assignment frees this layer's copy of the last use, and the next layer's copy
+                # reuses that memory. Packing into new memory takes ten times as long.
                 packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
                 self._packed_weights[layer] = packed_weight
             patches[layer] = _linear_forward(layer, adapter, weight, packed_weight)
@@ -184,7 +186,7 @@ def _linear_forward(
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
         token_count = x.numel() // x.shape[-1]
-        if packed_weight is not None and token_count <= MAX_TOKENS_ONEDNN:
+        if packed_weight is not None and token_count <= MAX_ONEDNN_TOKENS:
             return torch.ops.mkldnn._linear_pointwise(x, packed_weight, layer.bias, "none", [], "")
         if adapter is None:
             return functional.linear(x, weight, layer.bias)

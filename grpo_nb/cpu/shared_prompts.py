@@ -1,19 +1,19 @@
 """Run a prompt once for all completions of its group, differentiably.
 
 In a GRPO step, TRL repeats the prompt for each completion, in sampling and again in the loss. With
-a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are copies.
-Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest of each
-distinct prompt once. Then all completions run in one pass after the key/value caches of their
-prompts. Several completions follow each other in one *lane*, so that little is padding. The
+a prompt of 110 tokens and 8 completions of 30, more than two thirds of all computed tokens are
+copies. Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest
+of each distinct prompt once. Then all completions run in one pass after the key/value caches of
+their prompts. Several completions follow each other in one *lane*, so that little is padding. The
 arithmetic is the same (Prefix Grouper, arXiv:2506.05433; sequence packing, arXiv:2107.02027). Only
 its order differs, so results agree up to rounding.
 
 A *row* is a prompt with its completion. A *place* is a row index and a step of the completion. A
 *lane* is a sequence of *slots*, and each slot computes one place or is padding.
 
-Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention, or
-keys and values of different sizes), learned position tables, images. `CpuEngine.obstacle` returns
-the reason, and the caller then takes TRL's own path.
+Not covered: sequences longer than a sliding window, linear or hybrid attention, keys and values of
+different sizes, learned position tables, images. `CpuEngine.obstacle` returns the reason, and the
+caller then takes TRL's own path.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def shared_prompt_log_probs(
     """
     prompt_width = input_ids.shape[1] - completion_length
     prompt_lengths = attention_mask[:, :prompt_width].sum(1)
-    is_completion = attention_mask[:, prompt_width:].bool()
+    has_label = attention_mask[:, prompt_width:].bool()
     # The prompt of each row without its padding on the left.
     unpadded_prompts = [
         row[prompt_width - length : prompt_width]
@@ -184,9 +184,9 @@ def shared_prompt_log_probs(
     cache, cache_mask = prefill(run, distinct_prompts)
 
     # 2. Lay the completions out in lanes. For each slot, `row_indices` and `step_indices` (lanes,
-    # lane_width) give the place of its label. Both are -1 in padding, which therefore indexes the
-    # last row; 4. drops its results.
-    is_computed = is_completion.clone()
+    # lane_width) give the place of its label. Both are -1 in a padding slot. Indexing with -1 reads
+    # the last row, which is harmless: step 4 drops the results of padding slots.
+    is_computed = has_label.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
     lengths = is_computed.sum(1).tolist()
@@ -201,7 +201,7 @@ def shared_prompt_log_probs(
     # The last prompt token is the input that predicts the first completion token, so it runs in the
     # lane: the inputs are the tokens one step before the labels.
     previous_tokens = input_ids[:, prompt_width - 1 : -1]
-    labels = input_ids[:, prompt_width:].masked_fill(~is_completion, NO_LABEL)
+    labels = input_ids[:, prompt_width:].masked_fill(~has_label, NO_LABEL)
     labels_of_slots = labels[row_indices, step_indices]
     positions = prompt_lengths[row_indices] - 1 + step_indices
 
@@ -234,7 +234,7 @@ def shared_prompt_log_probs(
 
     # 4. Put the results back into the rows of the batch.
     def back_to_rows(values: Tensor) -> Tensor:
-        zeros = values.new_zeros(is_completion.shape)
+        zeros = values.new_zeros(has_label.shape)
         places = (row_indices[is_filled], step_indices[is_filled])
         computed = values[is_filled]
         return zeros.index_put(places, computed)
