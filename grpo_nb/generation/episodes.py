@@ -14,7 +14,7 @@ from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.tasks.prompts import Chat, TaskRow
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tools, final_text
-from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop, tool_loop_trainer
+from grpo_nb.upstream.trl import chat_template_module, run_tool_loop, tool_loop_trainer
 
 
 def training_tool_template(tokenizer: Any) -> str | None:
@@ -33,7 +33,7 @@ def training_tool_template(tokenizer: Any) -> str | None:
             the pad token is also the token that ends a turn.
     """
     import_unsloth()
-    template_functions = chat_template_functions()
+    template_module = chat_template_module()
     # TRL replaces a missing pad token by the token that ends a turn, so None is refused too.
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise ValueError(
@@ -44,14 +44,14 @@ def training_tool_template(tokenizer: Any) -> str | None:
         )
     # In the order of TRL's trainer (trl/trainer/grpo_trainer.py, `__init__`).
     try:
-        if not template_functions.supports_tool_calling(tokenizer):
+        if not template_module.supports_tool_calling(tokenizer):
             raise ValueError("it has no place for them")
         if getattr(tokenizer, "response_template", None) is None:
-            template_functions.add_response_schema(tokenizer)
+            template_module.add_response_schema(tokenizer)
         # Each turn must continue the tokens of earlier turns, which are not rendered again.
-        if template_functions.is_chat_template_prefix_preserving(tokenizer):
+        if template_module.is_chat_template_prefix_preserving(tokenizer):
             return None
-        return template_functions.get_training_chat_template(tokenizer)
+        return template_module.get_training_chat_template(tokenizer)
     except ValueError as error:
         raise ValueError(
             f"the chat template of this model cannot be trained with tools ({error}). Those of "
@@ -142,7 +142,7 @@ def start_episodes(
         model.config,
         tokenizer,
         schemas=tools.schemas,
-        rounds=tools.rounds,
+        max_rounds=tools.rounds,
         max_completion_length=max_completion_length,
         chat_template=training_tool_template(tokenizer),
         chat_template_kwargs=chat_template_kwargs,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies
-from grpo_nb.upstream.vllm import drop_requests, is_sleeping, longest_sequence_of, put_to_sleep
+from grpo_nb.upstream.vllm import drop_requests, is_sleeping, put_to_sleep, sequence_limit_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -39,10 +39,10 @@ def vllm_sampling_obstacle(
         longest_sequence: Number of tokens of the longest prompt plus its completion, if known.
     """
     # vLLM would end a longer completion early, as if it had reached its limit of tokens.
-    if longest_sequence is not None and longest_sequence > longest_sequence_of(model.vllm_engine):
+    if longest_sequence is not None and longest_sequence > sequence_limit_of(model.vllm_engine):
         return (
             f"the longest prompt and a completion have {longest_sequence} tokens together, and "
-            f"vLLM was started for {longest_sequence_of(model.vllm_engine)}. Load the model with "
+            f"vLLM was started for {sequence_limit_of(model.vllm_engine)}. Load the model with "
             f"max_prompt_length + max_completion_length of at least {longest_sequence}"
         )
     # On transformers' model inside the wrapper, `active_adapters` is a method, so it differs too.

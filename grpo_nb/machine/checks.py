@@ -11,7 +11,7 @@ from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
-from grpo_nb.upstream.symbols import WRITTEN_FOR
+from grpo_nb.upstream.symbols import PINNED_VERSIONS
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL_FIX = (
@@ -93,7 +93,7 @@ def check_environment() -> EnvironmentReport:
         obstacle = str(error)
     if packages.installed_version("nvidia-ml-py") is None:
         # `read_gpu` asks the driver with this package.
-        summary = "A GPU, if there is one, is looked for once the packages are installed."
+        summary = "The packages come first: a GPU can only be found once they are installed."
     elif state is None:
         checks.append(_check_cpu(obstacle))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
@@ -120,7 +120,7 @@ def _check_packages() -> Check:
     ]
     unmet_pins = [
         f"{name} {pin}"
-        for name, pin in WRITTEN_FOR.items()
+        for name, pin in PINNED_VERSIONS.items()
         if not packages.is_same_release(pin, versions.get(name, pin))
     ]
     note = ""
@@ -177,7 +177,8 @@ def _check_gpu(state: GpuState) -> Check:
         problem = f"{torch_label}, whose kernels need compute capability {oldest}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
-            "use the CPU, and restart the kernel."
+            "use the CPU, and restart the kernel. A V100 can stay: install a torch for CUDA 12 "
+            "(PyTorch's web site), restart the kernel, and call install(vllm=False)."
         )
     elif state.newest_cuda[0] < torch_build.cuda[0]:
         # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version

@@ -10,7 +10,7 @@ from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary
 from grpo_nb.machine.packages import VLLM_INSTALL_COMMAND
 
 # Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.
-_FIXES = {
+_EXPLANATIONS = {
     # All errors with which FlashInfer is refused: by vLLM (v1/sample/ops/topk_topp_sampler.py,
     # flashinfer_sampler_supported), by Unsloth (unsloth_zoo/vllm_utils.py, load_vllm), and by its
     # own compiler (flashinfer/jit/core.py and cpp_ext.py, compilation_context.py).
@@ -31,10 +31,10 @@ _FIXES = {
     ),
     r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open"
     r"|no kernel image|needs a working vllm": (
-        "The installed vLLM does not work, or torch, vLLM or bitsandbytes was built for another "
-        "torch, CUDA or GPU: "
-        f"{VLLM_INSTALL_COMMAND}, then restart the kernel; or without vLLM: "
-        "settings = settings.replace(fast_inference=False)"
+        "vLLM does not work here: torch, vLLM or bitsandbytes was built for another torch, CUDA "
+        "or GPU. gn.check_environment() reports a GPU that is too old for the pinned builds. If "
+        f"there is no such report, install them: `{VLLM_INSTALL_COMMAND}`, then restart the "
+        "kernel. Or go on without vLLM: settings = settings.replace(fast_inference=False)"
     ),
     r"bfloat16 is only supported|support bf(loat)?16|bf16 requested, but amp"
     r"|you want to use b?float16 precision": (
@@ -85,24 +85,24 @@ def searchable_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".lower()
 
 
-def find_fix(error: BaseException) -> str | None:
+def explanation_of(error: BaseException) -> str | None:
     """Return cause and fix of a known error, or None.
 
     The error is recognised by its own text or by the text of one of its causes.
 
-    >>> find_fix(RuntimeError("CuMem can only be used for one instance per process."))[:21]
+    >>> explanation_of(RuntimeError("CuMem can only be used for one instance per process."))[:21]
     'A vLLM in standby was'
     """
     texts = [searchable_text(cause) for cause in error_chain(error)]
-    for pattern, fix in _FIXES.items():
+    for pattern, explanation in _EXPLANATIONS.items():
         if any(re.search(pattern, text, re.DOTALL) for text in texts):
-            return fix
+            return explanation
     return None
 
 
 def explained_error(error: BaseException) -> EnvironmentProblem | None:
     """Return an error with cause and fix to raise in place of `error`; None if it is unknown."""
-    fix = find_fix(error)
-    if fix is None:
+    explanation = explanation_of(error)
+    if explanation is None:
         return None
-    return EnvironmentProblem(f"{fix}. ({error_summary(error)})")
+    return EnvironmentProblem(f"{explanation}. ({error_summary(error)})")

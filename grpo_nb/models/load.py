@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
-from grpo_nb.machine.faults import explained_error, find_fix, is_out_of_memory
+from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
@@ -123,7 +123,7 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             # possibly about an optional file, and does not count as a failed connection.
             if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
-            fix = find_fix(error) or skip
+            fix = explanation_of(error) or skip
             obstacle = f"vLLM did not start ({error_summary(error)}; {fix})"
         # Freed only here, because in the `except` block the traceback still keeps the engine.
         gc.collect()

@@ -4,7 +4,9 @@ Functions check that a symbol exists before they use it. The error for a missing
 version that the function was written for. Attributes that TRL sets only on an instance, such as
 `_is_vlm`, are checked by the tests of tool episodes instead.
 
-Two other places use private symbols: `models.base_weights` reads `_name_or_path`, and the kit's
-trainer is a subclass of TRL's and uses its attributes. docs/reference/upstream.md lists the symbols
-with the reason and the upstream line.
+These other places use private symbols: `models.base_weights` reads `_name_or_path`, the kit's
+trainer is a subclass of TRL's and uses its attributes, `cpu.folded_lora` calls two operators of
+`torch.ops.mkldnn`, and the training script that `scaleout` writes reads TRL's `_logs`.
+docs/reference/upstream.md lists the symbols of this subpackage with the reason and the upstream
+line.
 """

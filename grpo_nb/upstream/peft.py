@@ -1,4 +1,4 @@
-"""Symbols of PEFT that are not documented."""
+"""Private symbols of PEFT that the kit relies on."""
 
 from __future__ import annotations
 

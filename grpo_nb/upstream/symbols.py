@@ -5,8 +5,8 @@ from typing import Any
 
 from grpo_nb.core.problems import EnvironmentProblem
 
-#: Versions of the libraries that `grpo_nb.upstream` was written for, which are the pinned ones.
-WRITTEN_FOR = {
+#: Pinned versions of the libraries, for which `grpo_nb.upstream` was written.
+PINNED_VERSIONS = {
     "peft": "0.21.2",
     "transformers": "5.17.0",
     "trl": "1.15.0",
@@ -24,14 +24,14 @@ def require_symbol(owner: Any, name: str, package: str) -> Any:
     Args:
         owner: Module, class or object of the library.
         name: Name of the attribute.
-        package: Name of the library, a key of `WRITTEN_FOR`.
+        package: Name of the library, a key of `PINNED_VERSIONS`.
 
     Raises:
         EnvironmentProblem: The attribute is missing.
     """
     if hasattr(owner, name):
         return getattr(owner, name)
-    version = WRITTEN_FOR[package]
+    version = PINNED_VERSIONS[package]
     owner_name = getattr(owner, "__name__", type(owner).__name__)
     installed = installed_version(package) or "(not installed)"
     raise EnvironmentProblem(

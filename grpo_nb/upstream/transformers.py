@@ -56,7 +56,7 @@ def silence_gguf_reader() -> None:
     """
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    # A partial of a partial is one partial, so repeated calls do not add up.
+    # functools flattens a partial of a partial, so repeated calls change nothing.
     bar = require_symbol(reader, "tqdm", "transformers")
     reader.tqdm = partial(bar, disable=True)
 

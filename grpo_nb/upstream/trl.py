@@ -64,7 +64,7 @@ def micro_batch_count(trainer: Any) -> int:
     return require_symbol(trainer, "_step", "trl")
 
 
-def chat_template_functions() -> ModuleType:
+def chat_template_module() -> ModuleType:
     """Return TRL's module that decides if a chat template can be trained with tools.
 
     The module also parses the tool calls in a completion (trl/chat_template_utils.py).
@@ -81,7 +81,7 @@ def tool_loop_trainer(
     tokenizer: Any,
     *,
     schemas: Sequence[Mapping[str, Any]],
-    rounds: int,
+    max_rounds: int,
     max_completion_length: int,
     chat_template: str | None,
     chat_template_kwargs: Mapping[str, Any],
@@ -96,7 +96,7 @@ def tool_loop_trainer(
         model_config: Config of the model; the loop reads the longest sequence from it.
         tokenizer: Tokenizer with a chat template for tools.
         schemas: Schemas of the tools, in the form that a chat template takes.
-        rounds: Largest number of rounds of tool calls in an episode.
+        max_rounds: Largest number of rounds of tool calls in an episode.
         max_completion_length: Tokens of a whole episode, results of tools included.
         chat_template: Template to use in place of the tokenizer's own, or None.
         chat_template_kwargs: Further arguments of the chat template.
@@ -113,7 +113,7 @@ def tool_loop_trainer(
         _is_vlm=False,
         tools=schemas,
         chat_template_kwargs=dict(chat_template_kwargs),
-        max_tool_calling_iterations=rounds,
+        max_tool_calling_iterations=max_rounds,
         use_vllm=False,
         vllm_mode=None,
         max_completion_length=max_completion_length,
@@ -149,7 +149,7 @@ def run_tool_loop(
         tools: The tools of each prompt.
         sample: Return one completion for each list of token ids.
     """
-    parse_response = chat_template_functions().parse_response
+    parse_response = chat_template_module().parse_response
     tools_by_name = []
     for tools_of_prompt in tools:
         tools_by_name.append({tool.__name__: tool for tool in tools_of_prompt})

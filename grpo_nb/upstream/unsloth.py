@@ -70,9 +70,9 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 
-    Unsloth tries this during its import (unsloth/import_fixes.py). But the kit replaces stdout
-    then, so Unsloth looks at the wrong object. The kit therefore repeats the call after the
-    import. If the notebook's stdout has a descriptor, the call changes nothing.
+    Unsloth also does this while it is imported (unsloth/import_fixes.py). At that moment the kit
+    has replaced stdout, so Unsloth examines the replacement. The kit therefore calls the function
+    again after the import. If the notebook's stdout has a descriptor, the call changes nothing.
     """
     from unsloth import import_fixes
 

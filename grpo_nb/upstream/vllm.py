@@ -11,7 +11,7 @@ from typing import Any
 from grpo_nb.upstream.symbols import require_symbol
 
 
-def longest_sequence_of(engine: Any) -> int:
+def sequence_limit_of(engine: Any) -> int:
     """Return an engine's limit on the number of tokens of a prompt plus its completion.
 
     The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,

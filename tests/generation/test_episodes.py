@@ -56,7 +56,7 @@ def test_tool_loop_trainer_has_what_trls_loop_reads(tokenizer: Any) -> None:
         None,
         tokenizer,
         schemas=tools.schemas,
-        rounds=tools.rounds,
+        max_rounds=tools.rounds,
         max_completion_length=72,
         chat_template=None,
         chat_template_kwargs={},

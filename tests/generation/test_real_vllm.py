@@ -28,7 +28,7 @@ from grpo_nb.generation.vllm import (
     vllm_sampling_arguments,
     vllm_sampling_obstacle,
 )
-from grpo_nb.upstream.vllm import longest_sequence_of
+from grpo_nb.upstream.vllm import sequence_limit_of
 from scripts.gpu_check import model_runner_class
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs
@@ -97,7 +97,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     model = loaded[0]
     assert has_vllm_engine(model)
     assert choose_engine(model).is_vllm
-    assert longest_sequence_of(model.vllm_engine) == LONGEST_SEQUENCE
+    assert sequence_limit_of(model.vllm_engine) == LONGEST_SEQUENCE
     assert vllm_sampling_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
     assert model_runner_class(model.vllm_engine).endswith("(V1)")

@@ -217,8 +217,14 @@ def test_report_escapes_texts() -> None:
             P100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="P100 and CUDA 13"
         ),
         pytest.param(
-            V100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="V100 and CUDA 13"
+            V100,
+            CUDA13,
+            "problem",
+            "need compute capability 7.5",
+            "torch for CUDA 12",
+            id="V100 and CUDA 13",
         ),
+        pytest.param(V100, CUDA12, "ok", "(7.0)", "", id="V100 and CUDA 12"),
         pytest.param(
             L4_OLD_DRIVER, CUDA13, "problem", "needs CUDA 13", "580 or newer", id="old driver"
         ),
@@ -307,7 +313,7 @@ def test_kernel_with_an_older_lazy_module_is_stale(machine: Machine, monkeypatch
 
 def test_gpu_before_the_installation_is_not_taken_for_none(machine: Machine) -> None:
     report = machine.report(NO_GPU, **{"nvidia-ml-py": None})
-    assert report.summary.startswith("A GPU, if there is one, is looked for once")
+    assert report.summary.startswith("The packages come first: a GPU can only be found")
     assert "missing: nvidia-ml-py" in report.next_step
 
 

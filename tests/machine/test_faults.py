@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.machine.faults import explained_error, find_fix, is_out_of_memory
+from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
 
 COLLECTED = json.loads((Path(__file__).parent.parent / "data" / "gpu_errors.json").read_text())
 FIX = {
@@ -47,7 +47,7 @@ def test_collected_message_is_recognised_inside_another(case: dict) -> None:
     error = error_of(case)
     wrapper = RuntimeError("the training stopped")
     wrapper.__cause__ = error
-    assert find_fix(wrapper) == find_fix(error)
+    assert explanation_of(wrapper) == explanation_of(error)
     assert is_out_of_memory(wrapper) is is_out_of_memory(error)
 
 

@@ -42,9 +42,9 @@ def test_require_symbol_returns_the_symbol() -> None:
     assert symbols.require_symbol(trl_package, "GRPOTrainer", "trl") is GRPOTrainer
 
 
-@pytest.mark.parametrize("package", sorted(symbols.WRITTEN_FOR.keys() - {"vllm"}))
-def test_written_for_is_the_pinned_version(package: str) -> None:
-    assert symbols.installed_version(package) == symbols.WRITTEN_FOR[package]
+@pytest.mark.parametrize("package", sorted(symbols.PINNED_VERSIONS.keys() - {"vllm"}))
+def test_pinned_version_is_the_installed_one(package: str) -> None:
+    assert symbols.installed_version(package) == symbols.PINNED_VERSIONS[package]
 
 
 def test_trainer_methods_are_in_installed_trl() -> None:
@@ -170,10 +170,10 @@ def test_notebook_patch_is_in_installed_unsloth() -> None:
 def test_chat_template_function_that_is_missing_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    functions = trl.chat_template_functions()
-    monkeypatch.delattr(functions, name)
+    module = trl.chat_template_module()
+    monkeypatch.delattr(module, name)
     with pytest.raises(EnvironmentProblem, match=rf"chat_template_utils\.{name} is missing in trl"):
-        trl.chat_template_functions()
+        trl.chat_template_module()
 
 
 def small_tool_loop_trainer() -> GRPOTrainer:
@@ -181,7 +181,7 @@ def small_tool_loop_trainer() -> GRPOTrainer:
         None,
         None,
         schemas=[],
-        rounds=1,
+        max_rounds=1,
         max_completion_length=8,
         chat_template=None,
         chat_template_kwargs={},
@@ -246,7 +246,7 @@ def test_stand_in_of_vllm_has_its_signatures() -> None:
 
 def test_vllm_engine_reports_length_and_sleep() -> None:
     engine = Engine()
-    assert vllm.longest_sequence_of(engine) == 64
+    assert vllm.sequence_limit_of(engine) == 64
     assert not vllm.is_sleeping(engine)
     vllm.put_to_sleep(engine)
     assert vllm.is_sleeping(engine)
@@ -292,7 +292,7 @@ def test_drop_requests_refuses_runner_v2_without_removal() -> None:
 @pytest.mark.parametrize(
     ("part", "call"),
     [
-        ("vllm_config", vllm.longest_sequence_of),
+        ("vllm_config", vllm.sequence_limit_of),
         ("is_sleeping", vllm.is_sleeping),
         ("collective_rpc", vllm.drop_requests),
         ("output_processor", vllm.drop_requests),
