@@ -123,8 +123,8 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             # possibly about an optional file, and does not count as a failed connection.
             if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
-            fix = explanation_of(error) or skip
-            obstacle = f"vLLM did not start ({error_summary(error)}; {fix})"
+            explanation = explanation_of(error) or skip
+            obstacle = f"vLLM did not start ({error_summary(error)}; {explanation})"
         # Freed only here, because in the `except` block the traceback still keeps the engine.
         gc.collect()
         torch.cuda.empty_cache()
