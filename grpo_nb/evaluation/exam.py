@@ -338,7 +338,7 @@ def shared_messages(run: Run) -> Chat:
     # the training prompts they share only the example. The first versions did not keep those.
     train_file = run.start_path / "train.jsonl"
     if train_file.is_file():
-        rows = [*rows, *read_json_lines(train_file)]
+        rows += read_json_lines(train_file)
     starts = [row["prompt"][:-1] for row in rows]
     shared = []
     # The prompts of conversations have different lengths.

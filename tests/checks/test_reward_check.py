@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport, make_finding
+from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardReport, make_finding
 from grpo_nb.checks.reward_check import DETAIL_ROWS, check_rewards
 from grpo_nb.checks.reward_code import texts_in
 from grpo_nb.rewards import completion_text
@@ -434,7 +434,7 @@ def test_report_counts_the_worst_findings_first() -> None:
 
 
 def test_raise_if_critical_names_the_findings() -> None:
-    with pytest.raises(RewardProblem, match="every candidate"):
+    with pytest.raises(gn.checks.RewardProblem, match="every candidate"):
         check_rewards(gold_somewhere, SUMS).raise_if_critical()
 
 
