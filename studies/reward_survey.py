@@ -348,7 +348,7 @@ def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
             line(
                 f"`{name}` ({source})",
                 finding.severity,
-                cell(f"{finding.kind}: {finding.what}", 150),
+                cell(f"{finding.kind}: {finding.observation}", 150),
                 verdict,
             )
         print(name, "done", file=sys.stderr)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from grpo_nb.checks.learning_signal import Baseline
 
-MANY_TRUNCATED = 0.1
-"""From this share of truncated completions on, a higher limit is advised."""
+MIN_TRUNCATED_SHARE = 0.1
+"""Smallest share of truncated completions for which a higher limit is advised."""
 
-FEW_READABLE = 0.05
-"""Below this share of readable answers, the model has not learnt the format."""
+MIN_READABLE_SHARE = 0.05
+"""Smallest share of readable answers that shows that the model has learnt the format."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _advise_format(baseline: Baseline, started_count: int) -> Iterable[Advice]:
     examples = [turn for turn in turns if turn["role"] == "assistant"]
     has_example = any(opening in (turn["content"] or "") for turn in examples)
     texts = baseline.scores.completions
-    is_rarely_written = baseline.readable_share + started_count / len(texts) < FEW_READABLE
+    is_rarely_written = baseline.readable_share + started_count / len(texts) < MIN_READABLE_SHARE
     if is_rarely_written and not has_example:
         readable = round(baseline.readable_share * len(texts))
         yield Advice(
@@ -74,8 +74,8 @@ def _advise_length(baseline: Baseline, started_count: int) -> Iterable[Advice]:
     truncated = sum(baseline.is_truncated)
     completions = len(baseline.scores)
     # A text without the format would only run on, so twice the limit would take twice the time.
-    is_in_format = baseline.readable_share >= FEW_READABLE or started_count > 0
-    if truncated >= MANY_TRUNCATED * completions and is_in_format:
+    is_in_format = baseline.readable_share >= MIN_READABLE_SHARE or started_count > 0
+    if truncated >= MIN_TRUNCATED_SHARE * completions and is_in_format:
         limit = baseline.settings.max_completion_length
         started_phrase = (
             f"{started_count} of them after they had begun the format, " if started_count else ""

@@ -188,8 +188,8 @@ def check_signature(runner: ProbeRunner) -> list[Finding]:
     try:
         inspect.signature(runner.reward).bind(**arguments)
     except TypeError as error:
-        what = f"{error}. A trainer passes {', '.join(arguments)}"
-        return [make_finding("breaks the contract", runner.name, what)]
+        observation = f"{error}. A trainer passes {', '.join(arguments)}"
+        return [make_finding("breaks the contract", runner.name, observation)]
     return []
 
 
@@ -208,11 +208,11 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
         result = runner.call(call_probes)
         if result.failure_kind:
             kind = "hangs" if result.failure_kind == "hangs" else "inconsistent"
-            what = (
+            observation = (
                 "the first call returns scores, a later call with the same completions does not: "
                 f"{result.error!r:.200}"
             )
-            return [make_finding(kind, runner.name, what, [call_probes[0].text])]
+            return [make_finding(kind, runner.name, observation, [call_probes[0].text])]
         results.append(result.scores)
 
     *alone, together, in_reverse = results
@@ -230,11 +230,11 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
         is_same = numpy.isclose(scores, later_scores, rtol=1e-3, atol=1e-4, equal_nan=True)
         if not is_same.all():
             place = int(is_same.argmin())
-            what = (
+            observation = (
                 f"the same completion gets {scores[place]:.4g} at first, and "
                 f"{later_scores[place]:.4g} in {later_call}"
             )
-            return [make_finding(kind, runner.name, what, [probes[place].text])]
+            return [make_finding(kind, runner.name, observation, [probes[place].text])]
     return []
 
 
@@ -245,15 +245,13 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
         findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
     tried = len(runner.scores) + len(runner.failures)
     for kind in ("hangs", "breaks the contract", "raises"):
-        errors = {
-            probe: result.error
-            for probe, result in runner.failures.items()
-            if result.failure_kind == kind
-        }
-        if errors:
-            shortest = min(errors, key=lambda probe: len(probe.text))
-            error = errors[shortest]
-            name = type(error).__name__
-            what = f"{len(errors)} of {tried} completions failed with {name}: {error!s:.200}"
-            findings.append(make_finding(kind, runner.name, what, [shortest.text]))
+        failed = [probe for probe, result in runner.failures.items() if result.failure_kind == kind]
+        if failed:
+            shortest = min(failed, key=lambda probe: len(probe.text))
+            error = runner.failures[shortest].error
+            observation = (
+                f"{len(failed)} of {tried} completions failed with {type(error).__name__}: "
+                f"{error!s:.200}"
+            )
+            findings.append(make_finding(kind, runner.name, observation, [shortest.text]))
     return findings

@@ -106,14 +106,15 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     # the same score.
     layouts = ["", reward.role.layout.name]
     probes = reward.probes[reward.probes["layout"].isin(layouts)]
-    # None differs from every score. If all scores of a row are None, the range is NaN.
+    # None counts as infinity here, so it differs from every score. If all scores of a row are None,
+    # inf - inf is NaN, which counts as no difference.
     scores_of_rows = probes["score"].fillna(math.inf).groupby(probes["row"])
     ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
     # Only rounding is ignored, because scores can be large on one row and small on another.
     rounding = ROUNDING * max(1.0, reward.probes["score"].abs().max())
     if ranges.max() <= rounding:
-        what = "right, wrong and nonsensical completions of a row all score the same"
-        yield make_finding("constant", reward.name, what)
+        observation = "right, wrong and nonsensical completions of a row all score the same"
+        yield make_finding("constant", reward.name, observation)
 
 
 def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
@@ -124,11 +125,11 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     lost = scored[scored["relative_score"].isna()]
     if len(lost) and reward.role.name == ANSWER:
         golds = short_repr(list(lost["variant"].unique()))
-        what = (
+        observation = (
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
             f"one: {golds}"
         )
-        yield make_finding("not on every row", reward.name, what, lost["text"])
+        yield make_finding("not on every row", reward.name, observation, lost["text"])
 
 
 def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
@@ -138,12 +139,12 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
     may_think_first = layout.name == THINK_FIRST and layout.is_own
     fits_prompt = layout.name == prompt_layout.name or may_think_first
     if not fits_prompt and reward.role.name != OTHER:
-        what = (
+        observation = (
             f"right answers are rewarded if written like this: {layout.name}; not if written like "
             f"this: {prompt_layout.name}"
         )
         rewarded = reward.of_category("right").dropna(subset="relative_score")
-        yield make_finding("another format", reward.name, what, rewarded["text"])
+        yield make_finding("another format", reward.name, observation, rewarded["text"])
 
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
@@ -169,8 +170,8 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
                 seen = "score too low, though right and in the format"
             count = f"{len(unexpected)} of {len(probes)} such completions"
             variants = ", ".join(unexpected["variant"].unique())
-            what = f"{count} {seen}: {variants}"
-            yield make_finding(category, reward.name, what, unexpected["text"])
+            observation = f"{count} {seen}: {variants}"
+            yield make_finding(category, reward.name, observation, unexpected["text"])
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
@@ -189,11 +190,11 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(probes["text"].iloc[0])
     if ranges:
-        what = (
+        observation = (
             f"repeating the same text still raises the score at {REPETITIONS[-1]} repetitions "
             f"({', '.join(ranges)})"
         )
-        yield make_finding("repetition is rewarded", reward.name, what, examples)
+        yield make_finding("repetition is rewarded", reward.name, observation, examples)
 
 
 # ---- The weighted total ----
@@ -233,8 +234,8 @@ def check_total(
     format_gains = totals["wrong"] - totals["prose"]
     format_gain = format_gains.mean()
     if format_gain > answer_gain:
-        what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
-        return [make_finding("format outweighs the answer", WHOLE_SET, what)]
+        observation = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
+        return [make_finding("format outweighs the answer", WHOLE_SET, observation)]
     return []
 
 
@@ -264,8 +265,10 @@ def _find_total_without_answers(
     if the rewards read other columns, which may define right answers. There is no finding if a
     single reward is for the format, the length or the wording, and so probably one part of a set.
     """
-    what = "the gold answer has no higher total than a wrong answer in the same words and format"
-    critical = make_finding("nothing tells right from wrong", WHOLE_SET, what)
+    observation = (
+        "the gold answer has no higher total than a wrong answer in the same words and format"
+    )
+    critical = make_finding("nothing tells right from wrong", WHOLE_SET, observation)
     if any(is_answer_dependent(reward.probes) for reward in rewards):
         return [critical]
 
@@ -274,11 +277,11 @@ def _find_total_without_answers(
     columns = set().union(*(reward.columns for reward in rewards))
     other_columns = sorted(columns - {"answer", row_sample.answer})
     if other_columns and not callable(row_sample.answer):
-        what = (
+        observation = (
             "no gold answer scores higher than a wrong one, and the rewards read "
             f"{', '.join(other_columns)}"
         )
-        return [make_finding("right answer unknown", WHOLE_SET, what)]
+        return [make_finding("right answer unknown", WHOLE_SET, observation)]
 
     only = rewards[0]
     is_format_or_length = only.role.name == FORMAT or is_length_dependent(only.probes)

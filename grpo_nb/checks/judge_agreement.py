@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MIN_HAND_SCORES = 20
 """With fewer scores by hand, hardly any interval is narrow enough for a verdict."""
 
-ENOUGH_CORRELATION = 0.4
+MIN_CORRELATION = 0.4
 """Correlation needed at the lower end of the interval.
 
 Our choice. Landis and Koch (Biometrics 33, 1977) call a kappa of this size moderate, but kappa is
@@ -132,15 +132,16 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     replies = judge.replies_to(completions, rows)
     person = pandas.Series(parse_scores(rows), dtype=float)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
-    columns = {
-        "person": person,
-        "judge": judged,
-        "difference": judged - person,
-        "question": [judge_model.question_of(row) for row in rows],
-        "completion": completions,
-        "reply": [reply.text for reply in replies],
-    }
-    table = pandas.DataFrame(columns)
+    table = pandas.DataFrame(
+        {
+            "person": person,
+            "judge": judged,
+            "difference": judged - person,
+            "question": [judge_model.question_of(row) for row in rows],
+            "completion": completions,
+            "reply": [reply.text for reply in replies],
+        }
+    )
 
     # A reply without a number has no rank. `_decide_verdict` refuses a judge with many of them.
     scored = table.dropna(subset="judge")
@@ -151,15 +152,14 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     measured = (
         f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
         f"{correlation.value:.2f} (95 % interval {low:.2f} to {high:.2f}), and "
-        f"{ENOUGH_CORRELATION:g} is needed; {reason}"
+        f"{MIN_CORRELATION:g} is needed; {reason}"
     )
     # `check_rewards` and training read the verdict from the judge.
     judge.keep_agreement(verdict, measured)
-    sentence = f"{reward_name(judge)}: {verdict}; {measured}."
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(
         verdict=verdict,
-        sentence=sentence,
+        sentence=f"{reward_name(judge)}: {verdict}; {measured}.",
         correlation=correlation.value,
         interval=correlation.interval,
         table=table,
@@ -270,14 +270,14 @@ def _decide_verdict(
         )
     if unscored_count > MAX_UNSCORED_SHARE * score_count:
         return "not fit as a reward", f"{unscored_count} of {score_count} answers got no number"
-    if high < ENOUGH_CORRELATION or table["judge"].nunique() < 2:
+    if high < MIN_CORRELATION or table["judge"].nunique() < 2:
         return "not fit as a reward", "the judge does not prefer the answers that you prefer"
     fooling = ", ".join(changes["change"][changes["fools"]])
     if fooling:
         return "not fit as a reward", f"it is fooled by what a training would find: {fooling}"
     if changes["after"].isna().all():
         return "not fit as a reward", "no answer got a number both before and after a change"
-    if low < ENOUGH_CORRELATION:
+    if low < MIN_CORRELATION:
         return (
             "too few hand scores to tell",
             "the interval of the correlation is too wide: score more answers",

@@ -66,8 +66,8 @@ Verdict = Literal["signal", "weak signal", "format only", "no signal"]
 
 CONSEQUENCES: dict[Verdict, str] = {
     "signal": "There is something to learn from. Training shows what comes of it.",
-    "weak signal": "Some groups teach something, but the sample does not show that one in four "
-    "does.",
+    "weak signal": "Some groups teach something, but this sample is too small or too uniform to "
+    "show that at least one group in four does.",
     "format only": "No sampled answer is correct, and the reward for answers is the same within "
     "each group. GRPO would learn what the other rewards score, and no answers until one is "
     "correct by chance.",
@@ -75,7 +75,7 @@ CONSEQUENCES: dict[Verdict, str] = {
 }
 """Consequence of each verdict for the training."""
 
-ENOUGH_DIFFERING = 0.25
+MIN_DIFFERING_SHARE = 0.25
 """Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
 
 One group in four then teaches something.
@@ -184,14 +184,15 @@ class Baseline(ReprMixin):
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
         `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        gives no group a signal. If the grader is not among the rewards, it is enough that one
-        reward with a weight gives no group a signal.
+        gives no group a signal. If the grader is not among the rewards, nobody knows which reward
+        is for the answer. The verdict is then `format only` as soon as one weighted reward gives no
+        group a signal.
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:
             return "no signal"
         # The lower end is used, so that a lucky sample of eight groups does not promise too much.
-        if self.differing_interval[0] < ENOUGH_DIFFERING:
+        if self.differing_interval[0] < MIN_DIFFERING_SHARE:
             return "weak signal"
         if self.sampled_accuracy == 0 and not self.has_answer_signal:
             return "format only"
@@ -233,16 +234,17 @@ class Baseline(ReprMixin):
         count = len(self.scores)
         readable = self.readable_share * count
         greedy_accuracy = fmean(self._are_correct(self.greedy_scores))
-        correct = (
-            f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} "
-            "of the greedy ones, which held-out comparisons judge"
-        )
         facts = [
             (
                 "answer can be read",
                 f"{readable:.0f} of {count} completions ({self.readable_share:.0%})",
             ),
-            ("correct", f"{correct}; counted as correct: {grader_in_words(self.grader)}"),
+            (
+                "correct",
+                f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} of "
+                "the greedy ones, which held-out comparisons judge; counted as correct: "
+                f"{grader_in_words(self.grader)}",
+            ),
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "

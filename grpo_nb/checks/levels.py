@@ -13,7 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.tasks.task import Task
 
-MASTERED = 2 / 3
+MIN_MASTERED_ACCURACY = 2 / 3
 """Smallest share of correct answers at which a level counts as mastered.
 
 A gain above it would be hard to show on held-out questions.
@@ -38,7 +38,7 @@ class LevelChoice:
 
 
 def _is_mastered(measured: Baseline) -> bool:
-    return measured.sampled_accuracy >= MASTERED
+    return measured.sampled_accuracy >= MIN_MASTERED_ACCURACY
 
 
 def choose_level(
@@ -92,10 +92,11 @@ def choose_level(
 
     # The last level measured is the first that is not mastered, unless all are.
     last_level = len(baselines) - 1
-    levels_with_signal = []
-    for level, measured in enumerate(baselines):
-        if measured.counts["differs"] > 0 and measured.has_answer_signal:
-            levels_with_signal.append(level)
+    levels_with_signal = [
+        level
+        for level, measured in enumerate(baselines)
+        if measured.counts["differs"] > 0 and measured.has_answer_signal
+    ]
     chosen_level = last_level
     if _is_mastered(baselines[last_level]):
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."
@@ -107,11 +108,11 @@ def choose_level(
         reason = "No harder level that was measured gives a learning signal."
     else:
         reason = "No level gives a learning signal."
-    share = baselines[chosen_level].sampled_accuracy
-    start = f"{share:.0%} of the answers are correct before training."
+    chosen = baselines[chosen_level]
     return LevelChoice(
         task=levels[chosen_level],
-        has_room=not _is_mastered(baselines[chosen_level]),
-        sentence=f"Level {chosen_level}: {start} {reason}",
+        has_room=not _is_mastered(chosen),
+        sentence=f"Level {chosen_level}: {chosen.sampled_accuracy:.0%} of the answers are correct "
+        f"before training. {reason}",
         baselines=tuple(baselines),
     )

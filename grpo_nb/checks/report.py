@@ -72,8 +72,8 @@ KINDS: dict[str, Kind] = {
     ),
     "depends on its group": Kind(
         "warning",
-        effect="a score has a meaning only inside its group; a call that holds several groups, or "
-        "part of one, changes it",
+        effect="the score of a completion depends on the others in the call, so a call with "
+        "several groups, or part of one, changes it",
         fix="if the reward ranks the completions of a group, say so with "
         "gn.rewards.relative(reward), and the check leaves it out; if not, score each completion "
         "for itself",
@@ -81,8 +81,8 @@ KINDS: dict[str, Kind] = {
     # The scores
     "constant": Kind(
         "warning",
-        effect="no influence on any advantage; perhaps it looks for something that your data never "
-        "has",
+        effect="the reward has no influence on any advantage; perhaps it looks for something that "
+        "your data never has",
         fix="check which columns it reads, try it on one completion that it must reward, and print "
         "gn.rewards.completion_text(completion)",
     ),
@@ -187,7 +187,7 @@ class Finding(ReprMixin):
     """Name of the reward, or `WHOLE_SET`."""
     kind: str
     """Key of `KINDS`. Code should read this, not the prose."""
-    what: str
+    observation: str
     """Observation with its numbers."""
     example: str | None
     """Shortest completion that shows the fault; "" if it is empty, None if there is none."""
@@ -196,7 +196,7 @@ class Finding(ReprMixin):
 
     def _shown_parts(self) -> Iterable[Part]:
         yield bold(f"{self.severity}: {self.reward}: {self.kind}")
-        details = [("    found", self.what)]
+        details = [("    found", self.observation)]
         if self.example is not None:
             example = verbatim(self.example) if self.example else "an empty completion"
             details.append(("    example", example))
@@ -204,19 +204,19 @@ class Finding(ReprMixin):
         yield Table(details, narrow=(0,))
 
 
-def make_finding(kind: str, reward: str, what: str, texts: Collection[str] = ()) -> Finding:
+def make_finding(kind: str, reward: str, observation: str, texts: Collection[str] = ()) -> Finding:
     """Return a finding.
 
     Args:
         kind: Key of `KINDS`.
         reward: Name of the reward, or `WHOLE_SET`.
-        what: Observation, with its numbers.
+        observation: Observation, with its numbers.
         texts: Completions that show the fault. The shortest becomes the example.
     """
     return Finding(
         reward=reward,
         kind=kind,
-        what=what,
+        observation=observation,
         example=shorten(min(texts, key=len), 160) if len(texts) > 0 else None,
         **KINDS[kind]._asdict(),
     )
@@ -240,15 +240,15 @@ class RewardReport(ReprMixin):
     roles: Mapping[str, str]
     """Role of each reward: whether it follows right answers, the format, or neither."""
     checked: str
-    """Extent of the check, in one or two sentences with counts."""
-    limits: tuple[str, ...] = ()
+    """Extent of the check, in one sentence with counts."""
+    not_checked: tuple[str, ...] = ()
     """Parts of the check that were not possible, with the reason."""
 
     @property
     def ok(self) -> bool:
         """True if nothing was found.
 
-        `limits` names the parts that were not checked, for example because a reward is slow.
+        `not_checked` names the parts that were not checked, for example because a reward is slow.
         """
         return not self.findings
 
@@ -285,5 +285,5 @@ class RewardReport(ReprMixin):
             yield f"  {name}: {role}"
         for finding in self.findings:
             yield from finding._shown_parts()
-        for part in self.limits:
+        for part in self.not_checked:
             yield f"not checked: {part}"

@@ -21,8 +21,8 @@ from grpo_nb.checks.calls import ProbeRunner
 from grpo_nb.checks.faults import TriedReward
 from grpo_nb.checks.judge_agreement import find_unfit_judges
 from grpo_nb.checks.probes import Layout, Probe, list_layouts
-from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
+from grpo_nb.checks.reward_code import judges_in, phrases_in, texts_in
 from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import CheckRow, RowSample, choose_rows
 from grpo_nb.core.words import require_number
@@ -126,7 +126,7 @@ def check_rewards(
         findings += faults.check_total(tried_rewards, weights, row_sample)
 
     checked = ""
-    counts = [result.completion_count for result in results if result.completion_count > 0]
+    counts = [result.completion_count for result in results if result.completion_count]
     if counts:
         checked = (
             f"Checked {len(counts)} reward(s) on {len(row_sample.rows)} rows, {sum(counts):,} "
@@ -136,7 +136,7 @@ def check_rewards(
         findings=tuple(findings),
         roles={result.name: result.role for result in results},
         checked=checked,
-        limits=tuple(not_checked),
+        not_checked=tuple(not_checked),
     )
 
 
@@ -150,7 +150,8 @@ def _try_reward(
     name = base.reward_name(reward)
     if judges := judges_in(reward):
         reason = (
-            "a judge would be asked about a thousand times. Measure it with gn.checks.agreement"
+            "this would call a judge about 1,000 times, which may cost money. Measure the judge "
+            "with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
     code_texts = set(texts_in(reward))
@@ -170,7 +171,8 @@ def _try_reward(
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
-        findings = calls.find_inconsistency(runner, [*rights[:2], *scored[-1:]])
+        wrongs = [probe for probe in scored if probe.category == "wrong"]
+        findings = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
         has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
         if has_scores and not findings and not reason_left_out:
             return _try_all_probes(runner, layouts, role.layout, code_texts)

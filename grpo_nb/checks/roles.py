@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import (
-    DO_NOT_KNOW,
-    FILLERS,
-    THINK_FIRST,
-    Layout,
-)
+from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, THINK_FIRST, Layout
 
 if TYPE_CHECKING:
     import pandas
@@ -35,7 +30,8 @@ SMALLEST_RANGE = 1e-3
 
 MIN_GOLDS_FOLLOWED = 2
 MIN_SHARE_FOLLOWED = 0.25
-"""Smallest number and share of gold answers that a reward follows if it follows half or fewer.
+"""A reward that follows at most half of the gold answers must follow at least this number and this
+share of them to count as a reward for answers.
 
 A reward that follows only one gold answer may just reward that label.
 """

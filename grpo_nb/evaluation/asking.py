@@ -45,13 +45,13 @@ def evaluate(
     settings: Settings | None = None,
     label: str | None = None,
     allow_contaminated: bool = False,
-    correct: RewardFunction | None = None,
+    grader: RewardFunction | None = None,
 ) -> Evaluation:
     """Ask a model held-out questions and grade the answers.
 
     The first of these decides which answers are correct, and the result names it:
 
-    1. `correct`, if you pass it.
+    1. `grader`, if you pass it.
     2. The only kit reward for the answer among `rewards`.
     3. Your own function among `rewards`, if it alone has the highest weight.
     4. `correctness()`.
@@ -75,10 +75,10 @@ def evaluate(
         label: Name of the model in the result.
         allow_contaminated: If True, evaluate even if held-out questions were trained on. The result
             reports their number.
-        correct: Reward function that decides which answers are correct. An answer is correct if it
-            scores at least the upper end of the function's attribute `range`. Without `range`, it
-            needs the lowest score of a gold answer that is above the scores of all wrong and empty
-            answers that were tried, or 1.0 if there is none.
+        grader: Reward function that decides which answers are correct. An answer is correct if it
+            scores at least the upper end of the function's attribute `range`. Without `range`, some
+            gold, wrong and empty answers are scored first. The pass score is then the lowest gold
+            score above all wrong and empty ones, or 1.0 if there is none.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has
@@ -102,7 +102,7 @@ def evaluate(
         max_completion_length=max_completion_length,
         settings=settings,
         allow_contaminated=allow_contaminated,
-        correct=correct,
+        grader=grader,
     )
     (evaluation,) = exam.evaluate_all([label or name_of(sources[0])])
     return evaluation
@@ -120,7 +120,7 @@ def compare(
     max_completion_length: int | None = None,
     settings: Settings | None = None,
     allow_contaminated: bool = False,
-    correct: RewardFunction | None = None,
+    grader: RewardFunction | None = None,
 ) -> Comparison:
     """Compare a model with another one on the same held-out questions.
 
@@ -139,7 +139,7 @@ def compare(
         against: Model to compare with, for example `"base"`.
         run: Run that the models belong to. By default `run_or_model` if it is a run,
             otherwise `against`. Ignored without `against`, because `run_or_model` is then the run.
-        rewards, limit, samples, max_completion_length, settings, allow_contaminated, correct: As
+        rewards, limit, samples, max_completion_length, settings, allow_contaminated, grader: As
             in `evaluate`.
 
     Raises:
@@ -187,7 +187,7 @@ def compare(
         max_completion_length=max_completion_length,
         settings=settings,
         allow_contaminated=allow_contaminated,
-        correct=correct,
+        grader=grader,
     )
     # Only the full comparison with the starting model is a result of the run. No other comparison
     # may replace it in the summary and the model card. Decided before grading, because grading may

@@ -245,9 +245,11 @@ class Comparison(ReprMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
-        tests = {}
+        tests = dict.fromkeys(self.results)
         for measure, result in self.results.items():
-            tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
+            if result is not None:
+                tests[measure] = dataclasses.asdict(result) | {"verdict": result.verdict}
+        majority = self.majority
         contamination = self.contamination
         return {
             "sentence": self.sentence,
@@ -255,9 +257,10 @@ class Comparison(ReprMixin):
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "tests": tests,
-            "majority": self.majority and dataclasses.asdict(self.majority),
-            "contamination": contamination
-            and {
+            "majority": None if majority is None else dataclasses.asdict(majority),
+            "contamination": None
+            if contamination is None
+            else {
                 "questions": contamination.question_count,
                 "count": contamination.trained_count,
                 "source": contamination.source,
@@ -291,7 +294,7 @@ def _grade_in_words(row: Mapping[str, Any], compares_gold: bool) -> str:
     if row["is_correct"]:
         return "right"
     # A function may read an answer outside of the answer slot.
-    return "no answer" if compares_gold and row["given"] is None else "wrong"
+    return "no answer" if compares_gold and row["extracted_answer"] is None else "wrong"
 
 
 def _measures_sentence(comparison: Comparison) -> str:
@@ -332,7 +335,8 @@ def _power_sentence(result: PairedResult) -> str:
         )
     return (
         f"With {result.questions} questions, this test detects a true change of "
-        f"{100 * result.detectable_difference:.0f} points in the row 'correct' 80 % of the time."
+        f"{100 * result.detectable_difference:.0f} points in the share of correct answers 80 % of "
+        "the time."
     )
 
 

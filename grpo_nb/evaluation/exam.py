@@ -28,9 +28,9 @@ from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
+from grpo_nb.runs.rows import read_json_lines
 from grpo_nb.runs.run_folder import Run, all_trained_questions
 from grpo_nb.scoring.correct_answers import (
-    Grader,
     anywhere_in_words,
     choose_grader,
     deciding_reward,
@@ -62,7 +62,7 @@ class Exam:
     max_completion_length: int | None = None
     settings: Settings | None = None
     allow_contaminated: bool = False
-    correct: RewardFunction | None = None
+    grader: RewardFunction | None = None
 
     def __post_init__(self) -> None:
         require_types("gn.evaluate or gn.compare", optional=("settings",), settings=self.settings)
@@ -77,8 +77,8 @@ class Exam:
         """Questions of the task, or those stored with the run if there is no task."""
         if self.task is None and self.run is None:
             raise ValueError(
-                "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its "
-                "own questions."
+                "no questions were given. Pass a task, gn.evaluation.load_holdout(...), or a run "
+                "with its own questions."
             )
         if self.run is not None and getattr(self.task, "tools", None) is None:
             require_no_tools(self.run, "Pass the task with its tools: gn.compare(run, task).")
@@ -95,7 +95,9 @@ class Exam:
         """Rows of the questions to ask."""
         rows = sample_rows(list(self.question_set.holdout), self.limit)
         if not rows:
-            raise ValueError("there are no held-out questions to ask.")
+            raise ValueError(
+                "the task has no held-out questions. Load it with a larger held-out part."
+            )
         return rows
 
     @functools.cached_property
@@ -123,13 +125,13 @@ class Exam:
     # The grader.
 
     @functools.cached_property
-    def grading_reward(self) -> RewardFunction:
-        """Reward or function that decides which answers are correct.
+    def chosen_grader(self) -> RewardFunction:
+        """Grader of the answers: the argument `grader`, or a reward of the training.
 
         The docstring of `evaluate` has the order of precedence.
         """
-        if self.correct is not None:
-            (reward,) = reward_list([self.correct])
+        if self.grader is not None:
+            (reward,) = reward_list([self.grader])
             return reward
         rewards = []
         if self.rewards:
@@ -142,20 +144,10 @@ class Exam:
             warn_user(
                 f"The main reward of the run {self.run.name!r} is your function {name}(), but "
                 "the folder of the run has only its source. So correctness() decides which "
-                f"answers are correct, unless you write correct={name}."
+                f"answers are correct, unless you write grader={name}."
             )
             reward = None
         return reward or correctness()
-
-    def _choose_grader(self, tokenizer: Any) -> Grader:
-        """Return the grader. Call a function with gold answers first, to find its full score."""
-        return choose_grader(
-            self.grading_reward,
-            self.rows,
-            self.question_set.format,
-            tokenizer=tokenizer,
-            start_episode=getattr(self.question_set, "start_episode", dict),
-        )
 
     @property
     def is_result_of_run(self) -> bool:
@@ -171,10 +163,10 @@ class Exam:
         is_other_length = length != self.run.settings.max_completion_length
         if asked != held_out or is_other_length or self.samples > 1:
             return False
-        rewards = rewards_of_run(self.run, self.grading_reward)
+        rewards = rewards_of_run(self.run, self.chosen_grader)
         reward = deciding_reward(rewards) or correctness()
         record = reward.record if isinstance(reward, RecordedReward) else record_of(reward)
-        return _matches_record(self.grading_reward, record)
+        return _matches_record(self.chosen_grader, record)
 
     # Asking and grading.
 
@@ -188,7 +180,7 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.grading_reward, SlotReward)
+        is_function = not isinstance(self.chosen_grader, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
@@ -196,8 +188,15 @@ class Exam:
         evaluations = []
         for source, label in zip(self.model_sources, labels, strict=True):
             with open_model(source) as (model, tokenizer):
-                # All models share one grader. Choosing it may cost money, so it is done once.
-                grader = grader or self._choose_grader(tokenizer)
+                # All models share one grader. A function is called with gold answers here, to find
+                # its full score. This may cost money, so it is done once.
+                grader = grader or choose_grader(
+                    self.chosen_grader,
+                    self.rows,
+                    self.question_set.format,
+                    tokenizer=tokenizer,
+                    start_episode=getattr(self.question_set, "start_episode", dict),
+                )
                 completions = self.answer_rows(model, tokenizer, asked_rows, f"held-out, {label}")
                 format = self.question_set.format.for_template(
                     tokenizer, decoding.chat_template_kwargs
@@ -248,9 +247,11 @@ class Exam:
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()
+        if contamination.trained_count:
+            return contamination
         # Even if no known training question is held out, an unknown one may be.
-        is_unknown = not trained or any(run.trained_questions is None for run in runs)
-        return None if is_unknown and not contamination.trained_count else contamination
+        is_complete = bool(trained) and all(run.trained_questions is not None for run in runs)
+        return contamination if is_complete else None
 
     def _require_same_template(self) -> None:
         """Raise if a run was trained with other arguments of the chat template."""
@@ -259,7 +260,8 @@ class Exam:
             if own != self.decoding.chat_template_kwargs:
                 raise ValueError(
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
-                    f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
+                    "task makes other prompts. Load it with the same arguments: "
+                    f"gn.load_task(..., chat_template_kwargs={own})."
                 )
 
 
@@ -304,7 +306,8 @@ def _prompt_and_golds(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
 def _matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
     """Return True if a reward still matches a record of it."""
     now = record_of(reward)
-    # Records of the first versions lack some fields, which are then not compared.
+    # A field that an old record does not have is filled from the present record, so that it cannot
+    # differ.
     return not differences(now | record, now)
 
 
@@ -325,18 +328,27 @@ def _load_as_in_training(source: Source, run: Run) -> Holdout:
 
 
 def shared_messages(run: Run) -> Chat:
-    """Return the messages with which all prompts of a run start, before their questions.
+    """Return the system prompt and the example with which all prompts of a run start.
 
-    If the prompts start with different system messages, or no question was held out, return the
-    system prompt of the format.
+    If the prompts start with different system messages, or no prompt is known, return the system
+    prompt of the format.
     """
-    starts = [row["prompt"][:-1] for row in run.holdout]
+    rows = run.holdout
+    # A few held-out conversations may share turns by chance, and one shares all with itself. With
+    # the training prompts they share only the example. The first versions did not keep those.
+    train_file = run.start_path / "train.jsonl"
+    if train_file.is_file():
+        rows += read_json_lines(train_file)
+    starts = [row["prompt"][:-1] for row in rows]
     shared = []
     # The prompts of conversations have different lengths.
     for messages in zip(*starts, strict=False):
         if any(message != messages[0] for message in messages):
             break
         shared.append(messages[0])
+    # A user turn without its reply is no example.
+    while shared and shared[-1]["role"] == "user":
+        shared.pop()
     is_without_system_prompt = starts != [] and not any(split_system(start)[0] for start in starts)
     if shared or is_without_system_prompt:
         return shared

@@ -105,22 +105,24 @@ def grade_answers(
             f"{grader.name}() returned None for {missing} of {len(scores)} answers: they count as "
             "not correct."
         )
-    is_correct = are_correct(grader, scores)
-    anywhere_grades = are_correct_anywhere(grader, texts, rows, format, is_correct)
-    is_correct_anywhere = anywhere_grades or [None] * len(texts)
+    grades = are_correct(grader, scores)
+    anywhere_grades = are_correct_anywhere(grader, texts, rows, format, grades)
+    anywhere_grades = anywhere_grades or [None] * len(texts)
     graded_rows = []
-    for place, (row, completion) in enumerate(zip(rows, completions, strict=True)):
-        given = format.extract_last(completion.text)
+    for row, completion, is_correct, is_correct_anywhere in zip(
+        rows, completions, grades, anywhere_grades, strict=True
+    ):
+        extracted = format.extract_last(completion.text)
         graded_rows.append(
             {
                 "question": row["question"],
                 "answer": str(row["answer"]),
                 # A model can write a lone surrogate, which a parquet file cannot store.
                 "completion": displayable(completion.full_text),
-                "given": None if given is None else displayable(given),
-                "is_correct": is_correct[place],
+                "extracted_answer": None if extracted is None else displayable(extracted),
+                "is_correct": is_correct,
                 "is_formatted": format.is_exact(completion.text),
-                "is_correct_anywhere": is_correct_anywhere[place],
+                "is_correct_anywhere": is_correct_anywhere,
                 "tokens": completion.token_count,
                 "is_truncated": completion.is_truncated,
             }

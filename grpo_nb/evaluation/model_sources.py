@@ -132,13 +132,12 @@ def model_id_of(source: ModelSource) -> str:
     """Return the id of a run's adapter (`Run.model_id`), empty if the model has none."""
     if not isinstance(source, RunModel):
         return ""
-    # A missing adapter has no id, so that no comparison is attributed to it.
-    if source.version == "adapter":
-        return source.run.model_id("adapter") or ""
+    version = source.version
     # If the starting adapter is new, it changes nothing, so the base model has its id.
-    if source.version in ("start", start_version(source.run)):
-        return source.run.model_id("start") or ""
-    return ""
+    if version == "base" and start_version(source.run) == "base":
+        version = "start"
+    # A missing adapter has no id, so that no comparison is attributed to it.
+    return "" if version == "base" else source.run.model_id(version) or ""
 
 
 def start_version(run: Run) -> Literal["base", "start"]:

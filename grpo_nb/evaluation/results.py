@@ -25,9 +25,10 @@ class Evaluation(ReprMixin):
 
     label: str
     rows: Sequence[Mapping[str, Any]]
-    """One row per completion: `question`, `answer`, `completion`, `given`, `is_correct`,
-    `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`. `given` is the answer that
-    rewards would read. The samples of a question are next to each other."""
+    """One row per completion: `question`, `answer`, `completion`, `extracted_answer`,
+    `is_correct`, `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`.
+    `extracted_answer` is the answer that rewards would read. The samples of a question are next to
+    each other."""
     samples: int = 1
     """Completions per question."""
     temperature: float = 0.0
@@ -131,9 +132,11 @@ class Evaluation(ReprMixin):
         if self.samples > 1:
             share, interval = self.pass_at[self.samples]
             rows.append((f"pass@{self.samples}", in_percent(share, interval)))
-        rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
-        rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
-        return rows
+        return [
+            *rows,
+            ("mean length, tokens", f"{self.mean_length:.1f}"),
+            ("truncated at the length limit", f"{self.truncated_share:.1%}"),
+        ]
 
     @property
     def asked_sentence(self) -> str:

@@ -223,7 +223,7 @@ for when, group in groups.items():
 # </details>
 
 # %%
-after_hacking = gn.compare(hacked, task, correct=gn.rewards.correctness())
+after_hacking = gn.compare(hacked, task, grader=gn.rewards.correctness())
 after_hacking
 
 # %% [markdown]

@@ -240,7 +240,7 @@ def test_judge_measured_with_few_scores_has_its_own_finding() -> None:
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.kind == "too few hand scores to tell"
     # The finding names judge and verdict once.
-    assert finding.what.startswith("on 19 answers, ")
+    assert finding.observation.startswith("on 19 answers, ")
     assert finding.severity == "warning"
 
 

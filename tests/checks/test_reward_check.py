@@ -13,9 +13,9 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.references import texts_in
-from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardProblem, RewardReport, make_finding
+from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardReport, make_finding
 from grpo_nb.checks.reward_check import DETAIL_ROWS, check_rewards
+from grpo_nb.checks.reward_code import texts_in
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats
 
@@ -400,7 +400,7 @@ def first_word(text, gold):
 def test_report_counts_a_failed_text_on_each_row() -> None:
     report = check_rewards(first_word, SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "raises"]
-    assert finding.what.startswith(f"{DETAIL_ROWS} of ")
+    assert finding.observation.startswith(f"{DETAIL_ROWS} of ")
 
 
 def test_report_shows_an_empty_completion_as_such() -> None:
@@ -434,7 +434,7 @@ def test_report_counts_the_worst_findings_first() -> None:
 
 
 def test_raise_if_critical_names_the_findings() -> None:
-    with pytest.raises(RewardProblem, match="every candidate"):
+    with pytest.raises(gn.checks.RewardProblem, match="every candidate"):
         check_rewards(gold_somewhere, SUMS).raise_if_critical()
 
 
@@ -446,8 +446,8 @@ def test_report_says_that_tokens_were_not_counted() -> None:
     def brief(completions, completion_ids, **_):
         return [float(len(ids) < 50) for ids in completion_ids]
 
-    limits = check_rewards(brief, SUMS).limits
-    assert any("without tokenizer" in limit for limit in limits)
+    not_checked = check_rewards(brief, SUMS).not_checked
+    assert any("without tokenizer" in limit for limit in not_checked)
 
 
 def test_report_says_what_a_slow_reward_was_not_tried_with() -> None:
@@ -456,7 +456,7 @@ def test_report_says_what_a_slow_reward_was_not_tried_with() -> None:
         return right(completions=completions, answer=answer)
 
     report = check_rewards(slow, SUMS, seconds_per_call=0.05)
-    assert any("slow: some probes, because it is slow" in limit for limit in report.limits)
+    assert any("slow: some probes, because it is slow" in limit for limit in report.not_checked)
     assert report.roles == {"slow": "tells right from wrong"}
 
 

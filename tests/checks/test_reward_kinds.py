@@ -174,7 +174,7 @@ def test_bounded_bonus_is_not_called_endless() -> None:
 
     report = check_rewards(bonus, SUMS)
     (finding,) = [one for one in report.findings if one.kind == "repetition is rewarded"]
-    assert "still raises the score at 64 repetitions" in finding.what
+    assert "still raises the score at 64 repetitions" in finding.observation
 
 
 def test_keyword_repeated_without_end_is_found() -> None:
@@ -208,7 +208,7 @@ def test_slow_format_reward_is_judged_by_what_was_scored() -> None:
 
     report = check_rewards(slow, SUMS, seconds_per_call=0.05)
     assert report.ok, report
-    assert any("slow: some probes, because it is slow" in limit for limit in report.limits)
+    assert any("slow: some probes, because it is slow" in limit for limit in report.not_checked)
 
 
 def test_reward_that_always_hangs_is_not_called_constant() -> None:
@@ -238,7 +238,7 @@ def test_none_for_harmless_changes_is_found() -> None:
 
     report = check_rewards(strict, SUMS)
     (finding,) = [one for one in report.findings if one.kind == "right answer refused"]
-    assert "with spaces around the answer" in finding.what
+    assert "with spaces around the answer" in finding.observation
 
 
 def test_infinite_score_breaks_the_contract() -> None:
@@ -250,7 +250,7 @@ def test_infinite_score_breaks_the_contract() -> None:
 
     report = check_rewards(minus_infinity, SUMS)
     assert kinds(report) == {"breaks the contract"}
-    assert "a score is -inf; it must be a finite number" in report.findings[0].what
+    assert "a score is -inf; it must be a finite number" in report.findings[0].observation
 
 
 def test_gold_answers_that_score_nothing_are_named() -> None:
@@ -261,7 +261,7 @@ def test_gold_answers_that_score_nothing_are_named() -> None:
     report = check_rewards(digits_only, LARGE)
     (finding,) = report.findings
     assert finding.kind == "not on every row"
-    assert "'1,204', '3,918', '7,255'" in finding.what
+    assert "'1,204', '3,918', '7,255'" in finding.observation
 
 
 def test_rows_of_another_kind_are_no_fault() -> None:
@@ -342,7 +342,7 @@ def test_episode_reward_is_called_but_not_rated(reward, expected: set[str]) -> N
     task = gn.load_task(SUMS, holdout=1).with_tools(environment=Counter)
     report = check_rewards(reward, task)
     assert kinds(report) == expected
-    assert any("it scores played episodes" in limit for limit in report.limits)
+    assert any("it scores played episodes" in limit for limit in report.not_checked)
 
 
 def test_relative_reward_is_not_called() -> None:
@@ -352,7 +352,9 @@ def test_relative_reward_is_not_called() -> None:
     report = check_rewards([right, gn.rewards.relative(ranks)], SUMS)
     assert report.ok, report
     assert report.roles == {"right": "tells right from wrong", "ranks": "unknown"}
-    assert any("ranks: it ranks the completions of a group" in limit for limit in report.limits)
+    assert any(
+        "ranks: it ranks the completions of a group" in limit for limit in report.not_checked
+    )
     assert report.checked.startswith("Checked 1 reward(s)")
     assert check_rewards(gn.rewards.relative(ranks), SUMS).sentence == "Nothing was checked."
 
@@ -430,7 +432,7 @@ def test_state_that_later_calls_show_is_found() -> None:
 
     report = check_rewards(Warming(), SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "inconsistent"]
-    assert "the reward keeps state" in finding.what
+    assert "the reward keeps state" in finding.observation
 
 
 def test_novelty_is_found_by_the_first_scores() -> None:
@@ -574,7 +576,7 @@ def judge_behind_thousands_of_texts():
 def test_function_around_a_judge_is_not_called(make) -> None:
     report = check_rewards(make(), SUMS)
     assert kinds(report) == {"never measured"}
-    assert any("a judge would be asked" in limit for limit in report.limits)
+    assert any("this would call a judge" in limit for limit in report.not_checked)
 
 
 def test_reward_that_is_slow_with_one_completion_is_asked_little() -> None:

@@ -16,7 +16,7 @@ def evaluation(
             "question": f"<q{place}>",
             "answer": golds[place] if golds else "7",
             "completion": SCRIPT,
-            "given": "7" if is_right else None,
+            "extracted_answer": "7" if is_right else None,
             "is_correct": is_right,
             "is_formatted": is_right,
             "is_correct_anywhere": is_right,

@@ -50,7 +50,7 @@ def test_compare_from_disk_equals_compare_from_memory(
 ) -> None:
     in_memory = gn.compare(tiny_run, task)
     # The folder has only the source of the run's main reward, which decides what is correct.
-    from_disk = gn.compare(gn.open_run(tiny_run.path), correct=brevity)
+    from_disk = gn.compare(gn.open_run(tiny_run.path), grader=brevity)
     assert from_disk.before.rows == in_memory.before.rows
     assert from_disk.after.rows == in_memory.after.rows
 
@@ -126,7 +126,7 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
         pytest.param({"max_completion_length": 0}, "max_completion_length = 0: ", id="length"),
         pytest.param(
             {"task": Holdout(format=gn.tasks.xml(), holdout=[])},
-            "there are no held-out questions",
+            "the task has no held-out questions",
             id="no questions",
         ),
         pytest.param({"task": [{"question": "Hi."}]}, "no column 'answer'", id="no answers"),
@@ -230,7 +230,7 @@ def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
         pytest.param({"limit": 3}, id="fewer questions"),
         pytest.param({"samples": 2}, id="sampled"),
         pytest.param({"task": new_questions()}, id="other questions"),
-        pytest.param({"correct": gn.rewards.maths()}, id="another grader"),
+        pytest.param({"grader": gn.rewards.maths()}, id="another grader"),
         pytest.param({"rewards": gn.rewards.maths()}, id="another reward for the answer"),
     ],
 )
@@ -256,8 +256,17 @@ def test_comparison_with_other_answers_is_not_kept(run: gn.runs.Run) -> None:
 
 
 def test_comparison_graded_by_the_reward_of_the_run_is_kept(run: gn.runs.Run) -> None:
-    comparison = gn.compare(run, correct=brevity)
+    comparison = gn.compare(run, grader=brevity)
     assert run.comparison.sentence == comparison.sentence
+
+
+def write_prompts(run: gn.runs.Run, rows: list[dict], train_rows: list[dict] | None = None) -> None:
+    """Write held-out rows into the folder of a run, and training rows, by default the same."""
+    for path, some_rows in (
+        ("holdout.jsonl", rows),
+        ("start/train.jsonl", rows if train_rows is None else train_rows),
+    ):
+        (run.path / path).write_text("".join(json.dumps(row) + "\n" for row in some_rows))
 
 
 @pytest.mark.parametrize("has_system_role", [True, False])
@@ -274,8 +283,7 @@ def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: 
             system, first, *others = row["prompt"]
             content = f"{system['content']}\n\n{first['content']}"
             row["prompt"] = [first | {"content": content}, *others]
-    lines = [json.dumps(row) + "\n" for row in rows]
-    (run.path / "holdout.jsonl").write_text("".join(lines))
+    write_prompts(run, rows)
     exam = Exam(model_sources=[], run=run, task=new_questions())
     *start, question = exam.rows[0]["prompt"]
     assert start == rows[0]["prompt"][:-1]
@@ -283,32 +291,59 @@ def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: 
 
 
 def test_turns_of_a_conversation_are_not_shared(run: gn.runs.Run) -> None:
-    lines = []
+    rows = []
     for row in run.holdout:
         greeting = [
             {"role": "user", "content": f"Hello, {row['answer']}."},
             {"role": "assistant", "content": "Hello."},
         ]
-        lines.append(json.dumps(row | {"prompt": [*greeting, row["prompt"][-1]]}) + "\n")
-    (run.path / "holdout.jsonl").write_text("".join(lines))
+        rows.append(row | {"prompt": [*greeting, row["prompt"][-1]]})
+    write_prompts(run, rows)
     assert shared_messages(run) == []
     # The training had no system prompt either.
     exam = Exam(model_sources=[], run=run, task=new_questions())
     assert exam.rows[0]["prompt"] == [{"role": "user", "content": "What is 30 + 30?"}]
 
 
+SYSTEM = {"role": "system", "content": "Answer with a number."}
+DIALOGUE = [
+    SYSTEM,
+    {"role": "user", "content": "Hello."},
+    {"role": "assistant", "content": "Hello. What is the question?"},
+    {"role": "user", "content": "What is 1 + 1?"},
+]
+QUESTION = [SYSTEM, DIALOGUE[-1]]
+OTHER_REPLY = [*DIALOGUE[:2], {"role": "assistant", "content": "Hi."}, DIALOGUE[-1]]
+
+
+@pytest.mark.parametrize(
+    ("train_prompts", "shared"),
+    [
+        pytest.param([QUESTION], [SYSTEM], id="train rows without dialogue"),
+        pytest.param([OTHER_REPLY], [SYSTEM], id="another reply"),
+        pytest.param([DIALOGUE], DIALOGUE[:3], id="an example of all rows"),
+    ],
+)
+def test_dialogue_of_the_only_held_out_row_is_not_shared(
+    run: gn.runs.Run, train_prompts: list, shared: list
+) -> None:
+    train_rows = [{"prompt": prompt} for prompt in train_prompts]
+    write_prompts(run, [{"prompt": DIALOGUE}], train_rows)
+    assert shared_messages(run) == shared
+
+
 def test_own_system_prompts_are_replaced_by_that_of_the_format(run: gn.runs.Run) -> None:
-    lines = []
+    rows = []
     for number, row in enumerate(run.holdout):
         system = {"role": "system", "content": f"You are calculator {number}."}
-        lines.append(json.dumps(row | {"prompt": [system, row["prompt"][-1]]}) + "\n")
-    (run.path / "holdout.jsonl").write_text("".join(lines))
+        rows.append(row | {"prompt": [system, row["prompt"][-1]]})
+    write_prompts(run, rows)
     format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
     assert shared_messages(run) == [{"role": "system", "content": format.system_prompt()}]
 
 
-def test_run_without_held_out_rows_starts_with_the_format(run: gn.runs.Run) -> None:
-    (run.path / "holdout.jsonl").write_text("")
+def test_run_without_known_prompts_starts_with_the_format(run: gn.runs.Run) -> None:
+    write_prompts(run, [])
     format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
     assert shared_messages(run) == [{"role": "system", "content": format.system_prompt()}]
 
@@ -334,7 +369,7 @@ def test_comparison_by_a_reward_that_remembers_calls_is_kept(
 ) -> None:
     monkeypatch.setattr(run, "rewards", [counted_brevity()])
     shutil.rmtree(run.path / "comparison", ignore_errors=True)
-    gn.compare(run, correct=counted_brevity())
+    gn.compare(run, grader=counted_brevity())
     assert (run.path / "comparison").is_dir()
 
 

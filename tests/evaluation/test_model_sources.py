@@ -110,7 +110,7 @@ REFUSED = [
     pytest.param(
         lambda run, task, path: gn.evaluate((run.model, run.tokenizer)),
         ValueError,
-        "which questions",
+        "no questions were given",
         id="no questions",
     ),
     pytest.param(

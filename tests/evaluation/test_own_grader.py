@@ -1,4 +1,4 @@
-"""Own functions decide what is correct: the run's main one by itself, any other with `correct=`."""
+"""Own functions decide what is correct: the run's main one by itself, any other with `grader=`."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def test_main_function_of_a_run_grades(tiny_run: gn.runs.Run, task: gn.tasks.Tas
 
 
 def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    comparison = gn.compare(tiny_run, task, correct=everything)
+    comparison = gn.compare(tiny_run, task, grader=everything)
     assert (comparison.before.accuracy, comparison.after.accuracy) == (1.0, 1.0)
     assert (
         "Counted as correct: answers to which everything() gives 1 or more" in comparison.sentence
@@ -54,7 +54,7 @@ def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) 
 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    evaluation = gn.evaluate(tiny_run, task, correct=gn.rewards.maths())
+    evaluation = gn.evaluate(tiny_run, task, grader=gn.rewards.maths())
     assert evaluation.counted_as_correct == "answers to which maths() gives the full score"
     assert evaluation.share_of("anywhere") is not None
 
@@ -73,7 +73,7 @@ def test_function_without_a_run_grades_in_evaluate(
 
 
 def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> None:
-    message = r"your function brevity\(\).*unless you write correct=brevity"
+    message = r"your function brevity\(\).*unless you write grader=brevity"
     with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
     assert evaluation.counted_as_correct == "answers to which correctness() gives the full score"
@@ -85,7 +85,7 @@ def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
     rows = [{**row, "level": 1} for row in run.holdout]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (run.path / "holdout.jsonl").write_text(lines)
-    assert gn.evaluate(run, correct=needs_a_column).accuracy == 1.0
+    assert gn.evaluate(run, grader=needs_a_column).accuracy == 1.0
 
 
 def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None:
@@ -141,21 +141,21 @@ def test_exam_with_an_edited_function_is_not_its_result() -> None:
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
-    assert exam.grading_reward is edited
+    assert exam.chosen_grader is edited
     assert not exam.is_result_of_run
 
 
 def test_exam_with_a_minor_reward_of_the_run_is_not_its_result() -> None:
-    exam = exam_of_reopened_run(minor=(everything,), correct=everything)
+    exam = exam_of_reopened_run(minor=(everything,), grader=everything)
     assert not exam.is_result_of_run
-    assert exam_of_reopened_run(minor=(everything,), correct=brevity).is_result_of_run
+    assert exam_of_reopened_run(minor=(everything,), grader=brevity).is_result_of_run
 
 
 def test_exam_with_a_minor_reward_of_a_run_in_memory_is_not_its_result() -> None:
-    exam = exam_of_reopened_run(minor=(everything,), correct=everything)
+    exam = exam_of_reopened_run(minor=(everything,), grader=everything)
     exam.run.rewards = [gn.rewards.correctness(), everything]
     assert not exam.is_result_of_run
-    own = exam_of_reopened_run(correct=gn.rewards.correctness())
+    own = exam_of_reopened_run(grader=gn.rewards.correctness())
     own.run.rewards = exam.run.rewards
     assert own.is_result_of_run
 
@@ -168,13 +168,13 @@ def at_most(words: int) -> Callable[..., list[float]]:
 
 
 def test_exam_with_other_values_in_a_function_is_not_its_result() -> None:
-    assert exam_of_reopened_run(trained_with=(at_most(9),), correct=at_most(9)).is_result_of_run
-    other = exam_of_reopened_run(trained_with=(at_most(9),), correct=at_most(5))
+    assert exam_of_reopened_run(trained_with=(at_most(9),), grader=at_most(9)).is_result_of_run
+    other = exam_of_reopened_run(trained_with=(at_most(9),), grader=at_most(5))
     assert not other.is_result_of_run
 
 
 def test_record_without_a_state_is_compared_by_its_source() -> None:
-    exam = exam_of_reopened_run(correct=brevity)
+    exam = exam_of_reopened_run(grader=brevity)
     del exam.run.info["rewards"][0]["state"]
     assert exam.is_result_of_run
 
@@ -187,7 +187,7 @@ def test_own_slot_reward_of_a_reopened_run_decides_at_any_weight() -> None:
     exam = exam_of_reopened_run(
         trained_with=(everything,), minor=(Lenient(),), rewards=[everything, Lenient()]
     )
-    assert exam.grading_reward == Lenient()
+    assert exam.chosen_grader == Lenient()
     assert exam.is_result_of_run
 
 
@@ -201,33 +201,33 @@ def ranks(completions: list, **columns: object) -> list[float]: ...
 @pytest.mark.parametrize("reward", [JUDGE, ranks], ids=["judge", "relative"])
 def test_reward_of_a_reopened_run_that_never_decides(reward: Callable) -> None:
     exam = exam_of_reopened_run(trained_with=(reward,))
-    assert exam.grading_reward == gn.rewards.correctness()
+    assert exam.chosen_grader == gn.rewards.correctness()
     assert exam.is_result_of_run
 
 
 def test_function_beside_a_judge_of_a_reopened_run_is_named() -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, JUDGE))
     with pytest.warns(UserWarning, match=r"your function brevity\(\)"):
-        assert exam.grading_reward == gn.rewards.correctness()
+        assert exam.chosen_grader == gn.rewards.correctness()
 
 
 def test_two_functions_of_a_reopened_run_leave_it_to_correctness() -> None:
     code_tests = gn.rewards.code_tests(weight=1.0)
     exam = exam_of_reopened_run(trained_with=(brevity, everything, code_tests))
-    assert exam.grading_reward == gn.rewards.correctness()
+    assert exam.chosen_grader == gn.rewards.correctness()
 
 
 def test_function_beside_code_tests_of_a_reopened_run_is_not_its_main_one(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, gn.rewards.code_tests(weight=1.0)))
-    assert exam.grading_reward == gn.rewards.correctness()
+    assert exam.chosen_grader == gn.rewards.correctness()
     assert exam.is_result_of_run
     assert not recwarn.list
 
 
 def test_exam_is_graded_by_the_given_reward() -> None:
-    assert exam_of_reopened_run(rewards=gn.rewards.maths()).grading_reward == gn.rewards.maths()
+    assert exam_of_reopened_run(rewards=gn.rewards.maths()).chosen_grader == gn.rewards.maths()
 
 
 def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.runs.Run) -> None:
@@ -237,7 +237,7 @@ def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.ru
         calls.append(len(completions))
         return [float(len(ids)) for ids in completion_ids]
 
-    gn.compare(run, correct=token_count)
+    gn.compare(run, grader=token_count)
     golds = min(8, len(run.holdout))
     # One trial: gold answers, wrong ones and empty ones. Then the answers of both models.
     assert calls == [3 * golds, len(run.holdout), len(run.holdout)]
@@ -311,7 +311,7 @@ def test_answer_without_a_score_counts_as_not_correct(
 
     odd = sum(int(row["answer"]) % 2 for row in task.holdout)
     with pytest.warns(UserWarning, match=rf"returned None for {odd} of 10 answers"):
-        evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
+        evaluation = gn.evaluate(tiny_run, task, grader=sometimes)
     assert [row["is_correct"] for row in evaluation.rows] == [
         int(row["answer"]) % 2 == 0 for row in task.holdout
     ]
@@ -320,7 +320,7 @@ def test_answer_without_a_score_counts_as_not_correct(
 def test_gain_of_a_function_that_ignores_answers_names_its_score(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
-    comparison = gn.compare(tiny_run, task, correct=everything)
+    comparison = gn.compare(tiny_run, task, grader=everything)
     before = dataclasses.replace(
         comparison.before, rows=[{**row, "is_correct": False} for row in comparison.before.rows]
     )
@@ -332,7 +332,7 @@ def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Ru
     rows = [
         {"question": f"Is {i} even?", "answer": "no" if i % 3 else "yes"} for i in range(100, 112)
     ]
-    comparison = gn.compare(tiny_run, rows, against="start", correct=in_text)
+    comparison = gn.compare(tiny_run, rows, against="start", grader=in_text)
     assert comparison.majority.share == 8 / 12
     assert not comparison.majority.is_cleared
     assert set(comparison.transcripts()["after_is"]) == {"wrong"}
@@ -340,4 +340,4 @@ def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Ru
 
 def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     with pytest.raises(ValueError, match="is not a reward function"):
-        gn.evaluate(tiny_run, task, correct=[everything, in_text])
+        gn.evaluate(tiny_run, task, grader=[everything, in_text])

@@ -219,7 +219,7 @@ def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
         scores_of_calls.append(scores)
         return scores
 
-    evaluation = gn.evaluate(run, task, correct=watched)
+    evaluation = gn.evaluate(run, task, grader=watched)
     scores = scores_of_calls[-1]
     assert "progress() gives 1 or more (the default; no gold" in evaluation.counted_as_correct
     assert max(scores) > 0, "environments are those that were played in"
