@@ -45,7 +45,7 @@ def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
 def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path)
     os.rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"there is no adapter_model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"it has no adapter_model\.safetensors"):
         read_adapter(folder)
 
 
