@@ -333,7 +333,7 @@ def generation_paths_agree(here: Any, run: Any) -> Row:
 
     own = gn.compare(run).after
     with (
-        mock.patch.object(choice, "vllm_sampling_obstacle", obstacle),
+        mock.patch.object(choice, "vllm_engine_obstacle", obstacle),
         mock.patch.object(sampling.CpuEngine, "obstacle", obstacle),
     ):
         other = here.evaluate(run=run)

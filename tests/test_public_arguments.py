@@ -189,7 +189,7 @@ def test_swapped_arguments_show_the_right_order(
     "path", ["./no/such/model", "/no/such/model", "../no such", "C:\\no\\model"]
 )
 def test_compare_with_missing_path_is_one_line(path: str) -> None:
-    with pytest.raises(FileNotFoundError, match="is no folder here") as error:
+    with pytest.raises(FileNotFoundError, match="is not a folder here") as error:
         gn.compare((MODEL, TOKENIZER), TASK, against=path)
     assert len(str(error.value).splitlines()) == 1
     assert error.value.__cause__ is None
@@ -197,11 +197,11 @@ def test_compare_with_missing_path_is_one_line(path: str) -> None:
 
 
 def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
-    with pytest.raises(FileNotFoundError, match=r"is no LoRA.*folder of a run, it is adapter/"):
+    with pytest.raises(FileNotFoundError, match=r"is not a LoRA.*folder of a run, it is adapter/"):
         gn.load_model(tiny_run.settings, adapter=tiny_run.path)
 
 
 def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no LoRA: there is no adapter_config") as error:
+    with pytest.raises(FileNotFoundError, match="is not a LoRA: it has no adapter_config") as error:
         gn.load_model(SETTINGS, adapter=tmp_path / "none")
     assert len(str(error.value).splitlines()) == 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_nb.config import hardware
-from grpo_nb.generation.vllm import vllm_sampling_obstacle
+from grpo_nb.generation.vllm import vllm_engine_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import LOAD_RECORDS
 
@@ -27,9 +27,9 @@ class EngineChoice:
     name: str
     """Name of the engine."""
     vllm_obstacle: str | None
-    """Reason why vLLM does not sample, with what to do; None if it does."""
+    """Reason why vLLM does not sample; None if it does."""
     cpu_engine_obstacle: str | None
-    """Reason why the `CpuEngine` cannot run the model; None if it can."""
+    """Reason why the `CpuEngine` cannot run the model or is switched off; None otherwise."""
 
     @property
     def is_vllm(self) -> bool:
@@ -38,7 +38,7 @@ class EngineChoice:
 
     @property
     def can_use_cpu_engine(self) -> bool:
-        """True if the `CpuEngine` can run the model."""
+        """True if the `CpuEngine` can run the model and the settings allow it."""
         return self.cpu_engine_obstacle is None
 
 
@@ -67,10 +67,10 @@ def choose_engine(
     if model is None:
         vllm_obstacle = hardware.vllm_obstacle(settings, gpu)
     elif hardware.has_vllm_engine(model):
-        vllm_obstacle = vllm_sampling_obstacle(model, longest_sequence)
+        vllm_obstacle = vllm_engine_obstacle(model, longest_sequence)
     else:
         record = LOAD_RECORDS.get(model)
-        recorded_obstacle = record and record.vllm_obstacle
+        recorded_obstacle = None if record is None else record.vllm_obstacle
         vllm_obstacle = recorded_obstacle or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
         cpu_engine_obstacle = "shared_prompts=False switches it off"

@@ -17,10 +17,10 @@ from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_module, run_tool_loop, tool_loop_trainer
 
 
-def training_tool_template(tokenizer: Any) -> str | None:
-    """Return the chat template that TRL would train tools with.
+def prepare_tool_template(tokenizer: Any) -> str | None:
+    """Prepare a tokenizer for tools, and return the chat template that TRL would train with.
 
-    As in TRL's trainer, the tokenizer also gets the response template, which reads tool calls.
+    As in TRL's trainer, the tokenizer gets the response template, which reads tool calls.
 
     Args:
         tokenizer: Tokenizer with a chat template.
@@ -79,7 +79,7 @@ class Episodes:
         prompt_ids: Sequence[Sequence[int]],
         *,
         sample: Sampler,
-        end_tokens: set[int],
+        end_ids: set[int],
     ) -> list[GeneratedCompletion]:
         """Run some of the episodes, and return them as completions.
 
@@ -87,7 +87,7 @@ class Episodes:
             indices: Indices of the episodes to run.
             prompt_ids: The prompts of these episodes as token ids.
             sample: Function that completes prompts.
-            end_tokens: Tokens that end a turn.
+            end_ids: Ids of the tokens that end a turn.
         """
         columns_of_batch = [self.columns_per_episode[index] for index in indices]
         result = run_tool_loop(
@@ -104,7 +104,7 @@ class Episodes:
             result.turns, result.completion_ids, result.tool_masks, columns_of_batch, strict=True
         ):
             # An episode that used up its tokens ends in the middle of a turn.
-            has_ended = bool(ids) and ids[-1] in end_tokens
+            has_ended = bool(ids) and ids[-1] in end_ids
             # An episode that used up its rounds ends with a tool result or a call that was not run.
             last = turns[-1]
             has_answer = last.get("role") != "tool" and not last.get("tool_calls")
@@ -144,7 +144,7 @@ def start_episodes(
         schemas=tools.schemas,
         max_rounds=tools.rounds,
         max_completion_length=max_completion_length,
-        chat_template=training_tool_template(tokenizer),
+        chat_template=prepare_tool_template(tokenizer),
         chat_template_kwargs=chat_template_kwargs,
     )
     # Each row starts an environment of its own, which may also write the prompt.

@@ -20,7 +20,7 @@ from grpo_nb.machine.host import usable_cores
 
 
 class LlamaCppError(RuntimeError):
-    """llama.cpp could not read the file or answer a prompt. The message is its own."""
+    """llama.cpp could not read the file or complete a prompt. The message is its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +43,13 @@ def complete_with_gguf(
 ) -> list[GgufCompletion]:
     """Complete chat prompts with a GGUF file by greedy decoding, in the order of the prompts.
 
-    Prompts are answered one after the other and without a cache between them, so that an answer
+    Prompts are completed one after the other and without a cache between them, so that a completion
     does not depend on the other prompts.
 
     Args:
         gguf: Path of the file. Its own chat template is used.
         prompts: At least one chat, each as a list of messages.
-        max_completion_length: Tokens of an answer.
+        max_completion_length: Largest number of tokens of a completion.
         chat_template_kwargs: Further arguments of the chat template.
 
     Raises:
@@ -72,10 +72,10 @@ def complete_with_gguf(
     # A crash of llama.cpp ends only the child process, and the error has its last messages.
     script = Path(__file__).with_name("llama_cpp_child.py")
     try:
-        rows = run_script(script, request)
+        answers = run_script(script, request)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    return [GgufCompletion(**row) for row in rows]
+    return [GgufCompletion(**answer) for answer in answers]
 
 
 def require_llama_cpp() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.unsloth_import import import_unsloth
 
+# Before transformers, which Unsloth patches when it is imported.
 import_unsloth()
 
 import torch
@@ -90,12 +91,13 @@ def generate(
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]
-    # A turn can end with another token than a document, and either ends a completion.
-    end_tokens = end_token_ids(tokenizer, model.generation_config)
+    # The token that ends a turn may differ from the token that ends a document. Both end a
+    # completion.
+    end_ids = end_token_ids(tokenizer, model.generation_config)
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=sorted(end_tokens),
+        eos_token_id=sorted(end_ids),
         disable_compile=True,
         **_generation_config_arguments(temperature, sampling),
     )
@@ -112,12 +114,10 @@ def generate(
             batch_prompt_ids = [prompt_ids[index] for index in batch_indices]
             if tools is None:
                 sampled = sample(batch_prompt_ids)
-                batch_completions = [
-                    _decode_completion(tokenizer, ids, end_tokens) for ids in sampled
-                ]
+                batch_completions = [_decode_completion(tokenizer, ids, end_ids) for ids in sampled]
             else:
                 batch_completions = episodes.run(
-                    batch_indices, batch_prompt_ids, sample=sample, end_tokens=end_tokens
+                    batch_indices, batch_prompt_ids, sample=sample, end_ids=end_ids
                 )
             completions.update(zip(batch_indices, batch_completions, strict=True))
             if progress is not None:
@@ -180,11 +180,11 @@ def _generation_config_arguments(
 
 
 def _decode_completion(
-    tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]
+    tokenizer: PreTrainedTokenizerBase, ids: list[int], end_ids: set[int]
 ) -> GeneratedCompletion:
-    is_truncated = not tokens or tokens[-1] not in end_tokens
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
-    return GeneratedCompletion(text, is_truncated, ids=tuple(tokens))
+    is_truncated = not ids or ids[-1] not in end_ids
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    return GeneratedCompletion(text, is_truncated, ids=tuple(ids))
 
 
 @torch.no_grad()
@@ -212,7 +212,7 @@ def sample_with_transformers(
             use_cache=True,
         )
     completions = sequences[:, padded_ids.shape[1] :].tolist()
-    # Every caller gives a list of end tokens.
+    # `eos_token_id` can also be one number, but every caller of this function sets a list.
     return [through_end(ids, config.eos_token_id) for ids in completions]
 
 
@@ -222,8 +222,9 @@ def _inference_mode(model: Any) -> Iterator[None]:
 
     On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back
     only if the model was in training mode when `generate` was called (unsloth/models/llama.py,
-    `unsloth_fast_generate`). Therefore such a model is switched with Unsloth's `for_inference` and
-    `for_training`. It stays in inference mode if the user had called `for_inference` before.
+    `unsloth_fast_generate`). Therefore a model that has `for_training` is switched with Unsloth's
+    `for_inference` and `for_training`. It stays in inference mode if the user had called
+    `for_inference` before.
     """
     # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
     with restoring_modes(model):

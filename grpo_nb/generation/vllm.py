@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 _NEUTRAL_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def vllm_sampling_obstacle(
-    model: PreTrainedModel, longest_sequence: int | None = None
-) -> str | None:
+def vllm_engine_obstacle(model: PreTrainedModel, longest_sequence: int | None = None) -> str | None:
     """Return why the vLLM engine cannot sample from the model as it is, or None if it can.
 
     The engine holds the base weights, and gets the adapter called `default` with each call. If
@@ -66,8 +64,8 @@ def vllm_sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     """Return the arguments of vLLM's `SamplingParams` that sample as transformers does.
 
     Args:
-        config: Config for `model.generate`, with a list of end tokens. The sampling parameters that
-            `Settings.sampling` can have are passed on; others are ignored.
+        config: Config for `model.generate`, with a list of end tokens. The temperature and the
+            parameters of `Settings.sampling_besides_temperature` are passed on; others are ignored.
     """
     arguments: dict[str, Any] = {
         "n": 1,
@@ -97,7 +95,7 @@ def sample_with_vllm(
     tokens are not those of a CPU, and on a GPU the order of a batch can change them.
 
     Args:
-        model: Model with a vLLM engine, for which `vllm_sampling_obstacle` returns None.
+        model: Model with a vLLM engine, for which `vllm_engine_obstacle` returns None.
         prompt_ids: N prompts as token ids.
         config: Length, end tokens and sampling parameters.
 
@@ -110,7 +108,7 @@ def sample_with_vllm(
     arguments = vllm_sampling_arguments(config)
     seeds: list[int | None] = [None] * len(prompt_ids)
     if config.do_sample:
-        # One seed for each row: with a common seed all rows of a prompt would be the same.
+        # One seed per request: with a common seed, all completions of a prompt would be the same.
         seeds = torch.randint(0, 2**31 - 1, (len(prompt_ids),)).tolist()
     # vLLM would scale the trained LoRA tensors in place, so it gets copies. `load_model` did this
     # already, but the model may come from elsewhere.

@@ -43,7 +43,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     missing = [name for name in (_CONFIG_FILE, _TENSOR_FILE) if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
-            f"adapter = {str(folder)!r} is no LoRA: there is no {' and no '.join(missing)}. Name "
+            f"adapter = {str(folder)!r} is not a LoRA: it has no {' and no '.join(missing)}. Name "
             "the folder that PEFT wrote. In the folder of a run, it is adapter/. For a LoRA of the "
             "Hub, write adapter=huggingface_hub.snapshot_download(...)."
         )
@@ -54,7 +54,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     beyond_plain += [name for name in names if not name.endswith(_LORA_MATRIX_ENDINGS)]
     if beyond_plain:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(beyond_plain[:3])}): "
+            f"the adapter in {str(folder)!r} is not a plain LoRA ({', '.join(beyond_plain[:3])}): "
             "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
             "folder as the model of the settings."
         )

@@ -5,7 +5,7 @@ import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_nb.config.hardware import compute_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.settings import Settings
@@ -22,6 +22,13 @@ from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
+
+
+class _LoadedModel(NamedTuple):
+    model: Any
+    tokenizer: Any
+    vllm_obstacle: str | None = None
+    """Reason why vLLM does not generate although the settings ask for it; None otherwise."""
 
 
 def load_model(
@@ -51,7 +58,10 @@ def load_model(
     Raises:
         EnvironmentProblem: unsloth was imported too early, the model does not fit, or the GPU's
             driver and libraries do not match.
-        FileNotFoundError: The folder has no model, or the Hub has no such name.
+        FileNotFoundError: The folder has no model, the model cannot be downloaded, or the folder of
+            the adapter has none.
+        EntryNotFoundError: The repository on the Hub has no config.json.
+        GatedRepoError: The model on the Hub needs its owner's consent.
         ValueError: The adapter is not a plain LoRA, or not one of this model.
 
     >>> model, tokenizer = gn.load_model(settings)
@@ -80,18 +90,13 @@ def load_model(
         load_adapter(model, adapter)
         load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
-        _prepare_vllm_engine(model, source)
+        _finish_vllm_model(model, source)
     LOAD_RECORDS[model] = LoadRecord(settings, adapter_settings, obstacle)
     return model, tokenizer
 
 
-def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, str | None]:
-    """Load with vLLM if no obstacle is known. If vLLM does not start, load without it.
-
-    Returns:
-        The model, its tokenizer, and the reason why vLLM does not generate although the settings
-        ask for it (None otherwise).
-    """
+def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
+    """Load with vLLM if no obstacle is known. If vLLM does not start, load without it."""
     import httpx
     import torch
 
@@ -103,17 +108,17 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
     if not settings.fast_inference:
-        return *_load(settings, source, gpu), None
-    model_and_tokenizer = None
+        return _load(settings, source, gpu)
+    loaded = None
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
         skip = "fast_inference=False skips the attempt"
         try:
-            model_and_tokenizer = _load(settings, source, gpu)
-            if has_vllm_engine(model_and_tokenizer[0]):
-                return *model_and_tokenizer, None
+            loaded = _load(settings, source, gpu)
+            if has_vllm_engine(loaded.model):
+                return loaded
             # Unsloth has already loaded the model without vLLM (unsloth/models/loader.py,
-            # `_vllm_unsupported_model_types`), so `model_and_tokenizer` is returned below.
+            # `_vllm_unsupported_model_types`), so `loaded` is returned below.
             obstacle = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
             # This attempt still holds its memory, so a second attempt would fail as well.
@@ -130,9 +135,9 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any, s
         torch.cuda.empty_cache()
     if gpu is not None:
         warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
-    if model_and_tokenizer is None:
-        model_and_tokenizer = _load(settings.replace(fast_inference=False), source, gpu)
-    return *model_and_tokenizer, obstacle
+    if loaded is None:
+        loaded = _load(settings.replace(fast_inference=False), source, gpu)
+    return loaded._replace(vllm_obstacle=obstacle)
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
@@ -153,8 +158,8 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
         "load_in_4bit": settings.load_in_4bit,
         # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not settings.load_in_4bit,
-        # Checkpointing saves memory, costs time, and does without the key/value cache. Only a GPU
-        # is short of memory.
+        # Gradient checkpointing saves memory, but costs time and turns off the key/value cache.
+        # Only a GPU is short of memory.
         "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
     if gpu is None or settings.dtype != "auto":
@@ -182,7 +187,7 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
     }
 
 
-def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
+def _load(settings: Settings, source: str, gpu: Gpu | None) -> _LoadedModel:
     """Load model and LoRA through Unsloth, with vLLM if `fast_inference` is set.
 
     Raises:
@@ -199,7 +204,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
                 **loader_arguments(settings, source, gpu)
             )
             model = FastLanguageModel.get_peft_model(base_model, **lora_arguments(settings, gpu))
-            return model, tokenizer
+            return _LoadedModel(model, tokenizer)
     except Exception as error:
         advice = out_of_memory_advice(error, settings, is_loading=True)
         if advice is not None:
@@ -210,7 +215,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
         raise
 
 
-def _prepare_vllm_engine(model: Any, source: str) -> None:
+def _finish_vllm_model(model: Any, source: str) -> None:
     """Give the vLLM engine copies of the LoRA, and the model all of its end tokens."""
     from transformers import GenerationConfig
 
@@ -219,14 +224,14 @@ def _prepare_vllm_engine(model: Any, source: str) -> None:
     # which often names fewer end tokens than generation_config.json.
     with contextlib.suppress(OSError):  # not every model has that file
         published_config = GenerationConfig.from_pretrained(source)
-        end_tokens = end_token_ids(model.generation_config, published_config)
-        model.generation_config.eos_token_id = sorted(end_tokens)
+        end_ids = end_token_ids(model.generation_config, published_config)
+        model.generation_config.eos_token_id = sorted(end_ids)
 
 
 def end_token_ids(*owners: Any) -> set[int]:
     """Return the end token ids of tokenizers and configurations: one, several or none of each."""
-    end_tokens = set()
+    end_ids = set()
     for owner in owners:
-        tokens = owner.eos_token_id
-        end_tokens.update(tokens if isinstance(tokens, list) else [tokens])
-    return end_tokens - {None}
+        ids = owner.eos_token_id
+        end_ids.update(ids if isinstance(ids, list) else [ids])
+    return end_ids - {None}

@@ -72,7 +72,8 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         value_of_model = getattr(loaded, name)
         if value != value_of_model:
             differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
-    # A model takes shorter rows than it was loaded for. vLLM would silently truncate longer rows.
+    # A model takes shorter sequences than it was loaded for. vLLM would silently truncate longer
+    # ones.
     if settings.longest_sequence > loaded.longest_sequence:
         differences.append(
             f"max_prompt_length + max_completion_length is {settings.longest_sequence} and the "

@@ -43,7 +43,7 @@ def restoring_random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restoring_generation_config(model: Any) -> Iterator[None]:
-    """Restore a model's generation_config, which has only special tokens within the block.
+    """Leave only special tokens in a model's generation_config within the block, then restore it.
 
     transformers reads from it each parameter that a call does not set. So a comparison of two
     folders would also compare their repetition penalties or top_p, which llama.cpp and vLLM ignore.

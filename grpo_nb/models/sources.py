@@ -51,22 +51,25 @@ def resolve_model(name: str) -> str:
             raise
         except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
             raise FileNotFoundError(
-                f"{name!r} is no folder here (looked in {Path.cwd()}), and cannot be downloaded "
-                f"from the Hub: {error_summary(error)}. Correct the path or the name. For a run, "
-                "take its path from gn.runs.list()."
+                f"{name!r} is not a folder here (looked in {Path.cwd()}), and cannot be "
+                f"downloaded from the Hub: {error_summary(error)}. Correct the path or "
+                "the name. For a run, take its path from gn.runs.list()."
             ) from None
         return name
     if not (path / "config.json").is_file():
         raise FileNotFoundError(
-            f"{name!r} is no model folder: it has no config.json. If it is a LoRA, name its base "
-            "model in the settings, and write "
+            f"{name!r} is not a model folder: it has no config.json. If it is a LoRA, name its "
+            "base model in the settings, and write "
             f"model, tokenizer = gn.load_model(settings, adapter={name!r})."
         )
     return str(path)
 
 
 def cache_root() -> Path:
-    """Return the folder of converted models: $GRPO_NB_CACHE, or ~/.cache/grpo_nb."""
+    """Return the cache folder of converted models and llama.cpp's converter.
+
+    It is $GRPO_NB_CACHE, or ~/.cache/grpo_nb.
+    """
     return Path(os.environ.get("GRPO_NB_CACHE") or "~/.cache/grpo_nb").expanduser()
 
 

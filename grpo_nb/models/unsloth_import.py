@@ -19,8 +19,8 @@ from grpo_nb.upstream.unsloth import CPU_BF16_ENV, patch_vllm_for_notebooks
 
 #: Unsloth's variable, read at its import. vLLM then frees its memory while gradients are computed.
 STANDBY_ENV = "UNSLOTH_VLLM_STANDBY"
-#: Unsloth's variable. Unless it is 0, and without vLLM, Unsloth scores the completions of a group
-#: in one sequence, after a single copy of their prompt.
+#: Unsloth's variable. Unless it is 0, Unsloth scores all completions of a group in one sequence
+#: that has their prompt once. With vLLM it does not.
 SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
@@ -69,10 +69,10 @@ def import_unsloth() -> Any:
             imported before grpo_nb, or trl, transformers or peft before unsloth.
     """
     gpu = find_gpu()
-    has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
+    can_use_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     if gpu is not None:
         _require_import_order()
-    for name, value in _environment_variables(gpu, has_vllm).items():
+    for name, value in _environment_variables(gpu, can_use_vllm).items():
         os.environ.setdefault(name, value)
     # bitsandbytes warns in a red box that faster 4-bit kernels for a CPU could be downloaded. The
     # kit would not use them.
@@ -97,7 +97,7 @@ def import_unsloth() -> Any:
     # `disable_progress_bar` hides the bars of downloads too.
     if not downloads_were_hidden:
         enable_progress_bars()
-    if has_vllm:
+    if can_use_vllm:
         # Unsloth saw the replaced stdout at its import. Without this patch, a model that the user
         # loads with Unsloth directly would have no vLLM.
         patch_vllm_for_notebooks()
@@ -126,7 +126,7 @@ def _require_import_order() -> None:
         )
 
 
-def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
+def _environment_variables(gpu: Gpu | None, can_use_vllm: bool) -> dict[str, str]:
     """Return the environment variables to set before the import, unless the user has set them."""
     variables = {
         # By default CUDA orders GPUs by speed. `find_gpu` and nvidia-smi order them by slot.
@@ -155,7 +155,7 @@ def _environment_variables(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         return variables | SPIN_VARIABLES
     # Only with vLLM, because the variable also keeps unsloth_zoo from switching on "expandable
     # segments", with which torch joins free blocks.
-    if has_vllm:
+    if can_use_vllm:
         variables[STANDBY_ENV] = "1"
     # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
     # load_vllm), and if vLLM refuses this sampler, the engine does not start

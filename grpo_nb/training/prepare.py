@@ -24,7 +24,7 @@ from grpo_nb.config.hardware import compute_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
-from grpo_nb.generation.episodes import training_tool_template
+from grpo_nb.generation.episodes import prepare_tool_template
 from grpo_nb.generation.vllm import drop_leftover_requests
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import require_same_settings, with_adapter_settings
@@ -94,8 +94,8 @@ def prepare(
         )
     settings = task.settings_for_template(with_adapter_settings(model, settings))
     if task.tools is not None:
-        # Raises an error if the chat template cannot be trained with tools.
-        training_tool_template(tokenizer)
+        # Called for its error if the chat template cannot be trained with tools.
+        prepare_tool_template(tokenizer)
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)

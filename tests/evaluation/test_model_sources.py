@@ -86,7 +86,7 @@ REFUSED = [
     pytest.param(
         lambda run, task, path: gn.evaluate(path, task),
         FileNotFoundError,
-        "is no model folder",
+        "is not a model folder",
         id="empty folder",
     ),
     pytest.param(
@@ -98,7 +98,7 @@ REFUSED = [
     pytest.param(
         lambda run, task, path: gn.compare(run, against="my-modle", task=task),
         FileNotFoundError,
-        "'my-modle' is no folder here .*cannot be downloaded from the Hub",
+        "'my-modle' is not a folder here .*cannot be downloaded from the Hub",
         id="unknown model",
     ),
     pytest.param(

@@ -25,8 +25,8 @@ from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import (
     sample_with_vllm,
+    vllm_engine_obstacle,
     vllm_sampling_arguments,
-    vllm_sampling_obstacle,
 )
 from grpo_nb.upstream.vllm import sequence_limit_of
 from scripts.gpu_check import model_runner_class
@@ -97,8 +97,8 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     model = loaded[0]
     assert has_vllm_engine(model)
     assert choose_engine(model).is_vllm
-    assert sequence_limit_of(model.vllm_engine) == LONGEST_SEQUENCE
-    assert vllm_sampling_obstacle(model) is None
+    assert longest_sequence_of(model.vllm_engine) == LONGEST_SEQUENCE
+    assert vllm_engine_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
     assert model_runner_class(model.vllm_engine).endswith("(V1)")
 

@@ -24,7 +24,7 @@ from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
-from grpo_nb.generation.vllm import vllm_sampling_arguments, vllm_sampling_obstacle
+from grpo_nb.generation.vllm import vllm_engine_obstacle, vllm_sampling_arguments
 from grpo_nb.training.prepare import build_trainer
 from scripts.gpu_check import model_runner_class
 from tests.support.signatures import FACTS, parameters_of
@@ -373,21 +373,21 @@ def test_model_without_an_engine_is_not_warned_of(caplog: Any) -> None:
 def test_rollout_obstacle_names_another_active_adapter(model: Any) -> None:
     model.add_adapter("other", model.peft_config["default"])
     model.set_adapter("other")
-    assert "other" in vllm_sampling_obstacle(model)
+    assert "other" in vllm_engine_obstacle(model)
     model.set_adapter("default")
-    assert vllm_sampling_obstacle(model) is None
+    assert vllm_engine_obstacle(model) is None
 
 
 def test_rollout_obstacle_names_a_model_without_its_wrapper(model: Any) -> None:
     """Inside of PEFT's wrapper, `active_adapters` is a method of transformers."""
     inner = model.get_base_model()
     inner.vllm_engine = model.vllm_engine
-    assert "the model that gn.load_model returned" in vllm_sampling_obstacle(inner)
+    assert "the model that gn.load_model returned" in vllm_engine_obstacle(inner)
 
 
 def test_rollout_obstacle_names_a_merged_adapter(model: Any) -> None:
     model.merge_adapter()
-    assert "merged" in vllm_sampling_obstacle(model)
+    assert "merged" in vllm_engine_obstacle(model)
 
 
 # Interrupts. On a real engine: test_real_vllm.py

@@ -31,21 +31,21 @@ def test_lora_on_an_unchanged_base_is_read(initialisation: object, tmp_path: Pat
 
 def test_lora_that_changed_its_base_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path, init_lora_weights="pissa")
-    with pytest.raises(ValueError, match=r"no plain LoRA \(init_lora_weights 'pissa'\)"):
+    with pytest.raises(ValueError, match=r"not a plain LoRA \(init_lora_weights 'pissa'\)"):
         read_adapter(folder)
 
 
 def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
     IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
     save_file({}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(ValueError, match=r"no plain LoRA \(peft_type IA3\)"):
+    with pytest.raises(ValueError, match=r"not a plain LoRA \(peft_type IA3\)"):
         read_adapter(tmp_path)
 
 
 def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = lora_folder(tmp_path)
     os.rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"there is no adapter_model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"it has no adapter_model\.safetensors"):
         read_adapter(folder)
 
 
@@ -54,7 +54,7 @@ def test_adapter_with_more_than_lora_matrices_is_refused(name: str, tmp_path: Pa
     folder = lora_folder(tmp_path)
     file = folder / "adapter_model.safetensors"
     save_file({**load_file(file), name: torch.zeros(4, 8)}, file)
-    with pytest.raises(ValueError, match=f"no plain LoRA .{name}"):
+    with pytest.raises(ValueError, match=f"not a plain LoRA .{name}"):
         read_adapter(folder)
 
 

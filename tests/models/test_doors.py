@@ -113,7 +113,7 @@ def test_adapter_that_is_not_plain_or_of_this_model_is_refused(
     for changes in (*not_plain, {"alora_invocation_tokens": [1, 2]}):
         (name,) = changes
         folder = saved_by_peft(tiny_folder, tmp_path / name, **changes)
-        with pytest.raises(ValueError, match=f"no plain LoRA .{name}.*merge_and_unload"):
+        with pytest.raises(ValueError, match=f"not a plain LoRA .{name}.*merge_and_unload"):
             gn.load_model(settings, adapter=folder)
     with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
         gn.load_model(settings, adapter=tiny_folder)
