@@ -97,7 +97,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     model = loaded[0]
     assert has_vllm_engine(model)
     assert choose_engine(model).is_vllm
-    assert longest_sequence_of(model.vllm_engine) == LONGEST_SEQUENCE
+    assert sequence_limit_of(model.vllm_engine) == LONGEST_SEQUENCE
     assert vllm_engine_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
     assert model_runner_class(model.vllm_engine).endswith("(V1)")
