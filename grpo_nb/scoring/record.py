@@ -104,11 +104,11 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     }
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return how two records of a reward differ, in words; an empty text if they do not.
 
     >>> from grpo_nb.rewards import correctness
-    >>> differences(record_of(correctness()), record_of(correctness(tolerance=0.5)))
+    >>> difference_in_words(record_of(correctness()), record_of(correctness(tolerance=0.5)))
     'it was correctness() and is correctness(tolerance=0.5)'
     """
     if before["hash"] != now["hash"]:

@@ -294,7 +294,7 @@ def not_finite(request: pytest.FixtureRequest):
 
 
 def test_score_that_is_not_finite_is_an_error(not_finite) -> None:
-    message = r"'odd' raised ValueError: a score is .* a finite number, or None.*row 1: 'b'"
+    message = r"'odd' failed: a score is .* a finite number, or None.*row 1: 'b'"
     with pytest.raises(RewardError, match=message):
         score(not_finite, ["a", "b"])
 
@@ -306,7 +306,7 @@ def test_wrong_number_of_scores_is_an_error() -> None:
 
 
 def test_reward_that_returns_no_list_is_an_error() -> None:
-    message = "'returning' raised ReturnTypeError: it returned None; it must be a list"
+    message = "'returning' failed: it returned None; it must be a list"
     with pytest.raises(RewardError, match=message):
         score(returning(None), ["a"])
 
