@@ -155,9 +155,9 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        is_option = option_verdict(given, gold, row)
-        if is_option is not None:
-            return is_option
+        verdict = option_verdict(given, gold, row)
+        if verdict is not None:
+            return verdict
         if not is_same_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.

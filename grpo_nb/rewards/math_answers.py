@@ -106,9 +106,9 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        is_option = option_verdict(given, gold, row)
-        if is_option is not None:
-            return is_option
+        verdict = option_verdict(given, gold, row)
+        if verdict is not None:
+            return verdict
         if not is_same_maths(given, gold):
             return False
         # The very text of the gold answer is right, even if the question has it too. A number is

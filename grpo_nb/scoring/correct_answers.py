@@ -79,10 +79,9 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     rewards = list(rewards)
     if not rewards:
         return None
-    slot_rewards = []
-    for reward in rewards:
-        if isinstance(reward, SlotReward) and not is_relative(reward):
-            slot_rewards.append(reward)
+    slot_rewards = [
+        reward for reward in rewards if isinstance(reward, SlotReward) and not is_relative(reward)
+    ]
     if slot_rewards:
         # Two rewards for the slot may disagree, and neither is more right than the other.
         return slot_rewards[0] if len(slot_rewards) == 1 else None
@@ -144,9 +143,10 @@ def choose_grader(
         return reward or correctness()
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
-    wrong_answers = []
-    for row, gold in zip(tried_rows, golds, strict=True):
-        wrong_answers.append(_wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds))
+    wrong_answers = [
+        _wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds)
+        for row, gold in zip(tried_rows, golds, strict=True)
+    ]
     answer_texts = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     empty_texts = [""] * len(golds)
     texts = [*answer_texts, *empty_texts]

@@ -184,18 +184,15 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         )
     scores = []
     for value in output:
-        # float("0.5") would accept a text, but torch does not.
-        if isinstance(value, str):
-            raise UnusableOutputError(
-                f"a score is the text {value!r:.60}; it must be one number or None"
-            )
         try:
             number = math.nan if value is None else float(value)
-        except Exception as error:
-            raise UnusableOutputError(f"a score must be one number or None: {error}") from error
-        if abs(number) > _FLOAT32_MAX:
+        except Exception:
+            # Not one number, but for example a list, or an int that is too large for any float.
+            number = math.inf
+        # float("0.5") accepts a text, but torch does not.
+        if isinstance(value, str) or abs(number) > _FLOAT32_MAX:
             raise UnusableOutputError(
-                f"a score is {value!r}; it must be a finite number, or None for no score"
+                f"a score is {value!r:.60}; it must be a finite number, or None for no score"
             )
         scores.append(number)
     return scores
@@ -342,10 +339,11 @@ def score_as_trial(
 @contextlib.contextmanager
 def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
     """Restore the `state_dict` of each reward at the end of the block."""
-    with_state = []
-    for reward in rewards:
-        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
-            with_state.append(reward)
+    with_state = [
+        reward
+        for reward in rewards
+        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict")
+    ]
     # Copied, because a state_dict may return the very lists that the reward adds to. The reward
     # itself may hold a lock or a model, which cannot be copied.
     states = [copy.deepcopy(reward.state_dict()) for reward in with_state]
@@ -375,9 +373,10 @@ def find_failure(
     # The reward may have shortened a list before it failed.
     shortest = min(len(values) for values in batch.values() if values is not None)
     for index, text in enumerate(texts[:shortest]):
-        row_alone = {}
-        for column, values in batch.items():
-            row_alone[column] = None if values is None else values[index : index + 1]
+        row_alone = {
+            column: None if values is None else values[index : index + 1]
+            for column, values in batch.items()
+        }
         try:
             to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:
@@ -386,8 +385,8 @@ def find_failure(
             error = row_error
             where = f"on row {index}: {short_repr(text, 160)}"
             break
-    is_output_unusable = isinstance(error, UnusableOutputError)
-    what = "failed" if is_output_unusable else f"raised {type(error).__name__}"
+    has_raised = not isinstance(error, UnusableOutputError)
+    what = f"raised {type(error).__name__}" if has_raised else "failed"
     message = f"{what}: {str(error)[:300]} ({where})"
     failure = RewardError(f"the reward {reward_name(reward)!r} {message}")
     failure.__cause__ = error
