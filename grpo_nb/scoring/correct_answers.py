@@ -148,8 +148,7 @@ def choose_grader(
         for row, gold in zip(tried_rows, golds, strict=True)
     ]
     answer_texts = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
-    empty_texts = [""] * len(golds)
-    texts = [*answer_texts, *empty_texts]
+    texts = [*answer_texts, *[""] * len(golds)]
     # The rows of the gold answers, of the wrong answers and of the empty texts. Each text gets an
     # environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
