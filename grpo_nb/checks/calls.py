@@ -26,7 +26,7 @@ from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.scoring.scores import (
     TRL_KEYWORDS,
     Batch,
-    ReturnTypeError,
+    UnusableOutputError,
     call_reward,
     make_batch,
     to_floats,
@@ -133,15 +133,12 @@ class ProbeRunner:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
-        except ReturnTypeError as error:
+            return CallResult(to_floats(output, count))
+        except UnusableOutputError as error:
             return CallResult(error=error, failure_kind="breaks the contract")
         # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
         except (Exception, SystemExit) as error:
             return CallResult(error=error, failure_kind="raises")
-        try:
-            return CallResult(to_floats(output, count))
-        except Exception as error:
-            return CallResult(error=error, failure_kind="breaks the contract")
 
     def make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""

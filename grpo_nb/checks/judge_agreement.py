@@ -22,7 +22,7 @@ from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import score_text
 from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.rewards.judge_model import JudgeVerdict
+from grpo_nb.rewards.judge_model import AgreementVerdict
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ REPLACEMENTS = ("empty", "off topic")
 class Agreement(ReprMixin):
     """Result of `agreement`: how well a judge agrees with a person, and which changes fool it."""
 
-    verdict: JudgeVerdict
+    verdict: AgreementVerdict
     sentence: str
     """The verdict with its reasons."""
     correlation: float
@@ -258,7 +258,7 @@ def _decide_verdict(
     table: pandas.DataFrame,
     correlation: RankCorrelation,
     changes: pandas.DataFrame,
-) -> tuple[JudgeVerdict, str]:
+) -> tuple[AgreementVerdict, str]:
     """Return the verdict with the first reason that holds."""
     score_count = len(table)
     unscored_count = int(table["judge"].isna().sum())

@@ -36,7 +36,7 @@ from grpo_nb.scoring.correct_answers import (
     deciding_reward,
     grader_in_words,
 )
-from grpo_nb.scoring.record import differences, rebuild_reward, record_of
+from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_of
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, require_system_prompt, split_system
@@ -204,7 +204,7 @@ class Exam:
             # The model of a run stays in memory. Any other is freed before the next one is loaded.
             del model
             gc.collect()
-            is_unproven = is_function and not grader.is_proven
+            is_unproven = is_function and not grader.is_pass_score_tested
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -308,7 +308,7 @@ def _matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
     now = record_of(reward)
     # A field that an old record does not have is filled from the present record, so that it cannot
     # differ.
-    return not differences(now | record, now)
+    return not difference_in_words(now | record, now)
 
 
 def format_of(run: Run) -> AnswerFormat:

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import is_copied_from_question, is_option_of_question
+from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -110,7 +110,7 @@ def _without_numpy(value: Any) -> Any:
 
 
 def _json_or_text(value: Any) -> Any:
-    """Convert a value that `json` cannot write: numpy's to Python's, any other to text."""
+    """Return a numpy value as a Python value, and any other that `json` cannot write as text."""
     plain = _without_numpy(value)
     return str(value) if plain is value else plain
 
@@ -155,9 +155,9 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        is_option = is_option_of_question(given, gold, row)
-        if is_option is not None:
-            return is_option
+        verdict = option_verdict(given, gold, row)
+        if verdict is not None:
+            return verdict
         if not is_same_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.

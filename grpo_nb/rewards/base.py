@@ -119,11 +119,8 @@ class Reward:
         raise NotImplementedError
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        rows = rows_of(columns, len(completions))
-        scores = []
-        for completion, row in zip(completions, rows, strict=True):
-            scores.append(self.score_text(completion_text(completion), row))
-        return scores
+        pairs = zip(completions, rows_of(columns, len(completions)), strict=True)
+        return [self.score_text(completion_text(completion), row) for completion, row in pairs]
 
     def value_in(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the value of a data column that this reward needs.

@@ -24,7 +24,7 @@ from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, v
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]
-JudgeVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
+AgreementVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SCORE_LINE = re.compile(
     rf"[*_# ]*score[*_ ]*:[*_ ]*(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?[*_ ]*\.?", re.IGNORECASE
@@ -100,8 +100,8 @@ class judge(Reward):
             called: `ask` returned something that is not a text.
         ValueError: `scale` is not two numbers, the lower one first, or `concurrent` is below 1.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
-            their answers have no score. The same holds for a single new call that failed, if the
-            judge has replied before.
+            their answers have no score. If the batch has a single new call and it fails, its answer
+            has no score either, provided that the judge has replied before.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -120,7 +120,7 @@ class judge(Reward):
     model: str = ""
     cache: str | Path | None = field(default="judge_replies.jsonl", compare=False, repr=False)
     concurrent: int = field(default=8, compare=False, repr=False)
-    last_agreement: tuple[JudgeVerdict, str] | None = field(
+    last_agreement: tuple[AgreementVerdict, str] | None = field(
         default=None, init=False, compare=False, repr=False
     )
     """Verdict of the last `gn.checks.agreement` with this judge, and what it measured."""
@@ -268,7 +268,7 @@ class judge(Reward):
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
 
-    def keep_agreement(self, verdict: JudgeVerdict, measured: str) -> None:
+    def keep_agreement(self, verdict: AgreementVerdict, measured: str) -> None:
         """Keep the result of `gn.checks.agreement` as long as this object exists."""
         object.__setattr__(self, "last_agreement", (verdict, measured))
 

@@ -38,7 +38,7 @@ from grpo_nb.rewards.math_symbols import (
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import is_copied_from_question, is_option_of_question
+from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_same_number, read_number
@@ -106,9 +106,9 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        is_option = is_option_of_question(given, gold, row)
-        if is_option is not None:
-            return is_option
+        verdict = option_verdict(given, gold, row)
+        if verdict is not None:
+            return verdict
         if not is_same_maths(given, gold):
             return False
         # The very text of the gold answer is right, even if the question has it too. A number is
@@ -184,7 +184,8 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     """Return True if two answers of several parts are equal. A list may be in any order."""
     kinds = {given_shape.kind, gold_shape.kind}
     # Answers of two kinds differ. But `x = 1, y = 2` equals the tuple (1, 2) and the list 1, 2.
-    if len(kinds) > 1 and kinds not in ({NAMED, TUPLE}, {NAMED, LIST}):
+    are_comparable = len(kinds) == 1 or kinds in ({NAMED, TUPLE}, {NAMED, LIST})
+    if not are_comparable:
         return False
     given_parts = given_shape.parts
     gold_parts = gold_shape.parts
@@ -200,8 +201,9 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     # For the values of one variable, both words mean the same: `x = 1 and x = 2` is
     # `x = 1 or x = 2`. They differ for two variables (`x = 1 and y = 2`) and for inequalities
     # (`x > 1 and x < 3`).
+    has_several_variables = kinds == {NAMED} and not has_one_variable
     has_inequality = any(map(_INEQUALITY.search, gold_parts))
-    needs_same_words = has_inequality or (kinds == {NAMED} and not has_one_variable)
+    needs_same_words = has_several_variables or has_inequality
     given_words = given_shape.conjunctions
     gold_words = gold_shape.conjunctions
     # If the two answers together use only `and`, or only `or`, the number of words does not matter,
@@ -209,9 +211,10 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     has_both_words = len({*given_words, *gold_words}) > 1
     if needs_same_words and has_both_words and given_words != gold_words:
         return False
+    is_without_order = kinds in ({LIST}, {NAMED})
     # A list has no order, so `x_1 = 3, x_2 = 2` equals the list 2, 3.
     is_list_of_roots = gold_shape.kind == LIST and has_one_variable
-    if kinds in ({LIST}, {NAMED}) or is_list_of_roots:
+    if is_without_order or is_list_of_roots:
         return _is_same_in_any_order(given_parts, gold_parts)
     # Order matters for tuples, intervals and ratios, and if `x = 1, y = 2` is compared with 1, 2.
     return all(map(_is_same_normalized, given_parts, gold_parts))
@@ -222,8 +225,8 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
-            # The first match is taken. Another one could be right only in a list where a part lacks
-            # its unit.
+            # The first match is taken. A later match could be needed only if a part of the list
+            # lacks its unit and so equals several parts.
             if _is_same_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -282,7 +285,7 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     if not re.fullmatch(BALANCED_TEXT, given):
         return False
-    # If the gold answer has such a power, as 2^{2^n} + 1 does, the user asks for one.
+    # A gold answer with such a power, as 2^{2^n} + 1, shows that the question asks for one.
     if _HUGE_POWER.search(given) and not _HUGE_POWER.search(gold):
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())

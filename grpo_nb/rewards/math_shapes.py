@@ -1,8 +1,9 @@
 r"""One spelling of LaTeX for mathematical answers, and the parts of an answer.
 
 `normalize_latex` changes the spelling and not the meaning: `\leq`, `<=` and the Unicode sign become
-`\le`. `Shape.of` then splits the answer into the parts of a list, tuple, interval or ratio. Any
-other answer is one expression, such as `x < 1 or x > 3`, which becomes a union of intervals.
+`\le`. `Shape.of` then splits the answer into the parts of a list, tuple, interval or ratio.
+Inequalities become intervals first: `x < 1 or x > 3` is a union of two. An answer without such
+parts is one expression.
 """
 
 from __future__ import annotations

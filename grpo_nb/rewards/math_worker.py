@@ -23,8 +23,8 @@ PAIR_SECONDS = 2.0
 
 Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
 """
-# Seconds on the clock per second of processor time. This limit ends a worker that waits instead of
-# computing, as under memory pressure, and leaves room for a busy machine.
+# Elapsed seconds allowed for each second of processor time. This limit ends a worker that waits
+# instead of computing, as under memory pressure, and leaves room for a busy machine.
 _CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY_BYTES = 2 << 30
 # Verdicts in the cache. With the longest answers, 800 characters a pair, they take about 15 MB.

@@ -55,11 +55,12 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     return re.search(pattern, _normalize_for_search(asked)) is not None
 
 
-def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
+def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
     """Return True for the gold letter with its option's text, False with another text.
 
-    By its letter alone, an answer with the text of another option would be right. And the text of
-    the gold option may have an "or", which elsewhere makes an answer wrong: "B) x = 2 or x = 3".
+    If only the letter counted, "B) x = 1" would be right although `x = 1` is the text of option A.
+    And the text of the gold option may have an "or", which elsewhere makes an answer wrong:
+    "B) x = 2 or x = 3".
 
     None (undecided, so the caller compares as usual) in these cases:
 
@@ -69,9 +70,9 @@ def is_option_of_question(given: str, gold: str, row: Mapping[str, Any]) -> bool
     * The text follows the letter in the question, but the question has no marks such as `B)`.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
-    >>> is_option_of_question("B) x = 2 or x = 3", "B", row)
+    >>> option_verdict("B) x = 2 or x = 3", "B", row)
     True
-    >>> is_option_of_question("B) x = 1", "B", row), is_option_of_question("B", "B", row)
+    >>> option_verdict("B) x = 1", "B", row), option_verdict("B", "B", row)
     (False, None)
     """
     letter, text_after = read_letter(given)

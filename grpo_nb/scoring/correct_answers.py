@@ -30,7 +30,7 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import last_candidates, recurring_labels
+from grpo_nb.scoring.last_answer import last_candidate_readings, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
@@ -51,8 +51,9 @@ class FunctionGrader:
     """Lowest score of a correct answer. Answers to some questions may score more."""
     reason: str
     """Source of the pass score, in words."""
-    is_proven: bool = False
-    """True if a gold answer scored above all wrong answers (one or more) and empty completions."""
+    is_pass_score_tested: bool = False
+    """True if at least one wrong answer was tried, and a gold answer scored above all wrong answers
+    and empty completions."""
 
     @property
     def name(self) -> str:
@@ -78,10 +79,9 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     rewards = list(rewards)
     if not rewards:
         return None
-    slot_rewards = []
-    for reward in rewards:
-        if isinstance(reward, SlotReward) and not is_relative(reward):
-            slot_rewards.append(reward)
+    slot_rewards = [
+        reward for reward in rewards if isinstance(reward, SlotReward) and not is_relative(reward)
+    ]
     if slot_rewards:
         # Two rewards for the slot may disagree, and neither is more right than the other.
         return slot_rewards[0] if len(slot_rewards) == 1 else None
@@ -143,39 +143,43 @@ def choose_grader(
         return reward or correctness()
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
-    wrong_answers = []
-    for row, gold in zip(tried_rows, golds, strict=True):
-        wrong_answers.append(_wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds))
-    in_format = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
-    texts = [*in_format, *[""] * len(golds)]
+    wrong_answers = [
+        _wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds)
+        for row, gold in zip(tried_rows, golds, strict=True)
+    ]
+    answer_texts = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
+    texts = [*answer_texts, *[""] * len(golds)]
     # The rows of the gold answers, of the wrong answers and of the empty texts. Each text gets an
     # environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
-    scores = _function_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
+    scores = _reward_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
     scores = [-math.inf if math.isnan(value) else value for value in scores]
-    highest_other = max(scores[len(golds) :], default=-math.inf)
-    pass_scores = [value for value in scores[: len(golds)] if value > highest_other + _ROUNDING]
+    gold_scores = scores[: len(golds)]
+    other_scores = scores[len(golds) :]
+    highest_other = max(other_scores, default=-math.inf)
+    scores_above_others = [value for value in gold_scores if value > highest_other + _ROUNDING]
+    is_gold_above_others = bool(scores_above_others)
     declared_range = range_of(reward)
     if declared_range is not None:
         # The declared maximum takes precedence, because the gold answers of eight rows may not
         # reach it.
         _, pass_score = declared_range
         reason = "its declared maximum"
-    elif pass_scores:
-        pass_score = min(pass_scores)
+    elif is_gold_above_others:
+        pass_score = min(scores_above_others)
         reason = "its score for a gold answer in the format"
     else:
         pass_score = 1.0
         reason = "the default"
-    if not pass_scores:
+    if not is_gold_above_others:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=reward,
         pass_score=pass_score,
         reason=reason,
         # If all gold answers are the same, no wrong answer was tried.
-        is_proven=bool(pass_scores) and any(wrong_answers),
+        is_pass_score_tested=is_gold_above_others and any(wrong_answers),
     )
 
 
@@ -260,9 +264,9 @@ def grader_scores(
         return []
     if isinstance(grader, FunctionGrader):
         function_arguments = function_arguments or {"completions": texts, "rows": rows}
-        return _function_scores(grader.function, **function_arguments)
+        return _reward_scores(grader.function, **function_arguments)
     # The questions may be asked in another format than that of the training.
-    return _function_scores(_with_fields(grader, format=format), texts, rows)
+    return _reward_scores(_with_fields(grader, format=format), texts, rows)
 
 
 def are_correct_anywhere(
@@ -270,7 +274,7 @@ def are_correct_anywhere(
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
-    is_correct: Sequence[bool],
+    are_correct_in_format: Sequence[bool],
 ) -> list[bool] | None:
     """Return for each completion whether its last answer is correct, in the format or not.
 
@@ -280,7 +284,7 @@ def are_correct_anywhere(
 
     Args:
         grader, texts, rows, format: The same as for `grader_scores`.
-        is_correct: Result of `are_correct` for the same completions.
+        are_correct_in_format: Result of `are_correct` for the same completions.
     """
     if not isinstance(grader, SlotReward):
         return None
@@ -288,20 +292,20 @@ def are_correct_anywhere(
     distinct_rows = {id(row): row for row in rows}.values()
     golds_of_rows = [grader.golds(dict(row)) for row in distinct_rows]
     labels = recurring_labels([golds[0] for golds in golds_of_rows if golds])
-    is_correct_anywhere = list(is_correct)
+    are_anywhere = list(are_correct_in_format)
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if is_correct[index]:
+        if are_correct_in_format[index]:
             continue
         question = str(row.get("question", ""))
         candidates = []
         for gold in grader.golds(dict(row)):
-            candidates += last_candidates(
+            candidates += last_candidate_readings(
                 text, gold, question=question, format=format, labels=labels
             )
         # A candidate has no tags any more, so it is graded in the format without tags.
         scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
-        is_correct_anywhere[index] = any(are_correct(grader, scores))
-    return is_correct_anywhere
+        are_anywhere[index] = any(are_correct(grader, scores))
+    return are_anywhere
 
 
 def anywhere_in_words(grader: Grader) -> str:
@@ -318,19 +322,19 @@ def anywhere_in_words(grader: Grader) -> str:
     )
 
 
-def _function_scores(
-    function: RewardFunction,
+def _reward_scores(
+    reward: RewardFunction,
     completions: Sequence[Any],
     rows: Sequence[Mapping[str, Any]],
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
 ) -> list[float]:
-    """Return a function's scores. Grading is no training step, so the function learns nothing."""
+    """Return the scores of a reward, and restore its state, as grading is not a training step."""
     scores = score_as_trial(
-        function,
+        reward,
         completions,
         list(rows),
         completion_ids=completion_ids,
         tokenizer=tokenizer,
     )
-    return list(scores.values[reward_name(function)])
+    return list(scores.values[reward_name(reward)])

@@ -31,11 +31,11 @@ _LONGEST_TEXT = 20_000
 _LONGEST_FORMULA_TEXT = 2_000
 """Characters at the end that are searched for a formula, which takes longer."""
 _FEWEST_QUESTION_WORDS = 3
-"""Fewest words of a question that is not searched. A shorter one, such as a single word to
-classify, may be the answer itself."""
+"""Fewest words of a question that is not searched. A question with fewer words is searched like
+other text, because a single word to classify may be the answer itself."""
 _LONGEST_QUESTION = 5_000
-"""Most characters of a question that is not searched. A longer one is hardly ever repeated, and
-looking for it takes time."""
+"""Most characters of a question that is not searched. A longer question is searched too, because
+it is hardly ever repeated, and looking for it takes time."""
 
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
 # A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
@@ -72,7 +72,7 @@ _LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
-def last_candidates(
+def last_candidate_readings(
     text: str,
     gold: str,
     *,
@@ -95,9 +95,9 @@ def last_candidates(
 
     >>> from grpo_nb.tasks.formats import xml
     >>> question = "What is 8 + 4?"
-    >>> last_candidates("What is 8 + 4? It is 12.", "12", question=question, format=xml())
+    >>> last_candidate_readings("What is 8 + 4? It is 12.", "12", question=question, format=xml())
     ['12']
-    >>> last_candidates("What is 8 + 4?", "4", question=question, format=xml())
+    >>> last_candidate_readings("What is 8 + 4?", "4", question=question, format=xml())
     []
     """
     text = _without_tags(text[-_LONGEST_TEXT:], format)
@@ -160,8 +160,9 @@ def _last_number(text: str, gold: str) -> list[str]:
     numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
         return []
-    number = numbers[-1][0].replace("\u2212", "-")
-    word_after = _WORD_AFTER_NUMBER.match(text, numbers[-1].end())
+    match = numbers[-1]
+    number = match[0].replace("\u2212", "-")
+    word_after = _WORD_AFTER_NUMBER.match(text, match.end())
     if word_after is None:
         return [number]
     with_word = f"{number} {word_after[1]}"
@@ -172,16 +173,20 @@ def _last_number(text: str, gold: str) -> list[str]:
     if parsed_with_word.value != parsed.value:
         # 2.5 million
         return [with_word]
-    # In "$18 every day" and "5 in total", the word is no unit.
-    unit = parsed_with_word.unit
     gold_unit = read_number(gold).unit
+    if not gold_unit or parsed.unit:
+        # The $ of "$18 every day" is the unit.
+        return [number]
+    unit = parsed_with_word.unit
+    # "5 in total"
     is_preposition = word_after[1] == "in" and gold_unit != unit
-    # 5 pears are not 5 apples, so another thing is kept as a unit. But 20 apples may be 20 apples
-    # per day. A word without the s of a plural, as in "12 left", may not be a thing.
+    is_known_unit = unit_of_word(unit.partition("/")[0])
+    # Another counted thing is kept as a unit, because 5 pears are not 5 apples. If the gold unit
+    # begins with the word, as apples/day does with apples, the word is dropped. A word without the
+    # s of a plural, as in "12 left", may not be a thing.
     is_other_thing = _COUNTED_THING.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
-    may_be_unit = unit_of_word(unit.partition("/")[0]) or is_other_thing
-    is_unit = may_be_unit and not parsed.unit and not is_preposition
-    return [with_word if gold_unit and is_unit else number]
+    is_unit = not is_preposition and (is_known_unit or is_other_thing)
+    return [with_word if is_unit else number]
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
@@ -190,16 +195,21 @@ def _last_label(text: str, labels: Sequence[str]) -> list[str]:
     return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 
 
+# Labels that are also ordinary words, and what must follow them.
+_AFTER_WORD_LABEL = {
+    # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
+    # word, as in "option A", before "is" or "was", and where no small word follows.
+    "A": r"(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))",
+    # The article and the pronoun come before another word, as in "a city" and "I think".
+    **dict.fromkeys("aIi", r"(?! (?!is\b|because\b|since\b)[A-Za-z])"),
+}
+
+
 def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    pattern = rf"(?<!\w){words}(?![\w'])"
-    if label != "A":
-        return pattern
-    # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
-    # word, as in "option A", before "is" or "was", and where no small word follows.
-    return rf"{pattern}(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))"
+    return rf"(?<!\w){words}(?![\w'\u2019]){_AFTER_WORD_LABEL.get(label, '')}"
 
 
 def _last_json(text: str) -> list[str]:

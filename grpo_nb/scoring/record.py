@@ -104,11 +104,11 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     }
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return how two records of a reward differ, in words; an empty text if they do not.
 
     >>> from grpo_nb.rewards import correctness
-    >>> differences(record_of(correctness()), record_of(correctness(tolerance=0.5)))
+    >>> difference_in_words(record_of(correctness()), record_of(correctness(tolerance=0.5)))
     'it was correctness() and is correctness(tolerance=0.5)'
     """
     if before["hash"] != now["hash"]:
@@ -186,11 +186,12 @@ def _held_values(reward: RewardFunction) -> Any:
         # These values change from call to call, and are in the checkpoints. The attribute `_count`
         # may be saved as `count`.
         saved = {str(name).strip("_") for name in reward.state_dict()}
-    attributes = {}
-    for name, value in vars(reward).items():
-        # A run records the name and the weight separately.
-        if name not in ("__name__", "weight") and name.strip("_") not in saved:
-            attributes[name] = value
+    # A run records the name and the weight separately.
+    attributes = {
+        name: value
+        for name, value in vars(reward).items()
+        if name not in ("__name__", "weight") and name.strip("_") not in saved
+    }
     if not isinstance(reward, types.FunctionType):
         return attributes
     closure = inspect.getclosurevars(reward).nonlocals

@@ -65,8 +65,8 @@ class RewardError(Exception):
     """
 
 
-class ReturnTypeError(TypeError):
-    """A reward returned something that is not an iterable of scores."""
+class UnusableOutputError(ValueError):
+    """A reward raised nothing, but returned something that TRL cannot use as scores."""
 
 
 def make_batch(
@@ -152,7 +152,7 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
     Without a state, the reward gets `first_step_state`.
 
     Raises:
-        ReturnTypeError: The reward did not return an iterable.
+        UnusableOutputError: The reward did not return an iterable.
     """
     # As in the trainer, the reward gets the batch's own lists and no copies.
     output = reward(
@@ -162,7 +162,7 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
         log_metric=lambda name, value: None,
     )
     if not isinstance(output, Iterable):
-        raise ReturnTypeError(
+        raise UnusableOutputError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
         )
     return list(output)
@@ -175,24 +175,24 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
     advantage of the group is NaN.
 
     Raises:
-        ValueError: The number of scores is not the number of completions, or a score is infinite in
-            the float32 tensor in which TRL holds scores.
-        TypeError: A score is not one number, but for example text or a list.
-        OverflowError: An int is too large for any float. Torch fails on it too.
+        UnusableOutputError: The number of scores is not the number of completions, a score is not
+            one number, or it is infinite in the float32 tensor in which TRL holds scores.
     """
     if len(output) != count:
-        raise ValueError(
+        raise UnusableOutputError(
             f"it returned {len(output)} scores for {count} completions: there must be one for each"
         )
     scores = []
     for value in output:
-        # float("0.5") would accept a text, but torch does not.
-        if isinstance(value, str):
-            raise TypeError(f"a score is the text {value!r:.60}; it must be one number or None")
-        number = math.nan if value is None else float(value)
-        if abs(number) > _FLOAT32_MAX:
-            raise ValueError(
-                f"a score is {value!r}; it must be a finite number, or None for no score"
+        try:
+            number = math.nan if value is None else float(value)
+        except Exception:
+            # Not one number, but for example a list, or an int that is too large for any float.
+            number = math.inf
+        # float("0.5") accepts a text, but torch does not.
+        if isinstance(value, str) or abs(number) > _FLOAT32_MAX:
+            raise UnusableOutputError(
+                f"a score is {value!r:.60}; it must be a finite number, or None for no score"
             )
         scores.append(number)
     return scores
@@ -287,8 +287,8 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    # Some environments cannot be copied. So all of them are in the memo of deepcopy, as if they had
-    # been copied already, and are shared.
+    # Environments are shared, because some cannot be copied: the memo tells deepcopy that each of
+    # them has been copied already.
     environments = batch.get("environments", [])
     batch = copy.deepcopy(batch, {id(value): value for value in environments})
     texts = tuple(completion_text(completion) for completion in batch["completions"])
@@ -339,10 +339,11 @@ def score_as_trial(
 @contextlib.contextmanager
 def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
     """Restore the `state_dict` of each reward at the end of the block."""
-    with_state = []
-    for reward in rewards:
-        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
-            with_state.append(reward)
+    with_state = [
+        reward
+        for reward in rewards
+        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict")
+    ]
     # Copied, because a state_dict may return the very lists that the reward adds to. The reward
     # itself may hold a lock or a model, which cannot be copied.
     states = [copy.deepcopy(reward.state_dict()) for reward in with_state]
@@ -372,9 +373,10 @@ def find_failure(
     # The reward may have shortened a list before it failed.
     shortest = min(len(values) for values in batch.values() if values is not None)
     for index, text in enumerate(texts[:shortest]):
-        row_alone = {}
-        for column, values in batch.items():
-            row_alone[column] = None if values is None else values[index : index + 1]
+        row_alone = {
+            column: None if values is None else values[index : index + 1]
+            for column, values in batch.items()
+        }
         try:
             to_floats(call_reward(reward, row_alone, trainer_state), 1)
         except EnvironmentProblem:
@@ -383,8 +385,10 @@ def find_failure(
             error = row_error
             where = f"on row {index}: {short_repr(text, 160)}"
             break
-    message = f"{type(error).__name__}: {str(error)[:300]} ({where})"
-    failure = RewardError(f"the reward {reward_name(reward)!r} raised {message}")
+    has_raised = not isinstance(error, UnusableOutputError)
+    what = f"raised {type(error).__name__}" if has_raised else "failed"
+    message = f"{what}: {str(error)[:300]} ({where})"
+    failure = RewardError(f"the reward {reward_name(reward)!r} {message}")
     failure.__cause__ = error
     return failure
 

@@ -14,7 +14,7 @@ from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_aside_damaged
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.scoring.record import differences
+from grpo_nb.scoring.record import difference_in_words
 from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed. They do not change how a step trains, except that
@@ -214,7 +214,7 @@ def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]
     """Return a sentence for each reward whose code or state is not that of the earlier run."""
     sentences = []
     for old, new in zip(old_info["rewards"], new_info["rewards"], strict=False):
-        difference = differences(old, new)
+        difference = difference_in_words(old, new)
         if difference:
             sentences.append(f"the reward {old['name']!r} has changed: {difference}")
     return sentences

@@ -12,7 +12,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.scaleout.reward_source import NotPortableError, RewardSource
-from grpo_nb.scoring.record import differences, rebuild_reward, record_of
+from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_of
 from tests.support.judges import Asked, by_length
 
 TEXTS = ["one", "one two three", "one two three four five"]
@@ -279,7 +279,7 @@ def test_nothing_about_the_call_is_written_down(tmp_path: Path) -> None:
 def test_who_is_asked_makes_no_difference_to_the_record(tmp_path: Path) -> None:
     judge = kept(Asked(), tmp_path)
     other = gn.rewards.judge(by_length, RUBRIC, cache=None)
-    assert differences(record_of(judge), record_of(other)) == ""
+    assert difference_in_words(record_of(judge), record_of(other)) == ""
 
 
 def test_judge_cannot_be_rebuilt_or_sent(tmp_path: Path) -> None:

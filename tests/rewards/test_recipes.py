@@ -6,7 +6,7 @@ import types
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scoring.record import differences, record_of
+from grpo_nb.scoring.record import difference_in_words, record_of
 from tests.conftest import ROOT
 
 GUIDE = ROOT / "docs/guide"
@@ -173,7 +173,7 @@ def test_adaptive_recipe_falls_as_the_format_is_learnt(recipes: dict) -> None:
 def test_adaptive_recipe_of_another_reward_is_another_reward(recipes: dict) -> None:
     before = record_of(recipes["Adaptive"](gn.rewards.correctness()))
     now = record_of(recipes["Adaptive"](gn.rewards.correctness(tolerance=0.5)))
-    assert "other values" in differences(before, now)
+    assert "other values" in difference_in_words(before, now)
 
 
 def test_adaptive_recipe_is_restored_from_its_state(recipes: dict) -> None:

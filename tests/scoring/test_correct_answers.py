@@ -321,7 +321,7 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
     grader = choose_grader(contains, rows, xml())
     assert grader.pass_score == 2.0
-    assert grader.is_proven
+    assert grader.is_pass_score_tested
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
@@ -329,13 +329,13 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
         return [float("<answer>" in turns) for turns in completions]
 
     grader = choose_grader(has_slot, ROWS, xml())
-    assert not grader.is_proven
+    assert not grader.is_pass_score_tested
     assert grader_in_words(grader).endswith("no gold answer scores above a wrong one)")
 
 
-def test_function_that_pays_only_the_gold_answer_is_proven() -> None:
-    assert choose_grader(solved, ROWS, xml()).is_proven
-    assert not choose_grader(style, ROWS, xml()).is_proven
+def test_pass_score_above_wrong_answers_is_tested() -> None:
+    assert choose_grader(solved, ROWS, xml()).is_pass_score_tested
+    assert not choose_grader(style, ROWS, xml()).is_pass_score_tested
 
 
 @pytest.mark.parametrize(
@@ -358,10 +358,10 @@ def test_right_answer_of_another_row_is_not_tried_as_wrong(rows: list) -> None:
 RIGHT = ("1/2", "0.5", "Rome", "Roma")
 
 
-def test_function_without_a_wrong_answer_is_not_proven() -> None:
+def test_pass_score_without_a_wrong_answer_is_not_tested() -> None:
     grader = choose_grader(solved, ROWS[:1] * 2, xml())
     assert grader.pass_score == 2.0
-    assert not grader.is_proven
+    assert not grader.is_pass_score_tested
 
 
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])

@@ -18,7 +18,7 @@ from grpo_nb.scoring.correct_answers import (
     are_correct_anywhere,
     grader_scores,
 )
-from grpo_nb.scoring.last_answer import candidate_kind, last_candidates
+from grpo_nb.scoring.last_answer import candidate_kind, last_candidate_readings
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -89,7 +89,7 @@ def test_gold_number_in_a_repeated_question_loses_to_a_later_one() -> None:
 
 
 def test_longer_number_than_in_the_question_is_kept() -> None:
-    assert last_candidates("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
+    assert last_candidate_readings("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
 
 
 def test_short_question_is_not_removed_from_the_text() -> None:
@@ -213,11 +213,26 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
     assert is_anywhere(text, "A", question="Which letter?", other_golds=["A", "B"] * 4) is expected
 
 
+@pytest.mark.parametrize(
+    ("text", "labels", "expected"),
+    [
+        pytest.param("The answer is B, I think.", "ABCDEFGHI", "B", id="pronoun"),
+        pytest.param("It is B. I\u2019m sure.", "ABCDEFGHI", "B", id="short form"),
+        pytest.param("It is I because H fits not.", "ABCDEFGI", "I", id="label I"),
+        pytest.param("It is b, a city.", "abc", "b", id="article"),
+        pytest.param("The answer is a.", "abc", "a", id="label a"),
+    ],
+)
+def test_label_is_told_from_an_ordinary_word(text: str, labels: str, expected: str) -> None:
+    readings = last_candidate_readings(text, "b", question="", format=xml(), labels=[*labels, "b"])
+    assert readings == [expected]
+
+
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])
 @pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
 def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
-    last_candidates(part * 60_000, gold, question=SUM, format=xml())
+    last_candidate_readings(part * 60_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2
 
 

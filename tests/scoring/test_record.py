@@ -29,7 +29,7 @@ from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
 from grpo_nb.rewards.base import is_relative
-from grpo_nb.scoring.record import differences, rebuild_reward, record_of
+from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_of
 from tests.rewards.cases import KINDS
 
 LIMIT = 3
@@ -234,7 +234,7 @@ def identity(record: dict) -> tuple[str, str]:
 def test_different_rewards_have_different_records(one, other, message: str) -> None:
     before = record_of(one)
     now = record_of(other)
-    assert message in differences(before, now)
+    assert message in difference_in_words(before, now)
     assert identity(before) != identity(now)
 
 
@@ -242,13 +242,13 @@ def test_different_rewards_have_different_records(one, other, message: str) -> N
 def test_equal_rewards_have_equal_records(one, other) -> None:
     before = record_of(one)
     now = record_of(other)
-    assert differences(before, now) == ""
+    assert difference_in_words(before, now) == ""
     assert identity(before) == identity(now)
 
 
 @pytest.mark.parametrize(("one", "other", "message"), DIFFERENT)
 def test_record_of_a_reward_does_not_change(one, other, message: str) -> None:
-    assert differences(record_of(one), record_of(one)) == ""
+    assert difference_in_words(record_of(one), record_of(one)) == ""
 
 
 @pytest.mark.parametrize(("one", "other", "message"), DIFFERENT)
@@ -256,13 +256,15 @@ def test_record_in_a_file_is_compared_as_in_memory(one, other, message: str) -> 
     before = record_of(one)
     read = json.loads(json.dumps(before))
     assert read == before
-    assert differences(read, record_of(other)) == differences(before, record_of(other))
+    assert difference_in_words(read, record_of(other)) == difference_in_words(
+        before, record_of(other)
+    )
 
 
 def test_record_of_an_earlier_version_is_equal() -> None:
     # Its runs can still be resumed.
     before = {"kind": "", "hash": "b22547361689d0d1", "state": "828dc4f98912f222"}
-    assert differences(before, record_of(unchanged)) == ""
+    assert difference_in_words(before, record_of(unchanged)) == ""
 
 
 def test_state_is_the_same_in_every_process() -> None:
@@ -287,7 +289,7 @@ def test_state_ignores_whether_an_event_is_set() -> None:
     event = threading.Event()
     before = record_of(functools.partial(make(1), event=event))
     event.set()
-    assert differences(before, record_of(functools.partial(make(1), event=event))) == ""
+    assert difference_in_words(before, record_of(functools.partial(make(1), event=event))) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import math
 import pickle
+import re
 import threading
 import types
 from pathlib import Path
@@ -294,9 +295,16 @@ def not_finite(request: pytest.FixtureRequest):
 
 
 def test_score_that_is_not_finite_is_an_error(not_finite) -> None:
-    message = r"'odd' raised ValueError: a score is .* a finite number, or None.*row 1: 'b'"
+    message = r"'odd' failed: a score is .* a finite number, or None.*row 1: 'b'"
     with pytest.raises(RewardError, match=message):
         score(not_finite, ["a", "b"])
+
+
+@pytest.mark.parametrize("value", ["0.5", [1.0], 10**400], ids=["text", "list", "huge"])
+def test_score_that_is_no_number_is_named(value: object) -> None:
+    message = rf"'odd' failed: a score is {re.escape(repr(value)[:40])}"
+    with pytest.raises(RewardError, match=message):
+        score(returning([value], "odd"), ["a"])
 
 
 def test_wrong_number_of_scores_is_an_error() -> None:
@@ -306,7 +314,7 @@ def test_wrong_number_of_scores_is_an_error() -> None:
 
 
 def test_reward_that_returns_no_list_is_an_error() -> None:
-    message = "'returning' raised ReturnTypeError: it returned None; it must be a list"
+    message = "'returning' failed: it returned None; it must be a list"
     with pytest.raises(RewardError, match=message):
         score(returning(None), ["a"])
 

@@ -105,12 +105,12 @@ plain = returning(0.0, "plain")
         (
             [returning(0.0, "too_few", 0)],
             {},
-            "'too_few' raised ValueError: it returned 0 scores for 1 completions",
+            "'too_few' failed: it returned 0 scores for 1 completions",
         ),
         (
             [returning(1e39, "infinite")],
             {},
-            r"'infinite' raised ValueError: a score is 1e\+39; it must be a finite .*on row 0",
+            r"'infinite' failed: a score is 1e\+39; it must be a finite .*on row 0",
         ),
         (
             [returning(0.0, "total")],
