@@ -110,7 +110,7 @@ def grade_answers(
     is_correct_anywhere = anywhere_grades or [None] * len(texts)
     graded_rows = []
     for place, (row, completion) in enumerate(zip(rows, completions, strict=True)):
-        given = format.extract_last(completion.text)
+        given = format.extract_final(completion.text)
         graded_rows.append(
             {
                 "question": row["question"],

@@ -23,7 +23,7 @@ from typing import Literal
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
-from grpo_nb.tasks.number_reading import read_number, unit_of_word
+from grpo_nb.tasks.number_reading import measurement_unit, read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
 _LONGEST_TEXT = 20_000
@@ -179,7 +179,7 @@ def _last_number(text: str, gold: str) -> list[str]:
     # 5 pears are not 5 apples, so another thing is kept as a unit. But 20 apples may be 20 apples
     # per day. A word without the s of a plural, as in "12 left", may not be a thing.
     is_other_thing = _COUNTED_THING.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
-    may_be_unit = unit_of_word(unit.partition("/")[0]) or is_other_thing
+    may_be_unit = measurement_unit(unit.partition("/")[0]) or is_other_thing
     is_unit = may_be_unit and not parsed.unit and not is_preposition
     return [with_word if gold_unit and is_unit else number]
 

@@ -204,9 +204,9 @@ def test_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: 
 
 def test_answers_of_another_kind_are_shown() -> None:
     rows = [{"question": f"{n}?", "answer": "n/a" if n % 20 == 7 else str(n)} for n in range(40)]
-    assert "2 of 40 answers are no number, such as 'n/a'" in repr(gn.load_task(rows))
-    assert "are no number" not in repr(gn.load_task(ROWS))
-    assert "40 of 40 answers are no number" in repr(gn.load_task(LABELS, kind="number"))
+    assert "2 of 40 answers are not of kind number, such as 'n/a'" in repr(gn.load_task(rows))
+    assert "not of kind number" not in repr(gn.load_task(ROWS))
+    assert "40 of 40 answers are not of kind number" in repr(gn.load_task(LABELS, kind="number"))
 
 
 def test_own_system_format_and_hint_are_used() -> None:
