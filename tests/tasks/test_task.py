@@ -67,7 +67,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
-        ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
+        ("arithmetic", {"hihg": 30}, TypeError, "has no option hihg=; did you mean 'high'"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "each part needs one"),
@@ -87,7 +87,12 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             r"example = .*: write \(question, reasoning, answer",
         ),
-        ("arithmetic", {"holdout": "arithmetic"}, ValueError, "whose holdout= is then a number"),
+        (
+            "arithmetic",
+            {"holdout": "arithmetic"},
+            ValueError,
+            "not as its holdout=, which takes a number",
+        ),
         (
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
             {"holdout": 1},
