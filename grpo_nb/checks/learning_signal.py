@@ -148,7 +148,7 @@ class Baseline(ReprMixin):
         # The kit's rewards read an answer only at the end of a completion. For a function, the slot
         # need not be last.
         is_function = isinstance(self.grader, FunctionGrader)
-        extract = self.format.extract if is_function else self.format.extract_last
+        extract = self.format.extract if is_function else self.format.extract_final
         return fmean(extract(text) is not None for text in self.scores.completions)
 
     @property

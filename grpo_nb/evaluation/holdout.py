@@ -112,7 +112,7 @@ def grade_answers(
     for row, completion, is_correct, is_correct_anywhere in zip(
         rows, completions, grades, anywhere_grades, strict=True
     ):
-        extracted = format.extract_last(completion.text)
+        extracted = format.extract_final(completion.text)
         graded_rows.append(
             {
                 "question": row["question"],

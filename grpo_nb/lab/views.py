@@ -69,7 +69,7 @@ def marks_of(reward: RewardFunction, name: str, weighted_score: float, text: str
     part = "tag"
     if isinstance(reward, (exact_format, partial_format)):
         spans = [span for span in reward.format.tag_spans(text) if span is not None]
-    elif isinstance(reward, SlotReward) and (answer := reward.format.extract_last(text)):
+    elif isinstance(reward, SlotReward) and (answer := reward.format.extract_final(text)):
         part = "answer slot"
         # The same answer may also be in the reasoning, so search after the opening of the slot.
         opening = reward.format.answer_open

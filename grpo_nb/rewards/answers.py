@@ -45,7 +45,7 @@ class SlotReward(Reward):
         if not golds:
             return None
         # Text after the slot could take the answer back, so the slot must come last.
-        given = self.format.extract_last(text)
+        given = self.format.extract_final(text)
         if given is None or len(given) > _LONGEST_SLOT:
             return 0.0
         score: float | None = 0.0

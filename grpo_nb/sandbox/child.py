@@ -147,7 +147,8 @@ def _isolate(job: dict) -> None:
     """
     libc = ctypes.CDLL(None)
     os.environ.clear()
-    existing_threads = _become_nobody()
+    # RLIMIT_NPROC counts all threads of the user.
+    existing_threads = 1 if _become_nobody() else _threads_on_machine()
     limits = {
         resource.RLIMIT_NPROC: existing_threads + _MAX_THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
@@ -180,22 +181,22 @@ def _isolate(job: dict) -> None:
     _allow_only_listed_system_calls()
 
 
-def _become_nobody() -> int:
-    """Change to a user that owns nothing, if this process runs as root.
-
-    Returns:
-        Largest number of threads that the user may already have. RLIMIT_NPROC counts them too.
-    """
+def _become_nobody() -> bool:
+    """Change to a user that owns nothing; return False if this process does not run as root."""
     user = _FIRST_USER + os.getpid() % 4096
     try:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-        return 1
+        return True
     except OSError:
-        # An ordinary user, who may own any of the threads on this machine.
-        with open("/proc/loadavg") as file:
-            return int(file.read().split()[3].partition("/")[2])
+        return False
+
+
+def _threads_on_machine() -> int:
+    """Return the number of threads on this machine; an ordinary user may own any of them."""
+    with open("/proc/loadavg") as file:
+        return int(file.read().split()[3].partition("/")[2])
 
 
 def _allow_only_listed_system_calls() -> None:
@@ -211,7 +212,8 @@ def _allow_only_listed_system_calls() -> None:
         *[(_ALLOW, name) for name in _SYSTEM_CALLS.split()],
         *[(_ALLOW, *rule) for rule in _RESTRICTED_SYSTEM_CALLS],
     ]
-    # If clone3 does not exist, the C library uses clone, whose flags can be checked.
+    # clone3 passes its flags in memory, where the filter cannot see them. It is reported as absent,
+    # so the C library falls back to clone.
     for action, name, *arguments in [*rules, (_ABSENT, "clone3")]:
         number = lib.seccomp_syscall_resolve_name(name.encode())
         if number < 0:

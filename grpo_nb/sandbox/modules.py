@@ -16,7 +16,8 @@ _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
 
 # Modules that Python itself imports late: unicodedata for \N{...} and for names in other scripts.
 _ALWAYS = ("unicodedata", "warnings")
-# Modules that the standard library imports at the first call of a function, by the function's name.
+# Modules that the standard library imports only when a function or class is used, keyed by a
+# name in the code that leads there.
 _IMPORTED_LATE = {
     "most_common": "heapq",
     "strptime": "_strptime",

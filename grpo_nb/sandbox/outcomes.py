@@ -70,7 +70,7 @@ class Call:
                 f"Call({self.function!r:.60}) is not a function name: "
                 "write a name such as 'add' or 'A().add'."
             )
-        # ("abc") is a text and no tuple. Each of its characters would be an argument.
+        # ("abc") is a text, not a tuple. Each of its characters would be an argument.
         if isinstance(self.args, (str, bytes)):
             raise TypeError(
                 f"Call({self.function!r}) has the arguments {self.args!r:.60}: write a tuple, such "
@@ -91,7 +91,8 @@ class CallResult:
     """The result of one call: a value of plain data, or an error. Both come from untrusted code."""
 
     value: Any = None
-    error: str | None = "no answer"
+    # None for a value. The default is the placeholder of a result that did not arrive.
+    error: str | None = "no result"
 
     @property
     def is_value(self) -> bool:

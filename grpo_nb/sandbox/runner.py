@@ -214,6 +214,8 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         return lost_outcome(candidate, f"no process can be started: {error}")
     with child.stderr:
         report, reached_limit = _read_until_end(child.stderr, limits, child.pid)
+    # If we stopped the process, it has not ended by itself. Only a process that we did not stop can
+    # have been killed by the kernel.
     has_ended = not reached_limit and _ends_by_itself(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)

@@ -127,15 +127,15 @@ def decode(data: object, depth: int = 0) -> object:
         return _SCALARS[kind](content)
     if kind == "dict":
         pairs = decode(content, depth + 1)
-        refuse_equal_hashes([key for key, _ in pairs])
+        _require_few_equal_hashes([key for key, _ in pairs])
         return dict(pairs)
     items = [decode(item, depth + 1) for item in content]
     if kind in ("set", "frozenset"):
-        refuse_equal_hashes(items)
+        _require_few_equal_hashes(items)
     return _BUILDERS[kind](items)
 
 
-def refuse_equal_hashes(keys: list[object]) -> None:
+def _require_few_equal_hashes(keys: list[object]) -> None:
     """Raise ValueError if a set of these untrusted values would take quadratic time to build."""
     # A set holds equal hashes once, so this check is linear for all keys.
     if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:

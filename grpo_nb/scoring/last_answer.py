@@ -23,7 +23,7 @@ from typing import Literal
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
-from grpo_nb.tasks.number_reading import read_number, unit_of_word
+from grpo_nb.tasks.number_reading import measurement_unit, read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
 _LONGEST_TEXT = 20_000
@@ -180,7 +180,7 @@ def _last_number(text: str, gold: str) -> list[str]:
     unit = parsed_with_word.unit
     # "5 in total"
     is_preposition = word_after[1] == "in" and gold_unit != unit
-    is_known_unit = unit_of_word(unit.partition("/")[0])
+    is_known_unit = measurement_unit(unit.partition("/")[0])
     # Another counted thing is kept as a unit, because 5 pears are not 5 apples. If the gold unit
     # begins with the word, as apples/day does with apples, the word is dropped. A word without the
     # s of a plural, as in "12 left", may not be a thing.

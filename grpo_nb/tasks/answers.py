@@ -84,7 +84,10 @@ class Answers:
     Empty unless the answers are choices, or numbers that repeat, such as ratings.
     """
     others: tuple[str, ...] = ()
-    """Gold answers of another kind, such as `n/a` among numbers. They are compared as text."""
+    """Gold answers of another kind, such as `n/a` among numbers.
+
+    They are compared as text, unless they are numbers or JSON.
+    """
 
     @property
     def hint(self) -> str:
@@ -165,15 +168,11 @@ def _json_container(gold: str) -> Any:
     return value if isinstance(value, (dict, list)) else None
 
 
-def _is_expression(gold: str) -> bool:
-    return read_number(gold) is not None or bool(_FORMULA.search(gold))
-
-
 # Numbers come first, because each number is also an expression.
 _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
     "number": lambda gold: read_number(gold) is not None,
     "json": lambda gold: _json_container(gold) is not None,
-    "expression": _is_expression,
+    "expression": lambda gold: bool(read_number(gold) or _FORMULA.search(gold)),
 }
 
 

@@ -34,9 +34,9 @@ TAKEN_NAMES = {
     "self",
     "trainer_state",
 }
-# A solution, then the answer in one line after the last ####, as in GSM8K.
+# A whole text: a solution, then the answer in one line after the last ####, as in GSM8K.
 _SOLUTION_AND_ANSWER = re.compile(
-    r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*"
+    r"(?s)\A(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*\Z"
 )
 
 
@@ -113,23 +113,22 @@ def clean(
     has_lists_of_answers = kind != "json" and _are_lists_of_texts(answers)
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
-    for number, row in enumerate(source.rows):
+    for row_number, row in enumerate(source.rows):
         try:
-            rows[number] = _read_row(row, column_of, has_lists_of_answers)
+            rows[row_number] = _read_row(row, column_of, has_lists_of_answers, changes=changes)
         except _UnusableRow as reason:
-            reasons[number] = str(reason)
+            reasons[row_number] = str(reason)
     # 2. Split solutions off, complete lists of answers, and note how rows were read.
-    _note_lost_calls(source.rows, rows, column_of, changes)
     _split_solutions(rows.values(), changes)
     if has_lists_of_answers:
         _complete_accepted(rows.values(), changes)
     # 3. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, name_in_errors)
-    for number, reason in sorted(reasons.items()):
-        row = source.rows[number]
+    for row_number, reason in sorted(reasons.items()):
+        row = source.rows[row_number]
         cells = [f"{name}={short_repr(row.get(name), 80)}" for name in column_of.values()]
-        changes.leave_out(reason, f"row {number}: {', '.join(cells)}")
-        rows.pop(number, None)
+        changes.leave_out(reason, f"row {row_number}: {', '.join(cells)}")
+        rows.pop(row_number, None)
     if not rows:
         raise ValueError(
             f"no row of {name_in_errors} is left of {len(source.rows)}: {changes.reasons_in_words}."
@@ -137,7 +136,7 @@ def clean(
     # 4. Add the other columns.
     for name in names:
         if name not in column_of.values():
-            values = [source.rows[number].get(name) for number in rows]
+            values = [source.rows[row_number].get(name) for row_number in rows]
             _add_column(rows.values(), name, values, changes)
     task_rows = list(rows.values())
     store_as_text(task_rows, changes)
@@ -147,10 +146,9 @@ def clean(
 def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
-    A role that `columns` does not name has the column of its own name. A prompt is read if
-    `columns` names it, or if there is a column `prompt` and `columns` does not name the question.
-    The question is left out only if a prompt is read, `columns` does not name the question, and no
-    column is called `question`.
+    A role that `columns` does not name defaults to the column with the role's name. `prompt` is
+    read if `columns` names it, or if it exists and `columns` does not name `question`. If a prompt
+    is read, `question` is optional: without a column for it, the question is the prompt's text.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -192,7 +190,9 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
     return items != [] and all(isinstance(item, str) for item in items)
 
 
-def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> TaskRow:
+def _read_row(
+    row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool, changes: Changes
+) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -206,7 +206,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
-        task_row["prompt"] = _read_chat(prompt)
+        task_row["prompt"] = _read_chat(prompt, changes)
         if not _is_filled(question):
             # The question is all messages, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
@@ -244,8 +244,8 @@ def _as_json(value: Any) -> str:
     return displayable(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _read_chat(messages: Any) -> Chat:
-    """Return chat messages with `role` and `content` alone."""
+def _read_chat(messages: Any, changes: Changes) -> Chat:
+    """Return chat messages with `role` and `content` alone; note if that leaves out tool calls."""
     try:
         chat = []
         for message in messages:
@@ -255,37 +255,30 @@ def _read_chat(messages: Any) -> Chat:
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(
-            'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
+            'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...]. If it is the '
             'question as text, write columns={"question": <column of the prompt>}'
         ) from None
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
+    if any(message.get("tool_calls") for message in messages):
+        changes.note(
+            "tool_calls in prompts were left out: write each call in content, as the model's "
+            "template writes it"
+        )
     return chat
-
-
-def _note_lost_calls(
-    source_rows: Sequence[Row],
-    rows: Mapping[int, TaskRow],
-    column_of: Mapping[str, str],
-    changes: Changes,
-) -> None:
-    """Add a note if `_read_chat` has left out tool calls."""
-    for number, row in rows.items():
-        chat = source_rows[number][column_of["prompt"]] if "prompt" in row else []
-        if any(message.get("tool_calls") for message in chat):
-            changes.note(
-                "tool_calls in prompts were left out: write each call in content, as the model's "
-                "template writes it"
-            )
 
 
 def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
-    matches = [_SOLUTION_AND_ANSWER.fullmatch(row["answer"]) for row in rows]
+    matches = [_SOLUTION_AND_ANSWER.match(row["answer"]) for row in rows]
     if matches.count(None) >= len(rows) / 2:
         return
     for row, match in zip(rows, matches, strict=True):
         row.update(match.groupdict() if match else {"solution": ""})
+        if ACCEPTED in row:
+            row[ACCEPTED] = [
+                _SOLUTION_AND_ANSWER.sub(r"\g<answer>", text) for text in row[ACCEPTED]
+            ]
     changes.note("answers were read after ####; the text before is in the column solution")
 
 
@@ -314,12 +307,12 @@ def _repeated_rows(
     """
     reasons: _Reasons = {}
     first_row_with: dict[str, int] = {}
-    for number, row in rows.items():
+    for row_number, row in rows.items():
         words = row["question"].split()
         if "prompt" in row:
             words = [(message["role"], *message["content"].split()) for message in row["prompt"]]
-        first = first_row_with.setdefault(str(words), number)
-        if first == number:
+        first = first_row_with.setdefault(str(words), row_number)
+        if first == row_number:
             continue
         answer = row["answer"]
         first_answer = rows[first]["answer"]
@@ -327,16 +320,17 @@ def _repeated_rows(
         first_accepted = rows[first].get(ACCEPTED, [first_answer])
         pairs = itertools.product(accepted, first_accepted)
         if any(itertools.starmap(is_same_answer, pairs)):
-            reasons[number] = "repeated"
+            reasons[row_number] = "repeated"
             continue
         if on_conflict == "raise":
             raise ValueError(
-                f"{name_in_errors}: rows {[first, number]} ask {shorten(row['question'], 120)!r} "
+                f"{name_in_errors}: rows {[first, row_number]} ask "
+                f"{shorten(row['question'], 120)!r} "
                 f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
                 'list as its answer, such as ["Paris", "City of Paris"].'
             )
-        reasons[number] = "contradictory"
+        reasons[row_number] = "contradictory"
         # Nobody knows which of the answers is right, so the first row is left out too.
         if on_conflict == "drop":
             reasons[first] = "contradictory"

@@ -31,8 +31,8 @@ class AnswerFormat:
         name: Name of the format in tables.
         reasoning_open, reasoning_close: Tags around the reasoning; both empty if the reasoning is
             free text before the answer.
-        answer_open, answer_close: Marks around the answer. An empty close means the end of the
-            line; without any mark the whole completion is the answer.
+        answer_open, answer_close: Tags around the answer. An empty close means the end of the
+            line; without any tag the whole completion is the answer.
         instruction: Text of the system prompt; made from the tags and the hint if empty.
         answer_hint: Text in place of the answer in the system prompt, such as "number" or
             "one of: yes, no"; made from the data if empty.
@@ -40,8 +40,8 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` that is white space, inside another mark, or empty next to
-            other marks; or a `reasoning_close` without a `reasoning_open`.
+        ValueError: An `answer_open` that is white space, inside another tag, or empty next to
+            other tags; or a `reasoning_close` without a `reasoning_open`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -57,11 +57,11 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
-        # Without any mark, the whole completion is the answer, as in `bare()`.
-        marks = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
-        if any(marks) and not self.answer_open.strip():
+        # Without any tag, the whole completion is the answer, as in `bare()`.
+        tags = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
+        if any(tags) and not self.answer_open.strip():
             raise ValueError(
-                f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
+                f"answer_open = {self.answer_open!r}: without a tag before it, no answer can be "
                 "found."
             )
         if self.reasoning_close and not self.reasoning_open:
@@ -69,11 +69,11 @@ class AnswerFormat:
                 f"reasoning_close = {self.reasoning_close!r} needs a reasoning_open. If the chat "
                 "template writes that tag, name it and write is_opened_by_template=True."
             )
-        for other in filter(None, marks[1:]):
+        for other in filter(None, tags[1:]):
             if self.answer_open in other:
                 raise ValueError(
-                    f"answer_open = {self.answer_open!r} is in the mark {other!r}, so no "
-                    "completion would have it exactly once: write marks that differ, such as "
+                    f"answer_open = {self.answer_open!r} is in the tag {other!r}, so no "
+                    "completion would have it exactly once: write tags that differ, such as "
                     "<answer> and </answer>."
                 )
 
@@ -124,20 +124,20 @@ class AnswerFormat:
         slot = self._find_slot(text)
         return slot[1].strip() if slot else None
 
-    def extract_last(self, text: str) -> str | None:
+    def extract_final(self, text: str) -> str | None:
         r"""Return the answer as `extract` does, but only if the completion ends with it.
 
         Text after the answer can take it back ("no, 41"), in any language. White space, a full stop
         and the closing marks of Markdown and LaTeX may follow, as in `$\boxed{7}$.`
 
-        >>> xml().extract_last("<answer>7</answer>")
+        >>> xml().extract_final("<answer>7</answer>")
         '7'
-        >>> xml().extract_last("<answer>7</answer> No, 8.") is None
+        >>> xml().extract_final("<answer>7</answer> No, 8.") is None
         True
         """
         slot = self._find_slot(text)
-        is_last = slot is not None and not text[slot.end() :].strip(_CLOSING)
-        return slot[1].strip() if is_last else None
+        is_final = slot is not None and not text[slot.end() :].strip(_CLOSING)
+        return slot[1].strip() if is_final else None
 
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0.
@@ -173,7 +173,7 @@ class AnswerFormat:
     def reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.
 
-        Without any of these marks, all of the text is reasoning.
+        Without any of these tags, all of the text is reasoning.
 
         >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>")
         '3 + 4 = 7'
@@ -182,7 +182,7 @@ class AnswerFormat:
         """
         if self.is_bare:
             return ""
-        # A model may forget any of these tags, so the reasoning is cut at those that are there.
+        # A model may forget any of these tags, so only those in the text are used.
         if self._opening:
             text = text.split(self._opening, 1)[-1]
         for end in (self.reasoning_close, self.answer_open):
@@ -203,7 +203,7 @@ class AnswerFormat:
 
     @functools.cached_property
     def _slot_pattern(self) -> re.Pattern[str]:
-        """Pattern of the slot with its marks; the answer is the group."""
+        """Pattern of the slot with its tags; the answer is the group."""
         if self.is_bare:
             return re.compile("(.*)", re.DOTALL)
         if self.answer_close == "}":

@@ -8,12 +8,12 @@ import math
 import numbers
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.words import require_choice, require_whole_number, short_repr
+from grpo_nb.core.words import did_you_mean, require_choice, require_whole_number, short_repr
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import (
     Changes,
@@ -35,16 +35,14 @@ from grpo_nb.tasks.prompts import (
 )
 from grpo_nb.tasks.read_rows import (
     ARITHMETIC_EXAMPLE,
-    HOLDOUT_SIZE,
+    ARITHMETIC_HOLDOUT_SIZE,
+    ARITHMETIC_OPTIONS,
     Source,
     SourceRows,
     arithmetic_rows,
     read_rows,
 )
 from grpo_nb.tasks.task import Task
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 # Share of the rows that is held out if the user does not choose another.
 _HOLDOUT_SHARE = 0.2
@@ -87,10 +85,10 @@ def load_task(
             episode that was played by hand,
             `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Without an example, a small
             model never writes a tag, all its completions score the same, and it learns nothing.
-        holdout: A share (below 1) or a number of rows to keep for evaluation; 0.2 if not given. For
-            `arithmetic` a number, not a share; `holdout_size` if not given. Or rows of your own
-            from any source, or from its split `test` if it has several splits: all are used, and
-            training rows that ask one of their questions are left out.
+        holdout: A share below 1 or a number of rows to keep for evaluation; 0.2 if not given. For
+            `arithmetic` only a number; `holdout_size`, or else 96, if not given. Or your own
+            held-out rows, from any source, or from its split `test` if it has several splits. All
+            of them are used, and training rows with the same question are left out.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
@@ -113,6 +111,8 @@ def load_task(
     >>> len(task.train), len(task.holdout), task.answers.kind
     (1, 1, 'number')
     """
+    from datasets import Dataset
+
     require_types(
         "gn.load_task(source, settings, tokenizer=tokenizer)",
         optional=("settings", "tokenizer"),
@@ -121,19 +121,22 @@ def load_task(
     )
     require_choice("kind", kind, (None, *get_args(Kind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
-    if options and not is_arithmetic:
-        raise TypeError(f"{', '.join(options)}= means nothing for this source.")
+    _require_known_options(options, is_arithmetic, holdout)
     if seed is None:
         seed = settings.seed if settings is not None else 0
     chat_template_kwargs = dict(chat_template_kwargs or {})
 
     # 1. Read the source.
     if holdout is None:
-        holdout = options.pop("holdout_size", HOLDOUT_SIZE) if is_arithmetic else _HOLDOUT_SHARE
-    is_size = isinstance(holdout, numbers.Real)  # numpy's numbers too
+        holdout = (
+            options.pop("holdout_size", ARITHMETIC_HOLDOUT_SIZE)
+            if is_arithmetic
+            else _HOLDOUT_SHARE
+        )
+    is_share_or_count = isinstance(holdout, numbers.Real)  # numpy's numbers too
     if is_arithmetic:
         # If the user gives held-out rows, none are generated.
-        holdout_size = holdout if is_size else 0
+        holdout_size = holdout if is_share_or_count else 0
         require_whole_number("holdout", holdout_size, 0)
         source_rows = SourceRows(
             "arithmetic", arithmetic_rows(seed, holdout_size=holdout_size, **options)
@@ -144,32 +147,28 @@ def load_task(
 
     # 2. Find question and answer in each row, the user's held-out rows included.
     changes = Changes()
-    rows = clean(source_rows, changes, columns, on_conflict, kind)
-    own_holdout: TaskRows = []
-    if not is_size:
-        holdout_rows = dataclasses.replace(
+    train = clean(source_rows, changes, columns, on_conflict, kind)
+    held_out: TaskRows = []
+    if not is_share_or_count:
+        held_out_source = dataclasses.replace(
             read_rows(holdout, "test"), name_in_errors="the held-out data"
         )
-        own_holdout = clean(holdout_rows, changes, columns, on_conflict, kind)
-        rows = _without(
-            rows,
-            [row["question"] for row in own_holdout],
-            "whose question is held out too",
-            changes,
-        )
+        held_out = clean(held_out_source, changes, columns, on_conflict, kind)
+        held_out_questions = [row["question"] for row in held_out]
+        train = _without(train, held_out_questions, "whose question is held out too", changes)
         # A column may hold 3 in one source and "3" in the other.
-        store_as_text([*rows, *own_holdout], changes)
+        store_as_text([*train, *held_out], changes)
 
     # 3. Find the kind of the answers, which decides what the prompt asks for.
-    answers = answers_of([row["answer"] for row in [*rows, *own_holdout]], kind)
+    answers = answers_of([row["answer"] for row in [*train, *held_out]], kind)
 
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
         require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
-    train = with_prompts(rows, format, example)
-    held_out = with_prompts(own_holdout, format, example)
+    train = with_prompts(train, format, example)
+    held_out = with_prompts(held_out, format, example)
     _note_problems([*train, *held_out], answers, format, changes)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
@@ -179,7 +178,7 @@ def load_task(
     example_texts = [message.get("content") or "" for message in example_messages]
     train = _without(train, example_texts, "that the example shows", changes)
     held_out = _without(held_out, example_texts, "that the example shows", changes)
-    if is_size:
+    if is_share_or_count:
         train, held_out = _split(train, holdout, seed)
     if not train or not held_out:
         raise ValueError(
@@ -190,12 +189,16 @@ def load_task(
         )
 
     # 6. Make the task, and leave out prompts that are too long.
-    train_part, holdout_part = _as_datasets(train, held_out)
+    rows = [*train, *held_out]
+    # A column that only some rows have is None in the others.
+    empty = dict.fromkeys(itertools.chain(*rows))
+    # Make one data set and cut it, because two would infer the types of their columns separately.
+    data = Dataset.from_list([{**empty, **row} for row in rows])
     task = Task(
         source_rows.name,
         format,
-        train_part,
-        holdout_part,
+        data.take(len(train)),
+        data.skip(len(train)),
         changes=changes,
         answers=answers,
         chat_template_kwargs=chat_template_kwargs,
@@ -207,6 +210,19 @@ def load_task(
         task.settings_for_template(settings)
         max_prompt_length = settings.max_prompt_length
     return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
+
+
+def _require_known_options(options: Collection[str], is_arithmetic: bool, holdout: Any) -> None:
+    """Raise TypeError if the source has no such option, or the held-out rows are given twice."""
+    if options and not is_arithmetic:
+        raise TypeError(f"{', '.join(options)}= means nothing for this source.")
+    for name in options:
+        if name not in ARITHMETIC_OPTIONS:
+            raise TypeError(
+                f"'arithmetic' has no option {name}={did_you_mean(name, ARITHMETIC_OPTIONS)}"
+            )
+    if holdout is not None and "holdout_size" in options:
+        raise TypeError("holdout= and holdout_size= both choose the held-out rows: write one.")
 
 
 # The held-out part.
@@ -248,18 +264,6 @@ def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Cha
     return kept
 
 
-def _as_datasets(train: TaskRows, held_out: TaskRows) -> tuple[Dataset, Dataset]:
-    """Return both parts as `Dataset`s with the same columns and types."""
-    from datasets import Dataset
-
-    # Make one data set and cut it, because two would infer the types of their columns separately.
-    rows = [*train, *held_out]
-    # A column that only some rows have is None in the others.
-    empty = dict.fromkeys(itertools.chain(*rows))
-    data = Dataset.from_list([{**empty, **row} for row in rows])
-    return data.take(len(train)), data.skip(len(train))
-
-
 def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
     """Raise ValueError if a `Dataset` would change the tool calls of an example."""
     calls: list[Any] = []
@@ -267,9 +271,9 @@ def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
         calls += message.get("tool_calls") or ()
     if is_changed_by_arrow(calls):
         raise ValueError(
-            "the tool calls in example= have arguments of different names or types. A data set "
-            "gives all calls the same ones, so the model would see null in them. Write each call "
-            "in content, as the model's template writes it: "
+            "the tool calls in example= differ in the names or types of their arguments. A Dataset "
+            "gives every call all of these arguments, so the model would see null for those that "
+            "a call does not have. Write each call in content, as the model's template writes it: "
             "gn.lab.ManualEpisode(task).example(tokenizer)."
         )
 
@@ -280,12 +284,12 @@ def _note_problems(
     """Note answers of another kind, and a prompt that does not name the format."""
     if answers.others:
         changes.note(
-            f"{len(answers.others)} of {len(rows)} answers are no {answers.kind}, such as "
-            f"{answers.others[0]!r:.60}: an answer must equal them as text"
+            f"{len(answers.others)} of {len(rows)} answers are not of kind {answers.kind}, such "
+            f"as {answers.others[0]!r:.60}: they are compared as text, unless they are numbers or "
+            "JSON"
         )
-    mark = format.answer_open.strip()
-    if mark not in "".join(message.get("content") or "" for message in rows[0]["prompt"]):
+    tag = format.answer_open.strip()
+    if tag not in "".join(message.get("content") or "" for message in rows[0]["prompt"]):
         changes.note(
-            f"nothing in the prompt names {mark}: describe the format in system=, or give an "
-            "example"
+            f"nothing in the prompt names {tag}: describe the format in system=, or give an example"
         )

@@ -13,7 +13,7 @@ _LONGEST_ANSWER = 2000  # characters
 
 # Signs of one character: minus, dashes, hyphens, quotation marks, slash, apostrophe.
 _ASCII_OF_SIGN = str.maketrans(
-    "\u2212\u2013\u2012\u2010\u2011\u201c\u201d\u201e\u2044\u2019", '-----"""/\''
+    "\u2212\u2013\u2012\u2010\u2011\u201c\u201d\u201e\u2044\u2018\u2019", '-----"""/\'\''
 )
 # Pattern -> spelling that replaces its matches.
 _SIGN_SPELLINGS = {

@@ -3,7 +3,7 @@ r"""Numbers as people write them: the exact value, with the name before it and t
 `3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2 \times 10^{-3}` and `forty-two` are numbers.
 `41 + 1`, `6 \cdot 7` and `2^{10}` are not: unevaluated arithmetic is refused, because a copy of the
 question would otherwise be a right answer. The decimal mark is the point. An integer with leading
-zeros, such as `007`, is no number.
+zeros, such as `007`, is not a number.
 
 `read_number` takes the markup away, matches one pattern, and computes the value from its parts.
 `is_same_number` compares two numbers. `unit_name` finds the unit of a text: `km/h`, `kph` and
@@ -30,7 +30,7 @@ _END_OF_FRACTION = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _LATEX_FRACTION = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_END_OF_FRACTION}"
 )
-# A letter directly after the digits is a factor, as in 2x, and no unit. The lookbehind checks that
+# A letter directly after the digits is a factor, as in 2x, not a unit. The lookbehind checks that
 # there is no space before the letter.
 _NO_GLUED_LETTER = r"(?![A-Za-z]\b(?<!\s.))"
 # Each line is one part of a number. Spaces are written as \s or in brackets.
@@ -124,11 +124,11 @@ def _number_of(match: re.Match[str]) -> Number | None:
 
 
 def _unit_of(match: re.Match[str]) -> str | None:
-    """Return the unit with its currency; None if the text after the number is no unit."""
+    """Return the unit with its currency; None if the text after the number is not a unit."""
     text = match["unit"] or ""
-    # 42abc and 42ish are no numbers, while 42km and 42min are.
-    is_glued = text and not match["gap"]
-    if is_glued and not all(map(unit_of_word, re.findall(_UNIT_WORD, _normalized_unit(text)))):
+    # 42km and 42min are numbers, but 42abc and 42ish are not.
+    unit_words = re.findall(_UNIT_WORD, _normalized_unit(text))
+    if not (match["gap"] or all(map(measurement_unit, unit_words))):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
@@ -191,9 +191,10 @@ def _value_as_written(number: Number) -> Fraction:
 
 
 def _is_in_percent(gold: Fraction) -> bool:
-    """Return True if a gold answer without a percent sign is in percent, as 42 but not 0.5.
+    """Return True if a gold answer without a percent sign may be a percentage: 42, but not 0.5.
 
-    Integers above 1 are in percent, and all numbers from 10 on. Others are shares: 3.5 is 350 %.
+    It may be one if it is an integer above 1, or any number from 10 on. Others are shares: 3.5 is
+    350 %.
     """
     return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)
 
@@ -223,7 +224,9 @@ def _value_of_words(words: str) -> int | None:
     tens_word, _, ones_word = words.partition(" ")
     tens = _VALUE_OF_WORD.get(tens_word, 0)
     ones = _VALUE_OF_WORD.get(ones_word, 0)
-    return tens + ones if tens >= 20 and 0 < ones < 10 else _VALUE_OF_WORD.get(words)
+    if tens >= 20 and 0 < ones < 10:
+        return tens + ones
+    return _VALUE_OF_WORD.get(words)
 
 
 # Units. Units of measurement are in this table. Any other word in small letters is a thing that is
@@ -358,7 +361,9 @@ def unit_name(text: str) -> str | None:
     """
     text = _normalized_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
-    name = re.sub(_UNIT_WORD, lambda word: unit_of_word(word[0]) or _counted_thing(word[0]), text)
+    name = re.sub(
+        _UNIT_WORD, lambda word: measurement_unit(word[0]) or _counted_thing(word[0]), text
+    )
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
     # "degrees Celsius" has the degree sign twice, and "$5 USD" the dollar sign.
@@ -370,7 +375,7 @@ def _normalized_unit(text: str) -> str:
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
-def unit_of_word(word: str) -> str:
+def measurement_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
     name = _NAME_OF_UNIT.get(_folded_unit(word))
     return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")

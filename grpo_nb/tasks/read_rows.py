@@ -107,10 +107,10 @@ def _as_dicts(name_in_errors: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
         TypeError: A row is not a dict.
     """
     dicts = []
-    for number, row in enumerate(rows):
+    for row_number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{name_in_errors}: row {number} is {short_repr(row)}, not a dict such as "
+                f"{name_in_errors}: row {row_number} is {short_repr(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
         dicts.append({str(name): value for name, value in row.items()})
@@ -219,10 +219,10 @@ def _read_hub(name: str, split: str) -> SourceRows:
     # The Hub is not asked for other names, because that can take half a minute.
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
-            f"{name!r} is no {', '.join(FILE_ENDINGS)} file and no data set on the Hub, "
-            "owner/name. For other files and for folders, give the rows: a DataFrame, or "
-            "datasets.load_dataset(...). Two names need no owner: 'gsm8k', and 'arithmetic' as the "
-            "source of a task, whose holdout= is then a number."
+            f"{name!r} is neither a file ({', '.join(FILE_ENDINGS)}) nor the id of a data set on "
+            "the Hub, owner/name. For other files and for folders, give the rows: a DataFrame, or "
+            "datasets.load_dataset(...). Only two names have no owner: 'gsm8k', and 'arithmetic' "
+            "as the source of a task, but not as its holdout=, which takes a number instead."
         )
     from datasets import load_dataset
 
@@ -246,7 +246,8 @@ ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
 The first has sums of two numbers up to 20. Models of several billion parameters get the last ones
 wrong.
 """
-HOLDOUT_SIZE = 96
+ARITHMETIC_HOLDOUT_SIZE = 96
+ARITHMETIC_OPTIONS = ("train_size", "holdout_size", "low", "high", "operators", "terms")
 ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """Example turn: question, reasoning, answer. Its sum is never one of the questions."""
 # Up to this many numbers, all pairs are enumerated; above, they are sampled.

@@ -96,7 +96,7 @@ class Task(ReprMixin):
                 refused later, when transformers describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # Checking one row is enough, because a random start differs for every row.
+        # One row is enough: an environment with a random start differs on any row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 

@@ -39,8 +39,8 @@ class Tools:
         require_number("seconds_per_call", self.seconds_per_call, 0.01)
         if not isinstance(self.environment, type | None):
             raise TypeError(
-                f"environment = {short_repr(self.environment)} is no class. Each completion needs "
-                "an object of its own: write environment=Game, not environment=Game()."
+                f"environment = {short_repr(self.environment)} is not a class. Each completion "
+                "needs an object of its own: write environment=Game, not environment=Game()."
             )
         # TRL adds the result of `get_reward` after the weighted rewards.
         if hasattr(self.environment, "get_reward"):
@@ -58,8 +58,8 @@ class Tools:
         for tool in (*self.functions, *self._methods):
             if not callable(tool) or not hasattr(tool, "__name__"):
                 raise TypeError(
-                    f"the tool {short_repr(tool)} is no function with a __name__, by which the "
-                    "model calls it: define each tool with def, and write with_tools(f, g)."
+                    f"the tool {short_repr(tool)} is not a function with a __name__, by which "
+                    "the model calls it: define each tool with def, and write with_tools(f, g)."
                 )
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
@@ -211,8 +211,8 @@ def transcript(messages: Chat) -> str:
         for tool_call in message.get("tool_calls") or ():
             function = tool_call["function"]
             arguments = function["arguments"]
-            # If a model writes arguments without names, they are no dict. TRL has then already told
-            # the model that the call failed.
+            # If a model writes arguments without names, they are not a dict. TRL has then already
+            # told the model that the call failed.
             if isinstance(arguments, Mapping):
                 arguments = ", ".join(f"{name}={value}" for name, value in arguments.items())
             lines.append(f"{function['name']}({arguments})")

@@ -256,7 +256,7 @@ for name in ("before", "after"):
 # ## Close the loopholes
 #
 # The training below uses `correctness`. First repair `gold_somewhere` yourself, because you will write such rewards. The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
-# bonus for length is dropped, because length is not what you want. `task.format.extract_last` returns the content of the answer
+# bonus for length is dropped, because length is not what you want. `task.format.extract_final` returns the content of the answer
 # tags. You should see that nothing is found any more.
 #
 # One difference from `correctness` remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
@@ -268,7 +268,7 @@ def gold_in_its_place(completions, answer, **columns):
     scores = []
     for completion, gold in zip(completions, answer, strict=True):
         text = gn.rewards.completion_text(completion)
-        scores.append(1.0 if task.format.extract_last(text) == gold else 0.0)
+        scores.append(1.0 if task.format.extract_final(text) == gold else 0.0)
     return scores
 
 

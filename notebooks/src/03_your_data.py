@@ -284,7 +284,7 @@ comparison
 answers = comparison.transcripts()
 greedy = {}
 for name in ("before", "after"):
-    given = answers[name].map(task.format.extract_last).rename("given")
+    given = answers[name].map(task.format.extract_final).rename("given")
     given = given.where(given.isin(labels), "none of them")
     table = pandas.crosstab(answers["answer"].rename("mood"), given)
     greedy[name] = table.reindex(columns=[*labels, "none of them"], fill_value=0)
@@ -336,7 +336,7 @@ tried["right in the group"] = has_right.map({True: "at least one", False: "none"
 first_of_group = tried.drop_duplicates(["step", "prompt"])
 display(pandas.crosstab(first_of_group["mood"], first_of_group["right in the group"]))
 
-given = tried["completion"].map(task.format.extract_last)
+given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
 kinds = ["mood", "right in the group"]
 pushes = tried.pivot_table("advantage", kinds, "given", aggfunc="sum", fill_value=0)

@@ -82,6 +82,11 @@ def test_answers_of_finds_kind_and_hint(golds: list[str], kind: str, hint: str) 
     assert (answers.kind, answers.hint, answers.others) == (kind, hint, ())
 
 
+def test_quotation_marks_around_an_answer_are_ignored() -> None:
+    quoted = ['"Paris"', "'Paris'", "\u201cParis\u201d", "\u201eParis\u201c", "\u2018Paris\u2019"]
+    assert all(is_same_answer(given, "Paris") for given in quoted)
+
+
 def test_answers_of_other_kinds_are_kept_apart() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
     assert answers_of(golds).kind == "number"

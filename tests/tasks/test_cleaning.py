@@ -169,7 +169,7 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     assert (len(task.train), len(task.holdout)) == (30, 10)
     assert set(task.left_out) == {
         "whose prompt does not end with what a user says",
-        'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]. If it is the '
+        'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...]. If it is the '
         'question as text, write columns={"question": <column of the prompt>}',
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
@@ -208,7 +208,7 @@ def test_example_whose_calls_a_dataset_would_change_is_refused(other: dict[str, 
         call = {"type": "function", "function": {"name": "read", "arguments": arguments}}
         example.append({"role": "assistant", "content": "", "tool_calls": [call]})
     with pytest.raises(
-        ValueError, match=r"example= have arguments of different.*ManualEpisode\(task\)"
+        ValueError, match=r"example= differ in the names or types.*ManualEpisode\(task\)"
     ):
         gn.load_task(of_answers("abcd"), example=example, holdout=1)
 

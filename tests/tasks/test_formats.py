@@ -13,7 +13,7 @@ ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(),
 @pytest.mark.parametrize("format", ALL, ids=lambda f: f.name)
 def test_render_gives_exact_text_that_is_extracted(format: formats.AnswerFormat) -> None:
     text = format.render("because\nof this", "7")
-    assert format.extract(text) == "7" == format.extract_last(text)
+    assert format.extract(text) == "7" == format.extract_final(text)
     assert format.is_exact(text)
     assert format.completeness(text) == 1
     assert format.is_bare or format.tags[-1] in format.system_prompt()
@@ -37,7 +37,7 @@ def test_nothing_may_take_an_answer_back(
     name: str, text: str, answer: str | None, last: str | None
 ) -> None:
     format = getattr(formats, name)()
-    assert (format.extract(text), format.extract_last(text)) == (answer, last)
+    assert (format.extract(text), format.extract_final(text)) == (answer, last)
 
 
 def test_format_of_template_that_opens_the_tag() -> None:
@@ -87,7 +87,7 @@ def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: 
 )
 def test_other_mark_inside_another_is_read(marks: dict[str, str]) -> None:
     format = formats.AnswerFormat(name="own", **marks)
-    assert format.extract_last(format.completion("3 + 4", "7")) == "7"
+    assert format.extract_final(format.completion("3 + 4", "7")) == "7"
 
 
 def test_reasoning_close_without_open_is_refused() -> None:

@@ -71,13 +71,19 @@ def test_gsm8k_row_without_hashes_is_noted() -> None:
     golds = [f"{n}+1={n + 1}\n#### {n + 1}" for n in range(9)] + ["9+1 is ten, so ten."]
     task = gn.load_task(rows_of(golds))
     assert answers(task) == sorted([*(str(n + 1) for n in range(9)), "9+1 is ten, so ten."])
-    assert "1 of 10 answers are no number, such as '9+1 is ten, so ten.'" in repr(task)
+    assert "1 of 10 answers are not of kind number, such as '9+1 is ten, so ten.'" in repr(task)
 
 
 def test_gsm8k_row_with_a_plain_number_keeps_it() -> None:
     task = gn.load_task(rows_of([f"so\n#### {n}" for n in range(9)] + ["77"]))
     assert "77" in answers(task)
     assert task.left_out == {}
+
+
+def test_solutions_are_split_from_each_accepted_answer() -> None:
+    golds = [[f"{n}+1={n + 1} #### {n + 1}", f"by counting #### {n + 1}.0"] for n in range(4)]
+    row = gn.load_task(rows_of(golds), holdout=1).holdout[0]
+    assert row["accepted_answers"] == [row["answer"], f"{row['answer']}.0"]
 
 
 def test_markdown_headings_in_answers_are_kept() -> None:
@@ -373,7 +379,7 @@ def test_misspelled_name_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr("datasets.load_dataset", None)
     start = time.monotonic()
-    with pytest.raises(ValueError, match=f"Two names need no owner.*'{meant}'"):
+    with pytest.raises(ValueError, match=f"Only two names have no owner.*'{meant}'"):
         gn.load_task(name)
     assert time.monotonic() - start < 2
 
@@ -381,7 +387,7 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
+        ({"hihg": 3}, "'arithmetic' has no option hihg=; did you mean 'high'"),
         ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
     ],
 )
@@ -548,7 +554,7 @@ def test_arithmetic_refuses_a_share_of_held_out_rows() -> None:
 
 
 def test_arithmetic_refuses_holdout_next_to_holdout_size() -> None:
-    with pytest.raises(TypeError, match="multiple values for keyword argument 'holdout_size'"):
+    with pytest.raises(TypeError, match="holdout= and holdout_size= both choose"):
         gn.load_task("arithmetic", holdout=10, holdout_size=5)
 
 
@@ -793,6 +799,6 @@ def test_percent_is_read_in_any_case() -> None:
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:
     rows = [{"q": "What?", "p": "Say what it is.", "answer": "1"}] * 3
-    with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is no chat") as raised:
+    with pytest.raises(ValueError, match="is left of 3: 3 whose prompt is not a chat") as raised:
         gn.load_task(rows, columns={"question": "q", "prompt": "p"})
     assert 'columns={"question": <column of the prompt>}' in str(raised.value)

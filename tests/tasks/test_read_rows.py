@@ -157,7 +157,7 @@ def test_path_in_the_home_folder_is_read(tmp_path: Path, monkeypatch) -> None:
         ({"question": ["2+2?"], "answer": ["4"]}, ValueError, r"make a pandas.DataFrame\(data\)"),
         (DatasetDict({"a": DATA}), ValueError, r"no split 'train', but \['a'\]: give one of them"),
         ("nowhere.csv", FileNotFoundError, "No such file or directory: 'nowhere.csv'"),
-        ("data.txt", ValueError, "'data.txt' is no .csv.*DataFrame"),
+        ("data.txt", ValueError, "'data.txt' is neither a file .*DataFrame"),
         ("data.xlsx", FileNotFoundError, "No such file or directory: 'data.xlsx'"),
     ],
 )

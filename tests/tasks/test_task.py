@@ -67,7 +67,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
-        ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
+        ("arithmetic", {"hihg": 30}, TypeError, "has no option hihg=; did you mean 'high'"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "each part needs one"),
@@ -87,7 +87,12 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             r"example = .*: write \(question, reasoning, answer",
         ),
-        ("arithmetic", {"holdout": "arithmetic"}, ValueError, "whose holdout= is then a number"),
+        (
+            "arithmetic",
+            {"holdout": "arithmetic"},
+            ValueError,
+            "not as its holdout=, which takes a number",
+        ),
         (
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
             {"holdout": 1},
@@ -204,9 +209,9 @@ def test_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: 
 
 def test_answers_of_another_kind_are_shown() -> None:
     rows = [{"question": f"{n}?", "answer": "n/a" if n % 20 == 7 else str(n)} for n in range(40)]
-    assert "2 of 40 answers are no number, such as 'n/a'" in repr(gn.load_task(rows))
-    assert "are no number" not in repr(gn.load_task(ROWS))
-    assert "40 of 40 answers are no number" in repr(gn.load_task(LABELS, kind="number"))
+    assert "2 of 40 answers are not of kind number, such as 'n/a'" in repr(gn.load_task(rows))
+    assert "not of kind number" not in repr(gn.load_task(ROWS))
+    assert "40 of 40 answers are not of kind number" in repr(gn.load_task(LABELS, kind="number"))
 
 
 def test_own_system_format_and_hint_are_used() -> None:

@@ -87,9 +87,9 @@ def untyped(place):
         ),
         ([], {"environment": Late}, "is async: write it with def"),
         ([], {"environment": Endless}, "Endless'> has no method reset"),
-        ([], {"environment": Village()}, "is no class.*write environment=Game, not"),
+        ([], {"environment": Village()}, "is not a class.*write environment=Game, not"),
         ([], {"environment": Growing}, "and gift differed"),
-        ([functools.partial(read, "mill")], {}, "is no function with a __name__"),
+        ([functools.partial(read, "mill")], {}, "is not a function with a __name__"),
         (
             [],
             {"environment": Dice},
@@ -99,8 +99,8 @@ def untyped(place):
         ([], {"environment": Talking}, "and the prompt differed"),
         ([], {}, "there is no tool: give functions"),
         ([read], {"environment": Village}, "two tools have one name, .*read.*rename one"),
-        ([[read]], {}, "is no function with a __name__.*with_tools"),
-        ([time], {}, "module 'time'.* is no function with a __name__"),
+        ([[read]], {}, "is not a function with a __name__.*with_tools"),
+        ([time], {}, "module 'time'.* is not a function with a __name__"),
         ([read], {"rounds": 0}, "rounds = 0 must be a whole number of at least 1"),
         (
             [read],
