@@ -227,7 +227,7 @@ class RunHistory:
             self.length_at_best = median(lengths) if lengths else 0.0
 
     def _add_derived(self, metrics: Metrics) -> None:
-        """Add metrics that follow from others, and drop a gradient norm that is rightly 0."""
+        """Add metrics that follow from others, and drop a gradient norm without a signal."""
         if "frac_reward_zero_std" in metrics:
             metrics[ZERO_VARIANCE_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
@@ -236,7 +236,7 @@ class RunHistory:
             has_zero_variance = metrics["reward_std"] <= NEARLY_ZERO
             metrics[ZERO_VARIANCE_SHARE] = float(has_zero_variance)
         if metrics.get(ZERO_VARIANCE_SHARE) == 1:
-            # Without reward variance every advantage is 0, so the gradient is 0 and shows no fault.
+            # Without reward variance every advantage is 0, so a gradient of 0 is not a fault.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
             is_zero = metrics["learning_rate"] <= ZERO_UPDATE
