@@ -12,10 +12,10 @@ from grpo_nb.export.conversion import convert
 from grpo_nb.export.saved_export import Export, ExportError, open_export
 from grpo_nb.export.staged_export import (
     RoundingLimits,
+    fetch_base_folder,
     make_export,
     verification_request,
     verify_in_new_process,
-    weights_folder,
 )
 from grpo_nb.generation.llama_cpp import LlamaCppError, complete_with_gguf, require_llama_cpp
 from grpo_nb.runs.run_folder import Run
@@ -55,8 +55,8 @@ def export_gguf(
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing.
         ExportError: The merged model is missing or has changed, or the file is not the merged
             model. `path` is as it was.
-        ValueError: An unknown quantization, or `merged` is no merged model, or was opened without
-            its run, or the run no longer has the adapter that was merged.
+        ValueError: An unknown quantization, or `merged` is not a merged model, or was opened
+            without its run, or the run no longer has the adapter that was merged.
 
     >>> merged = gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     >>> gn.export_gguf(merged, "exports/first-gguf")  # doctest: +SKIP
@@ -101,8 +101,7 @@ def export_gguf(
             f"llama.cpp ran the {quantization} file ({megabytes:.0f} MB) on held-out prompts. "
             f"Compared with the merged model: {verification['tokens']}."
         )
-        # None is a check that was not made. Only the check of tokens can be None, and no other
-        # check depends on the weights in the file.
+        # If the check of tokens was not made (None), nothing has compared the weights in the file.
         if None in verification["checks"].values():
             verification["sentence"] += " So nothing has checked the weights in the file."
         verification["file"] = file.name
@@ -136,7 +135,7 @@ def verify_with_llama_cpp(
         "check": "gguf",
         "file": str(file),
         "merged_folder": str(merged_folder),
-        "base_folder": str(weights_folder(run)),
+        "base_folder": str(fetch_base_folder(run)),
         "answers": [dataclasses.asdict(answer) for answer in answers],
         "limits": LIMITS_OF_QUANTIZATION[quantization],
     }

@@ -20,7 +20,7 @@ from grpo_nb.export.saved_export import (
 from grpo_nb.runs.card import is_hub_name
 
 TEXT_SUFFIXES = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
-#: Keys of the Hub and of other services, with enough characters to be no placeholder.
+#: Keys of the Hub and of other services, too long for a placeholder.
 SECRET = re.compile(
     rb"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{32,}|gh[opsu]_[A-Za-z0-9]{30,}"
     rb"|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
@@ -51,8 +51,8 @@ def push_problems(export: Export | str | Path) -> list[str]:
         return [str(error)]
     problems = []
     base_name = opened.verification.get("base")
-    # `export_adapter` writes a name with an owner only for a base on the Hub. A folder of that name
-    # in the working directory does not matter.
+    # `export_adapter` writes a name with an owner only for a base on the Hub. So the form of the
+    # name decides, even if a local folder has the same name.
     if base_name is not None and not is_hub_name(base_name):
         problems.append(
             f"the weights of its base model {base_name!r} are in no repository. Push the merged "

@@ -21,10 +21,10 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
 from grpo_nb.export.staged_export import (
     RoundingLimits,
+    fetch_base_folder,
     make_export,
     verification_request,
     verify_in_new_process,
-    weights_folder,
 )
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import options_beyond_plain_lora
@@ -77,8 +77,8 @@ def export_merged(
         FileExistsError: The folder exists and `overwrite` is False.
         FileNotFoundError: The run has no adapter.
         EnvironmentProblem: Too little disk.
-        ExportError: The merged model is not the trained one, the adapter is no plain LoRA, or the
-            run has no held-out questions to verify the merged model with. `path` is as it was.
+        ExportError: The merged model is not the trained one, the adapter is not a plain LoRA, or
+            the run has no held-out questions to verify the merged model with. `path` is as it was.
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
@@ -91,7 +91,7 @@ def export_merged(
                 f"the run {run.name!r} has no held-out questions to verify the merged model with. "
                 "Use gn.export.export_adapter."
             )
-        base_folder = weights_folder(run)
+        base_folder = fetch_base_folder(run)
         verification = merge(base_folder, run.adapter_path, staged)
         load_run_tokenizer(run.path, base_folder).save_pretrained(staged)
         request = {
@@ -137,7 +137,7 @@ def read_lora(adapter_folder: Path, files_by_tensor: Mapping[str, Path]) -> Lora
         files_by_tensor: File of each tensor of the base.
 
     Raises:
-        ExportError: The adapter is no plain LoRA, or is one of another base.
+        ExportError: The adapter is not a plain LoRA, or belongs to another base.
     """
     from peft import PeftConfig
     from safetensors.torch import load_file
@@ -147,10 +147,10 @@ def read_lora(adapter_folder: Path, files_by_tensor: Mapping[str, Path]) -> Lora
     matrices: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in load_file(adapter_folder / ADAPTER_FILE).items():
         match = LORA_TENSOR.fullmatch(name)
-        weight = f"{match[1]}.weight" if match else ""
+        weight_name = f"{match[1]}.weight" if match else ""
         # Any tensor other than A or B of a weight would be lost without a trace.
-        if weight in files_by_tensor:
-            matrices.setdefault(weight, {})[match[2]] = tensor.float()
+        if weight_name in files_by_tensor:
+            matrices.setdefault(weight_name, {})[match[2]] = tensor.float()
         else:
             obstacles.append(f"{name}, which belongs to no weight of the base's files")
     if obstacles:
@@ -168,9 +168,9 @@ def read_lora(adapter_folder: Path, files_by_tensor: Mapping[str, Path]) -> Lora
         change_shape = (*pair["B"].shape[:1], *pair["A"].shape[1:])
         if change_shape != tuple(base_shape):
             raise ExportError(
-                f"the adapter changes a weight {name} of the shape {change_shape}, but that of the "
-                f"base has {tuple(base_shape)}. It was trained on another base model, or is no "
-                "plain LoRA on linear layers."
+                f"the adapter's change of {name} has the shape {change_shape}, but the weight of "
+                f"the base has {tuple(base_shape)}. The adapter was trained on another base model, "
+                "or is not a plain LoRA on linear layers."
             )
     return Lora(matrices, config.lora_alpha / config.r)
 
@@ -197,7 +197,7 @@ def merge(
     Raises:
         EnvironmentProblem: There is too little disk.
         ExportError: Rounding would lose too much, the base is stored quantized, or the adapter is
-            no plain LoRA.
+            not a plain LoRA.
     """
     config = json.loads((base_folder / "config.json").read_text())
     if "quantization_config" in config:

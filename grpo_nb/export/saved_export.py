@@ -244,18 +244,3 @@ def sizes_and_hashes(folder: Path) -> dict[str, dict[str, Any]]:
     for name, file in files_of(folder).items():
         entries[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
     return entries
-
-
-def require_passed(verification: Mapping[str, Any], label: str) -> None:
-    """Raise an `ExportError` that names each failed check with its measurement, if one failed."""
-    measured = verification["measured"]
-    failed = []
-    for name, passed in verification["checks"].items():
-        # A check that was not made is None, which is no failure.
-        if passed is False:
-            value = f" ({measured[name]})" if name in measured else ""
-            failed.append(f"{name}{value}")
-    if failed:
-        raise ExportError(
-            f"{label} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}."
-        )

@@ -23,7 +23,6 @@ from grpo_nb.export.saved_export import (
     VERIFICATION_FILE,
     Export,
     ExportError,
-    require_passed,
     sizes_and_hashes,
 )
 from grpo_nb.machine.host import free_memory_bytes
@@ -48,9 +47,10 @@ class RoundingLimits(NamedTuple):
     """
 
     min_effect: float
-    """Lowest ratio of the export's change to the training's change."""
+    """Lowest allowed effect: the change of log-probabilities from base to export, relative to the
+    change from base to trained model."""
     max_effect: float
-    """Highest ratio of the export's change to the training's change."""
+    """Highest allowed effect."""
     max_nats: float
     """Largest mean distance of log-probabilities from the model that was exported."""
 
@@ -114,8 +114,8 @@ def make_export(
     return Export(target, verification, run)
 
 
-def weights_folder(run: Run) -> Path:
-    """Return the folder of the 16-bit base model of a run, fetched if it is not here.
+def fetch_base_folder(run: Run) -> Path:
+    """Return the folder of the 16-bit base model of a run. Fetch the model if it is not here.
 
     Raises:
         ExportError: The weights in the folder are not those that were trained on.
@@ -176,5 +176,15 @@ def verify_in_new_process(request: Mapping[str, Any], label: str) -> dict[str, A
             raise ExportError(
                 f"{label} could not be verified, so it was not kept. The checking process {error}"
             ) from error
-    require_passed(verification, label)
+    measured = verification["measured"]
+    failed = []
+    for name, passed in verification["checks"].items():
+        # A check that was not made is None, which is not a failure.
+        if passed is False:
+            failed.append(f"{name} ({measured[name]})")
+    if failed:
+        raise ExportError(
+            f"{label} does not match the trained model, so it was not kept. Failed: "
+            f"{'; '.join(failed)}."
+        )
     return verification

@@ -4,8 +4,9 @@
 a line with a dot, which the parent counts for its progress bar.
 
 The weights of a merged export and the tokenizer are always compared. Answers are compared if a
-model fits into memory in float32: greedy answers are scored token by token by base, adapter and
-export, or for GGUF by base, merged model and file.
+model fits into memory in float32. The greedy answers of base plus adapter are scored token by
+token by base, base plus adapter, and export. For GGUF, the answers of llama.cpp are scored by base,
+merged model and llama.cpp.
 
 `request["check"]` is "merged" or "gguf". Both have `base_folder`, `merged_folder`, `prompts`
 (chat messages), `chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also
@@ -53,7 +54,7 @@ NOT_COMPARED: Checks = {
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Make the requested checks; return verdict and measurement of each by its name."""
+    """Make the requested checks, and return the verdict and the measurement of each by its name."""
     verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
     checks = verify(request)
     measured = {name: text for name, (_, text) in checks.items()}

@@ -227,7 +227,7 @@ class RunHistory:
             self.length_at_best = median(lengths) if lengths else 0.0
 
     def _add_derived(self, metrics: Metrics) -> None:
-        """Add metrics that follow from others, and remove metrics that were not measured."""
+        """Add metrics that follow from others, and drop a gradient norm without a signal."""
         if "frac_reward_zero_std" in metrics:
             metrics[ZERO_VARIANCE_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
@@ -236,7 +236,7 @@ class RunHistory:
             has_zero_variance = metrics["reward_std"] <= NEARLY_ZERO
             metrics[ZERO_VARIANCE_SHARE] = float(has_zero_variance)
         if metrics.get(ZERO_VARIANCE_SHARE) == 1:
-            # Without reward variance every advantage is 0, so a gradient of 0 is right.
+            # Without reward variance every advantage is 0, so a gradient of 0 is not a fault.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
             is_zero = metrics["learning_rate"] <= ZERO_UPDATE
@@ -275,13 +275,16 @@ class RunHistory:
         return [row[metric] for row in rows if metric in row]
 
     def first_values(self, metric: str, steps: int = WINDOW) -> list[float]:
-        """Return the values of a metric in the first steps.
-
-        At most the first half of all rows is used, so that "the start" and "now" do not overlap.
-        """
-        count = min(self.reward_row_count // 2, self.row_count_in(steps, MIN_ROWS_OF_WINDOW))
-        rows = self.first_rows[:count]
+        """Return the values of a metric in the first steps, at most in the first half of all."""
+        rows = self.first_rows[: self.compared_row_count(steps)]
         return [row[metric] for row in rows if metric in row]
+
+    def compared_row_count(self, steps: int) -> int:
+        """Return how many rows of "the start" are compared with as many rows of "now".
+
+        This is at most half of all rows, so that the two do not overlap.
+        """
+        return min(self.reward_row_count // 2, self.row_count_in(steps, MIN_ROWS_OF_WINDOW))
 
     def mean(self, metric: str, steps: int = WINDOW) -> float:
         """Return the mean of a metric over the last steps, NaN if too few rows have the metric.

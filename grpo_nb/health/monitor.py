@@ -27,7 +27,8 @@ class HealthMonitor:
     """A monitor of a run, which reports new alerts after each logged row.
 
     There is one alert for each rule and subject. An alert is reported when it is new, when its
-    severity changes, and when it is withdrawn because nothing was found for 20 steps.
+    severity changes, and when it is withdrawn because nothing was found for 20 steps, or for the
+    steps of two rows if that is more.
 
     Args:
         weights: Weight of each reward, by name. The main reward is the one with the largest weight.
@@ -56,9 +57,10 @@ class HealthMonitor:
         """History of the run, which the rules read."""
         self.is_critical = False
         """True if the last row has a critical finding. A critical alert stays open longer, because
-        it becomes milder only after 20 steps and two rows without one."""
+        it becomes milder only after 20 steps without one, or the steps of two rows if that is more.
+        """
         self._alerts: dict[AlertKey, Alert] = {}
-        # Last step at which the alert was confirmed, raised or lowered.
+        # Last step with a finding at least as severe as the alert.
         self._last_confirmed_step: dict[AlertKey, int] = {}
         # Last step with a finding of any severity.
         self._last_finding_step: dict[AlertKey, int] = {}
@@ -83,8 +85,7 @@ class HealthMonitor:
         """
         self.history.add(row)
         findings = {(finding.rule, finding.subject): finding for finding in self._run_checks()}
-        severities = [finding.severity for finding in findings.values()]
-        self.is_critical = "critical" in severities
+        self.is_critical = any(finding.severity == "critical" for finding in findings.values())
 
         changed = []
         for key in self._alerts | findings:
@@ -108,32 +109,37 @@ class HealthMonitor:
                 yield from check(history, trend)
 
     def _changed_alert(self, key: AlertKey, finding: HealthFinding | None) -> Alert | None:
-        """Return the new alert of a rule and subject, None if its alert stays as it is."""
+        """Return the new alert of a rule and subject, None if its alert stays as it is.
+
+        An alert is opened or raised at once. It is lowered or withdrawn only after a delay. For
+        example, if a row is logged at each step:
+
+            findings                    alert
+            critical at 1-10            critical at 1-29
+            warning at 11-40            warning from 30, 20 steps after the last critical finding
+            none from 41                withdrawn at 60, 20 steps after the last finding
+        """
         step = self.history.step
-        if finding is not None:
-            self._last_finding_step[key] = step
-        # Compare the kinds. A missing alert counts as `withdrawn`. So does a missing finding, but
-        # the alert is only withdrawn after the delay below.
-        alert = self._alerts.get(key)
-        kind = "withdrawn" if alert is None else alert.kind
-        new_kind = "withdrawn" if finding is None else finding.severity
-        # An alert becomes milder after 20 steps and two rows without a finding as severe. It is
-        # withdrawn after as many without any finding. For example, at these steps:
-        #     1-10    critical finding    critical alert
-        #     11-29   warning             critical, as step 10 is less than 20 steps ago
-        #     30-40   warning             warning
-        #     41-59   no finding          warning, withdrawn at step 60
-        is_milder = KINDS_BY_URGENCY.index(new_kind) < KINDS_BY_URGENCY.index(kind)
-        if is_milder:
-            last_steps = self._last_finding_step if finding is None else self._last_confirmed_step
-            quiet_steps = max(WINDOW, 2 * self.history.steps_per_row)
-            if step - last_steps[key] < quiet_steps:
-                return None
-        self._last_confirmed_step[key] = step
-        if new_kind == kind:
-            return None
+        delay = max(WINDOW, 2 * self.history.steps_per_row)
+
+        # 1. Without a finding there is an alert, which is withdrawn after the delay.
         if finding is None:
+            alert = self._alerts[key]
+            if alert.kind == "withdrawn" or step - self._last_finding_step[key] < delay:
+                return None
             return dataclasses.replace(alert, withdrawn_step=step)
+
+        # 2. During the delay, a finding that is milder than the alert changes nothing.
+        self._last_finding_step[key] = step
+        kind = self._alerts[key].kind if key in self._alerts else "withdrawn"
+        is_milder = KINDS_BY_URGENCY.index(finding.severity) < KINDS_BY_URGENCY.index(kind)
+        if is_milder and step - self._last_confirmed_step[key] < delay:
+            return None
+
+        # 3. Any other finding confirms the alert, or changes its severity.
+        self._last_confirmed_step[key] = step
+        if finding.severity == kind:
+            return None
         return Alert(**finding._asdict(), step=step)
 
 

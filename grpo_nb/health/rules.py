@@ -58,7 +58,7 @@ prompts help, and a few groups with a learning signal may be the start of learni
 
 HIGH_POSITION = 0.9
 """Nearly all completions succeed if the mean reward is at least this share of its range. Then
-little is left to learn, so a reward that does not rise is no fault."""
+little is left to learn, so a reward that does not rise is not a fault."""
 
 
 class HealthFinding(NamedTuple):
@@ -150,7 +150,7 @@ def check_zero_variance(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
     position = main_position(history)
     nearly_all_succeed = position >= HIGH_POSITION
     if nearly_all_succeed and trend.is_above_start:
-        return  # The run has learnt these prompts.
+        return  # The run has learned these prompts.
     severity: Severity = "warning"
     # A run whose completions succeed is not lost.
     if _is_signal_lost(history) and not nearly_all_succeed:
@@ -204,7 +204,8 @@ def _is_signal_lost(history: RunHistory) -> bool:
 
 SHORT_ANSWER_TOKENS = 16
 """Completions with at most this mean length are bare answers: a label in answer tags has 8 to 12
-tokens. Eight answers with five labels cannot all differ, so repetition in a group is no fault."""
+tokens. Eight answers with five labels cannot all differ, so repetition in a group is not a
+fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +236,7 @@ SHARE_LIMITS = (
         metric="completions/duplicates",
         thresholds={"warning": 0.5},  # never critical: the model may simply know the prompts
         meaning="of the completions repeat another completion of their group",
-        advice="If these answers are right, the model has learnt these prompts: use harder ones. "
+        advice="If these answers are right, the model has learned these prompts: use harder ones. "
         "Otherwise raise temperature, or lower learning_rate.",
     ),
     ShareLimit(
@@ -280,8 +281,8 @@ def check_share_limits(history: RunHistory, trend: RewardTrend) -> Iterator[Heal
 def _repeats_are_normal(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if completions are bare answers, or of unknown length, or have become right."""
     is_long = history.mean(MEAN_LENGTH) > SHORT_ANSWER_TOKENS
-    has_learnt = trend.is_above_start and main_position(history) >= HIGH_POSITION
-    return has_learnt or not is_long
+    has_learned = trend.is_above_start and main_position(history) >= HIGH_POSITION
+    return has_learned or not is_long
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
@@ -299,9 +300,9 @@ ENTROPY_LEFT = 0.2
 remain."""
 
 LENGTH_GROWTH = 2
-"""Completions are reported if they are at least this many times as long as at the start, and as in
-the block with the best reward. The block counts, because a length that grew with the reward is
-fine."""
+"""Longer completions are reported if their length is at least this multiple of both the length at
+the start and the length in the best block. The block counts, because a length that grew with the
+reward is fine."""
 
 LENGTH_STEPS = 200
 """Longer completions are reported from this step on. They are fine while the reward grows with
@@ -309,17 +310,17 @@ them, and that may take 200 steps to show."""
 
 SLIGHT_Z = 1.4
 """A rise of the reward with at least this z-score excuses longer completions. It is below
-`LIKELY_Z`, because longer completions alone are no fault."""
+`LIKELY_Z`, because longer completions alone are not a fault."""
 
 
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
     """Report gradients of 0 although rewards differ.
 
-    A gradient of 0 is harmless in a step whose groups all have zero reward variance. A row has the
-    gradient norm of its last step alone. But `frac_reward_zero_std`, the share of groups with zero
-    variance, is a mean over all steps of the row. This mean is an upper bound for the probability
-    that no group of the last step had a signal. The check multiplies these bounds over successive
-    rows. Without the share, as in logs of older versions of TRL, nothing is reported.
+    A gradient of 0 is harmless if no group of its step had a signal. A row has the gradient norm of
+    its last step, but the mean of `frac_reward_zero_std` over all its steps. This mean bounds the
+    probability that the last step was harmless, and the product over successive rows bounds the
+    probability that all of these steps were. Without `frac_reward_zero_std`, as in logs of older
+    versions of TRL, nothing is reported.
     """
     zero_rows = 0
     probability = 1.0
@@ -429,10 +430,10 @@ KEPT_SHARE_FOR_CRITICAL = 0.1
 critical, because the run is back where it started."""
 
 CERTAIN_Z = 4.3
-"""A critical alert needs a rise and a loss with this z-score each, or a fall below the start with
-it (p = 0.00001). It is higher than `CLEAR_Z`, because the best block is the highest of many. If a
-row stands for three steps or more, a window has eight rows. Even with ties, eight rows against
-eight reach 3.9 at most, so the alert stays a warning."""
+"""z-score needed for a critical alert (p = 0.00001). A fall below the start must reach it, or else
+both the earlier rise and the later loss must. It is higher than `CLEAR_Z`, because the best block
+is the highest of many. If a row stands for three steps or more, a window has eight rows. Even with
+ties, eight rows against eight reach 3.9 at most, so the alert stays a warning."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -609,10 +610,11 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFin
     # 3. Has the score fallen by more than its noise? Without an interval of the accuracy, the noise
     # follows from the differences of successive scores.
     mean_change = fmean(abs(later - earlier) for earlier, later in pairs)
-    error = history.holdout_error or mean_change / MEAN_ABS_DIFFERENCE
+    standard_error = history.holdout_error or mean_change / MEAN_ABS_DIFFERENCE
     span = highest - lowest
-    smallest_drop = max(MIN_HOLDOUT_DROP * span, MIN_DROP_IN_ERRORS * error)
-    if best - now >= smallest_drop > 0:
+    smallest_drop = max(MIN_HOLDOUT_DROP * span, MIN_DROP_IN_ERRORS * standard_error)
+    # The smallest drop is 0 if neither the score nor the reward ever changed.
+    if smallest_drop > 0 and best - now >= smallest_drop:
         message = (
             f"The held-out score has fallen from {best:.3g} to {now:.3g} (means of two "
             "measurements)."

@@ -12,7 +12,6 @@ from grpo_nb.health.history import (
     LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_FOR_CRITICAL,
-    MIN_ROWS_OF_WINDOW,
     WINDOW,
     RunHistory,
 )
@@ -49,11 +48,9 @@ def measure_trend(history: RunHistory) -> RewardTrend:
 def z_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> float:
     """Return the z-score of the last steps of a metric against its first steps."""
     first = history.first_values(metric, steps)
-    # At most the last half of all rows, because `first_values` are at most the first half. Rows are
-    # counted, not values, because a row may lack the metric.
-    half = history.reward_row_count // 2
-    count = min(half, history.row_count_in(steps, MIN_ROWS_OF_WINDOW))
-    last = [row[metric] for row in history.last_rows[-count:] if metric in row]
+    # Rows are counted, not values, because a row may lack the metric.
+    rows = history.last_rows[-history.compared_row_count(steps) :]
+    last = [row[metric] for row in rows if metric in row]
     return mann_whitney_z(first, last)
 
 

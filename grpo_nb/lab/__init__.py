@@ -1,4 +1,4 @@
-"""Try rewards by hand: on completions in a widget, or on an episode that you play with tools.
+"""Try rewards by hand: on completions in a widget, or on an episode that you run with tools.
 
 Not here: automatic checks (`checks`), and the viewer of a run (`runs`).
 """

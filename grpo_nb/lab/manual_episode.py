@@ -1,4 +1,4 @@
-"""Play an episode by hand, with the tools, the environment and the rewards that the model gets."""
+"""Run an episode by hand, with the tools, the environment and the rewards that the model gets."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from grpo_nb.tasks.tools import transcript
 
 
 class ManualEpisode(ReprMixin):
-    """An episode of a training row that you play with the tools of its task.
+    """An episode of a training row that you run by hand with the tools of its task.
 
     `do` calls a tool, `say` writes an answer, and `scores` scores the episode so far. The number of
     calls is not limited. You see the result of a call as the model does, errors included.
@@ -27,13 +27,16 @@ class ManualEpisode(ReprMixin):
     def __init__(self, task: Task, row_number: int = 0) -> None:
         if task.tools is None:
             raise ValueError(
-                "the task has no tools, so there is no episode to play. Add them: "
+                "the task has no tools, so there is no episode to run. Add them: "
                 "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
         self.row: dict[str, Any] = task.train[row_number]
         """Training row of the episode."""
-        self.prompt, self.columns = task.tools.start(self.row)
-        """First messages of the episode, and its environment as the column that rewards get."""
+        prompt, columns = task.tools.start(self.row)
+        self.prompt = prompt
+        """First messages of the episode."""
+        self.columns = columns
+        """Environment of the episode, as the column that rewards get; empty without one."""
         self.turns: list[dict[str, Any]] = []
         """All messages after the prompt."""
         functions = task.tools.for_episode(self.columns.get("environments"))

@@ -197,7 +197,7 @@ class RewardLab(Panel):
         """
         if self.task.tools is not None:
             raise ValueError(
-                "an episode with tools does not fit into a text box. Play one with "
+                "an episode with tools does not fit into a text box. Run one with "
                 "gn.lab.ManualEpisode(task, row_number)."
             )
         if self.model is None or self.tokenizer is None:
@@ -414,8 +414,9 @@ class RewardLab(Panel):
             )
             self.scores = dataclasses.replace(scores, weights=self.weights)
         finally:
+            # An earlier "Sampled 8 completions" is no longer true of the completions shown.
+            self._status.value = ""
             self._show_scores()
-        self._status.value = ""
 
     @as_callback
     def _reweigh(self) -> None:
@@ -432,10 +433,10 @@ class RewardLab(Panel):
         if self.scores is None:
             self._scores_view.value = '<p class="gn-fail">Not scored.</p>'
             return
-        self._scores_view.value = views.scores_view(self.scores)
+        self._scores_view.value = views.scores_html(self.scores)
         # Marking may fail in a user's own format, but the scores are right all the same.
         with self.showing_errors():
-            self._marks_view.value = views.marks_view(self.scores, self.rewards)
+            self._marks_view.value = views.marks_html(self.scores, self.rewards)
 
     # ---- Scores by hand ----
 

@@ -1,4 +1,4 @@
-"""Write the views of the reward lab as HTML.
+"""Write the content of the reward lab's views as HTML.
 
 The templates escape everything that a model, a user or a data set wrote.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from grpo_nb.core.pages import render
@@ -17,7 +18,7 @@ from grpo_nb.rewards.format_rewards import exact_format, partial_format
 from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, Scores, effect_in_words
 
 
-def scores_view(scores: Scores) -> str:
+def scores_html(scores: Scores) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
     advantages = scores.advantages()
     return render(
@@ -39,10 +40,10 @@ class Mark(NamedTuple):
     end: int
     css_class: str
     title: str
-    """Reward that looked at the part, and its weighted score."""
+    """Each reward that looked at the part, with its weighted score."""
 
 
-def marks_view(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
+def marks_html(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
     """Return each completion with the parts marked that a reward looked at."""
     completions = []
     for i, text in enumerate(scores.completions):
@@ -85,14 +86,18 @@ def marks_of(reward: RewardFunction, name: str, weighted_score: float, text: str
 def split_at_marks(text: str, marks: Sequence[Mark]) -> list[tuple[str, Mark | None]]:
     """Split a text into pieces, each with its mark; None for a piece without a mark.
 
-    Of overlapping marks, the one that starts first is kept.
+    Marks of the same part become one mark with all their titles. Of other overlapping marks, the
+    one that starts first is kept.
     """
     pieces = []
     end = 0
-    for mark in sorted(marks):
-        if mark.start >= end:
-            pieces.append((text[end : mark.start], None))
-            pieces.append((text[mark.start : mark.end], mark))
-            end = mark.end
+    for (start, stop), group in groupby(sorted(marks), key=lambda mark: mark[:2]):
+        if start >= end:
+            same = list(group)
+            title = "; ".join(mark.title for mark in same)
+            pieces.append((text[end:start], None))
+            # The last class in the alphabet is `gn-nothing`: a reward that was not earned is shown.
+            pieces.append((text[start:stop], same[-1]._replace(title=title)))
+            end = stop
     pieces.append((text[end:], None))
     return [(piece, mark) for piece, mark in pieces if piece]

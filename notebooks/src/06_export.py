@@ -187,7 +187,7 @@ else:
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *rounding the merged weights would lose a part of the training* | the change is too small even for float32 | train longer |
-# | *is not the trained one, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
+# | *does not match the trained model, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
 # | the kernel was restarted | an export is its folder | `merged = gn.export.open(EXPORT_TO + "/merged", run="runs/<name>")` |
 # | *exists, and is kept* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
 # | *401* | not logged in | `hf auth login` in a terminal |

@@ -91,7 +91,7 @@ def test_gguf_verification_refuses_other_files(
     base = tmp_path / "base.gguf"
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", base, "q8_0")
     said = refused(base)
-    assert "is not the trained one" in said
+    assert "does not match the trained model" in said
     assert "at most 0.05 nats apart" in said
     assert "same tokens" not in said
     assert re.search(r"0\.7 to 1\.3 times the training's effect \(-?0\.0\d+ times", said)

@@ -242,7 +242,8 @@ def test_failed_verification_leaves_nothing(
 
     monkeypatch.setattr(export, "merge", loses_the_training)
     with pytest.raises(
-        export.ExportError, match=f"not the trained one.*Failed: {WEIGHTS} .*differs from base plus"
+        export.ExportError,
+        match=f"not match the trained model.*Failed: {WEIGHTS} .*differs from base plus",
     ):
         gn.export_merged(tiny_run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -152,7 +152,7 @@ def test_lab_shows_no_old_numbers_if_an_episode_cannot_start(monkeypatch) -> Non
 
 def test_lab_samples_no_episode() -> None:
     lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
-    with pytest.raises(ValueError, match=r"Play one with gn.lab.ManualEpisode\(task, row_number\)"):
+    with pytest.raises(ValueError, match=r"Run one with gn.lab.ManualEpisode\(task, row_number\)"):
         lab.sample()
 
 

@@ -89,6 +89,15 @@ def test_failed_sample_in_a_cell_leaves_no_status(lab: gn.RewardLab, monkeypatch
     assert "The kernel is busy" not in text_of(lab)
 
 
+def test_failed_reward_leaves_no_status_of_earlier_completions(lab: gn.RewardLab) -> None:
+    lab.sample()
+    assert "Sampled 4 completions" in text_of(lab)
+    lab.rewards[0] = lambda completions, **columns: 1 / 0
+    control(lab, "Add a completion").click()
+    assert "Not scored." in text_of(lab)
+    assert "Sampled 4 completions" not in text_of(lab)
+
+
 def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
     settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9, shared_prompts=False)

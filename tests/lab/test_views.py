@@ -6,7 +6,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.lab.examples import example_completions
-from grpo_nb.lab.views import Mark, marks_of, marks_view, scores_view, split_at_marks
+from grpo_nb.lab.views import Mark, marks_html, marks_of, scores_html, split_at_marks
 from grpo_nb.rewards import correctness, exact_format, partial_format
 from grpo_nb.tasks import formats
 from tests.support.lab_controls import page_html
@@ -39,13 +39,13 @@ def test_mark_shows_what_the_part_earned(earned: float, css_class: str, words: s
 def test_marks_differ_on_a_page_without_styles(weight: float, answer: str, element: str) -> None:
     reward = correctness(weight=weight)
     scores = gn.score([reward], [f"<answer>{answer}</answer>"], {"answer": "7"})
-    view = re.sub(r' (class|style|title)="[^"]*"', "", marks_view(scores, [reward]))
+    view = re.sub(r' (class|style|title)="[^"]*"', "", marks_html(scores, [reward]))
     assert f"<{element}>{answer}</{element}>" in view
 
 
 def test_texts_of_the_table_stay_at_the_left_without_styles() -> None:
     scores = gn.score([correctness()], ["<answer>8</answer>"], {"answer": "7"})
-    view = scores_view(scores)
+    view = scores_html(scores)
     for text in ("Completion", "&lt;answer&gt;8&lt;/answer&gt;", "In training", "no push"):
         assert f'<div align="left">{text}</div>' in view
 
@@ -62,6 +62,12 @@ def test_overlapping_marks_keep_the_first() -> None:
     marks = [Mark(0, 3, "gn-earned", "a: tag, +1"), Mark(1, 4, "gn-earned", "b: tag, +5")]
     pieces = split_at_marks("<x>y", marks)
     assert pieces == [("<x>", marks[0]), ("y", None)]
+
+
+def test_equal_marks_show_both_titles_and_nothing_earned() -> None:
+    marks = [Mark(0, 3, "gn-earned", "a: tag, +1"), Mark(0, 3, "gn-nothing", "b: tag, +0")]
+    both = Mark(0, 3, "gn-nothing", "a: tag, +1; b: tag, +0")
+    assert split_at_marks("<x>", marks) == [("<x>", both)]
 
 
 @pytest.mark.parametrize(
