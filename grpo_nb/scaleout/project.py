@@ -171,7 +171,10 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
         # An earlier train.py recorded of run.yaml only what is under `trainer`.
         origin = project.origin
         weights = summary.get("reward_weights", {})
-        rewards = [r | {"weight": weights.get(r["name"], r["weight"])} for r in origin.rewards]
+        rewards = [
+            record | {"weight": weights.get(record["name"], record["weight"])}
+            for record in origin.rewards
+        ]
         settings = _trained_settings(project, summary)
         run_info = dataclasses.replace(
             origin,
@@ -222,10 +225,9 @@ def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
-    settings["load_in_4bit"] = summary.get("load_in_4bit", settings["load_in_4bit"])
-    # An unchanged dtype leaves `auto` as it is.
-    if summary.get("dtype", project.origin.dtype) != project.origin.dtype:
-        settings["dtype"] = summary["dtype"]
+    # The dtype is never `auto`, which could be another dtype on this machine.
+    for name in ("dtype", "load_in_4bit"):
+        settings[name] = summary.get(name, settings[name])
     arguments = summary["trainer"]
     # `write_project` has changed bnpo to dapo.
     settings["loss_type"] = arguments["loss_type"]
