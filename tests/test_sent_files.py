@@ -84,7 +84,7 @@ def of_a_checkpoint(folder: Path, name: str) -> object:
     manifest = json.loads((written / "manifest.json").read_text())
     manifest["files"] |= {name: {"sha256": "0" * 64}}
     (written / "manifest.json").write_text(json.dumps(manifest))
-    raise ValueError("; ".join(newest_checkpoint(folder).passed_over))
+    raise ValueError("; ".join(newest_checkpoint(folder).skip_reasons))
 
 
 def of_weights(folder: Path, name: str) -> object:

@@ -144,7 +144,7 @@ class Comparison(ReprMixin):
         return MajorityBaseline(
             answer=answer,
             share=share,
-            is_cleared=is_above,
+            is_beaten=is_above,
             sentence=sentence,
         )
 

@@ -71,8 +71,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
             "sentence": f"The {len(tensors)} tensors for {base_name} are a copy of the run's.",
         }
         # With the hash, others can check that their base is the one of the training.
-        if "base" in run.info:
-            verification["base_weights_hash"] = run.info["base"]
+        if "base_weights_hash" in run.info:
+            verification["base_weights_hash"] = run.info["base_weights_hash"]
         return verification
 
     return make_export(run, "adapter", path, fill, overwrite=overwrite)

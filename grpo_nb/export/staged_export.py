@@ -139,7 +139,7 @@ def require_same_base(run: Run, base_folder: Path) -> None:
     Raises:
         ExportError: The weights in the folder are not those that were trained on.
     """
-    trained_on = run.info.get("base")
+    trained_on = run.info.get("base_weights_hash")
     if trained_on is not None and trained_on != weights_hash(base_folder):
         raise ExportError(
             f"the weights of the base model {run.settings.model!r} are not those that the run "

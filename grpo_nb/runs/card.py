@@ -133,32 +133,25 @@ def card_metadata(run: Run) -> ModelCardData:
 
 
 def published_base(run: Run) -> str | None:
-    """Return the `published_name` of the model that a run was trained on.
+    """Return the name on the Hub of a run's model; None for a folder and the embedded model.
 
     The run recorded whether its model was a local folder. In another working directory, the path of
     a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
-    was_local = run.info.get("is_base_local")
+    is_local = run.info.get("is_base_local")
     # Earlier versions did not record it.
-    if was_local is None:
-        return published_name(model)
-    return model if is_hub_name(model) and not was_local else None
-
-
-def published_name(model: str) -> str | None:
-    """Return the model's name on the Hub; None for a local folder and for the embedded model.
-
-    >>> [published_name(model) for model in ("Qwen/Qwen3-0.6B", "./my-model")]
-    ['Qwen/Qwen3-0.6B', None]
-    """
-    # A folder such as "models/mine" looks like a name on the Hub.
-    is_published = is_hub_name(model) and not Path(model).exists()
-    return model if is_published else None
+    if is_local is None:
+        is_local = Path(model).exists()
+    return model if is_hub_name(model) and not is_local else None
 
 
 def is_hub_name(model: str) -> bool:
-    """Return True if a text has the form of a name on the Hub, with its owner."""
+    """Return True if a text has the form of a name on the Hub, with its owner.
+
+    >>> [is_hub_name(model) for model in ("Qwen/Qwen3-0.6B", "./my-model")]
+    [True, False]
+    """
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:

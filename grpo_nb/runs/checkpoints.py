@@ -28,11 +28,11 @@ FULL_DISK_BYTES = 2**20
 
 
 class NewestCheckpoint(NamedTuple):
-    """The newest complete checkpoint, if there is one, and why newer ones were not taken."""
+    """The newest complete checkpoint, if there is one, and why newer ones were skipped."""
 
     path: Path | None
     step: int
-    passed_over: list[str]
+    skip_reasons: list[str]
 
 
 def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
@@ -75,15 +75,15 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
-    """Return the newest complete checkpoint, and why each newer one was passed over."""
-    passed_over = []
+    """Return the newest complete checkpoint, and why each newer one was skipped."""
+    skip_reasons = []
     # Start with the newest: usually it is complete, and hashing the others would take time.
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
-            return NewestCheckpoint(folder, step, passed_over)
-        passed_over.append(f"{folder.name}: {damage}")
-    return NewestCheckpoint(None, 0, passed_over)
+            return NewestCheckpoint(folder, step, skip_reasons)
+        skip_reasons.append(f"{folder.name}: {damage}")
+    return NewestCheckpoint(None, 0, skip_reasons)
 
 
 def find_damage(folder: Path) -> str | None:

@@ -60,7 +60,7 @@ def completions_table(
     columns: dict[str, Any] = {
         "step": step,
         "group": scores.index // group_size,
-        "prompt": [json.dumps(turns) for turns in logs["prompt"]],
+        "prompt": [json.dumps(messages) for messages in logs["prompt"]],
         "completion": [completion_text(completion) for completion in logs["completion"]],
     }
     if has_tools:
@@ -126,7 +126,9 @@ class CompletionGroup:
     def has_equal_totals(self) -> bool:
         """True if the totals are equal up to rounding. Completions without a score are left out."""
         totals = self.table["total"]
-        return not totals.max() - totals.min() > SMALLEST_SPREAD
+        spread = totals.max() - totals.min()
+        # Without any score the spread is NaN, which counts as equal.
+        return not spread > SMALLEST_SPREAD
 
     @property
     def has_signal(self) -> bool:

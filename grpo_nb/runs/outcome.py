@@ -81,8 +81,8 @@ class Rise:
                 f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
             )
         return (
-            f"{self.claim}. run.plot() and run.alerts show what was missing. More steps or an "
-            "easier task make a rise clearer."
+            f"{self.claim}. run.plot() shows the curves, and run.alerts what the health rules "
+            "found. More steps or an easier task make a rise clearer."
         )
 
     def __repr__(self) -> str:
@@ -151,13 +151,13 @@ class MajorityBaseline:
     Attributes:
         answer: The most frequent gold answer.
         share: Share of the questions that this answer alone would get right.
-        is_cleared: True if the whole 95 % interval of the model's accuracy lies above `share`.
+        is_beaten: True if the whole 95 % interval of the model's accuracy lies above `share`.
         sentence: The comparison in words.
     """
 
     answer: str
     share: float
-    is_cleared: bool
+    is_beaten: bool
     sentence: str
 
 
@@ -234,8 +234,8 @@ def _missing_in_comparison(comparison: Any) -> list[str]:
     # More answers in the format can hide that fewer answers are right.
     if comparison.anywhere_verdict == "worse":
         missing.append("the answers themselves got worse")
-    if comparison.majority is not None and not comparison.majority.is_cleared:
-        missing.append("the majority-class baseline is not cleared")
+    if comparison.majority is not None and not comparison.majority.is_beaten:
+        missing.append("the majority-class baseline is not beaten")
     return missing
 
 

@@ -197,8 +197,8 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         status = self.status
-        reason_fields = {"failed": "error", "stopped": "stopped_by"}
-        reason = self.info.get(reason_fields.get(status))
+        field = {"failed": "error", "stopped": "stopped_by"}.get(status)
+        reason = self.info.get(field) if field else None
         return f"{status}: {reason}" if reason else status
 
     @property
@@ -494,7 +494,7 @@ def open_run(path: str | Path | Run) -> Run:
 
 
 def all_trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
-    """Return which task or run trained on each question, by the question's hash.
+    """Return a text for the hash of each question: the task or run that trained on it.
 
     Args:
         train: The training part of a task; None if there is none.

@@ -39,8 +39,9 @@ RENAMED_FIELDS = {
     "number_type": "dtype",
     "rollout": "engine",
     "holdout_grader": "grader_description",
+    "base": "base_weights_hash",
 }
-#: A whole number from 0 to a limit, below which a float holds every whole number exactly.
+#: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
@@ -128,7 +129,7 @@ class RunInfo:
     """Number of the process that trains."""
     host: Text | None = None
     """Name of the machine that trains."""
-    base: Text | None = None
+    base_weights_hash: Text | None = None
     """Hash of the base model's weights."""
     is_base_local: bool | None = None
     """True if the base model was a folder. A relative path can look like a name on the Hub."""
@@ -165,7 +166,8 @@ def read_run_info(path: Path) -> RunInfo:
             content = {RENAMED_FIELDS.get(name, name): content[name] for name in content}
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
-        # Earlier versions wrote more settings, and None for a warm-up of a tenth.
+        # Earlier versions wrote settings that no longer exist, and `warmup_steps=None`, which meant
+        # 0.1: a tenth of the steps.
         for name in SETTINGS_OF_EARLIER_VERSIONS:
             info.settings.pop(name, None)
             info.settings.get("extra", {}).pop(name, None)

@@ -54,8 +54,8 @@ REQUIRED_FOR_RUN = (
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
-#: Sentences on the only setting whose effect `write_project` changes
-#: (`project_writing._trainer_arguments`).
+#: Note for users: `write_project` changes this setting, and no other, in a way that affects the
+#: training (`project_writing._trainer_arguments`).
 BNPO_NOTE = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -168,16 +168,26 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
     source = project.path
     run = Run(target)
     with reporting_damage_in(source, " (origin.json or result/)"):
-        settings = _trained_settings(project, summary["trainer"])
+        # An earlier train.py recorded of run.yaml only what is under `trainer`.
+        origin = project.origin
+        weights = summary.get("reward_weights", {})
+        rewards = [
+            record | {"weight": weights.get(record["name"], record["weight"])}
+            for record in origin.rewards
+        ]
+        settings = _trained_settings(project, summary)
         run_info = dataclasses.replace(
-            project.origin,
+            origin,
             status="finished",
             settings=settings.to_dict(),
+            rewards=rewards,
+            dtype=summary.get("dtype", origin.dtype),
+            reference=summary.get("reference", origin.reference),
             # The card of the run shows the GPU, or else the device.
             machine={name: summary["machine"][name] for name in ("platform", "device", "gpu")},
             started=summary["started"],
             # Packages that only grpo_nb uses keep the versions with which the project was written.
-            versions={**project.origin.versions, **summary["versions"]},
+            versions=origin.versions | summary["versions"],
             engine=f"trl, processes: {summary['processes']} ({summary['strategy']})",
             effective=None,
         )
@@ -211,10 +221,14 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
         copy_files(source, folder, "chat_template.jinja")
 
 
-def _trained_settings(project: Project, arguments: dict[str, Any]) -> Settings:
+def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = dict(project.origin.settings)
     extra = dict(settings["extra"])
+    # The dtype is never `auto`, which could be another dtype on this machine.
+    for name in ("dtype", "load_in_4bit"):
+        settings[name] = summary.get(name, settings[name])
+    arguments = summary["trainer"]
     # `write_project` has changed bnpo to dapo.
     settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]

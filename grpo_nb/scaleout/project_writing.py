@@ -39,10 +39,10 @@ from grpo_nb.scaleout.project import (
 from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
-from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION_SCHEMA
+from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION_SCHEMA, START_REFERENCE
 
-#: TRL's release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15
-#: asks for Triton there.
+#: Release of TRL that train.py needs. It is the first whose trainer, without Unsloth, trains on a
+#: CPU. TRL 1.15 asks for Triton there.
 TRL_VERSION = "1.16.0"
 #: Packages that the copy of grpo_nb imports.
 GRPO_NB_PACKAGES = ("lazy_loader", "math-verify", "pydantic")
@@ -67,7 +67,8 @@ COPIED_FIELDS = (
     "versions",
     "dtype",
     "engine",
-    "base",
+    "base_weights_hash",
+    "is_base_local",
     "reference",
 )
 #: Arguments that train.py sets itself, or that mean something on this machine only. vLLM is left
@@ -163,6 +164,8 @@ def write_project(
                 model=model,
                 model_name=Path(run.settings.model).name,
                 bnpo_note=BNPO_NOTE,
+                base_reference=BASE_REFERENCE,
+                start_reference=START_REFERENCE,
             )
             (staged / name).write_text(text, "utf-8")
         # 4. Refuse secrets, because the folder is made to be sent to other machines.

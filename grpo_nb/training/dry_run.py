@@ -76,7 +76,11 @@ def dry_run(
             with contextlib.suppress(_FirstStepSampled):
                 trainer.train()
     table = completions_table(
-        last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)
+        last_generation(trainer),
+        step=1,
+        group_size=settings.num_generations,
+        weights=prepared.weights,
+        has_tools=bool(trainer.tools),
     )
     return StepGroups.of("A dry run", table, prepared.weights)
 

@@ -58,7 +58,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
 
 @contextlib.contextmanager
 def explaining_machine_faults(
-    settings: Settings, model: Any, run: Path | None = None
+    settings: Settings, model: Any, run_folder: Path | None = None
 ) -> Iterator[None]:
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
@@ -66,7 +66,7 @@ def explaining_machine_faults(
         settings: The run's settings (`PreparedTraining.settings_for_memory`).
         model: The loaded model. The advice depends on whether it has a vLLM engine, not on
             `fast_inference`.
-        run: The run's folder; None for a dry run.
+        run_folder: Folder of the run; None for a dry run.
 
     Raises:
         EnvironmentProblem: The memory is full, or the GPU failed.
@@ -80,8 +80,8 @@ def explaining_machine_faults(
         settings_of_model = settings.replace(fast_inference=has_vllm_engine(model))
         advice = out_of_memory_advice(error, settings_of_model, model=model)
         if advice is not None:
-            if run is not None:
-                adapter = str(run / "adapter")
+            if run_folder is not None:
+                adapter = str(run_folder / "adapter")
                 advice += (
                     " Then resume this run. If gn.train refuses to resume it with the changed "
                     "setting, start a new run from its adapter: "

@@ -123,7 +123,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.begin_checkpoints()
+        self.trainer.save_or_load_start()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -167,10 +167,10 @@ class Recorder(TrainerCallback):
         has_tools = bool(self.trainer.tools)
         table = completions_table(
             last_generation(self.trainer),
-            row["step"],
-            self.settings.num_generations,
-            self.weights,
-            has_tools,
+            step=row["step"],
+            group_size=self.settings.num_generations,
+            weights=self.weights,
+            has_tools=has_tools,
         )
         row |= measure_duplicates(completion_texts(table), table["group"])
         if has_tools:

@@ -41,8 +41,8 @@ class EarlierRun(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on the differences from the earlier part of the run."""
-    is_returned: bool = False
-    """True if the run is returned without training, because nothing is left to train."""
+    has_nothing_left: bool = False
+    """True if all steps are trained, so that `train` returns the run as it is."""
 
 
 def find_run(
@@ -110,9 +110,9 @@ def find_run(
 
     # 2. Return it, or resume it at its newest checkpoint.
     if is_finished_and_auto and max_steps == old_info["settings"]["max_steps"]:
-        return EarlierRun(run, checkpoint, [], is_returned=True)
+        return EarlierRun(run, checkpoint, [], has_nothing_left=True)
     if checkpoint.path is None:
-        reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
+        reason = "; ".join(checkpoint.skip_reasons) or "none was written before the run ended"
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
             "a new run, pass resume=None and another name."
@@ -131,7 +131,7 @@ def find_run(
         *reward_changes,
         *_changed_values(old_info["versions"], new_info["versions"], old_info["versions"]),
         *_changed_values(old_info, new_info, MACHINE_PARTS),
-        *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
+        *[f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons],
     ]
     # `run.info` leaves out settings of earlier versions.
     stored_settings = json.loads((run.path / "run.json").read_text("utf-8"))["settings"]
@@ -199,8 +199,8 @@ def _changes_in_training(old_info: Mapping[str, Any], new_info: Mapping[str, Any
         *_changed_values(_names_and_weights(old_info), _names_and_weights(new_info), ("rewards",)),
     ]
     # A local folder may hold another model now. Older runs have no hash of their base.
-    known_bases = {old_info.get("base"), new_info.get("base")} - {None}
-    if len(known_bases) > 1:
+    known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
+    if len(known_hashes) > 1:
         sentences.append("the weights of the base model have changed")
     return sentences
 

@@ -92,7 +92,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         dtype=compute_dtype(settings, gpu, model).name,
         versions=package_versions(),
         engine=prepared.engine_choice.name,
-        base=base_weights_hash(model, settings.model),
+        base_weights_hash=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
 
@@ -115,8 +115,8 @@ def set_kl_reference(model: Any, run_info: RunInfo) -> None:
     starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
     wants_base = run_info.reference == BASE_REFERENCE
-    # A new run whose B is 0 starts as the base model, so the copy would only cost three matrix
-    # products per layer.
+    # In a new LoRA, B is 0, so the run starts as the base model. TRL's copy would give the same KL
+    # and cost three matrix products per layer.
     if run_info.reference is None:
         wants_base = not starts_trained
     if wants_base and "ref" in model.peft_config:

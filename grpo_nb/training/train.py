@@ -122,7 +122,7 @@ def train(
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
         earlier_run = find_run(name, resume, run_info, locks)
-        if earlier_run is not None and earlier_run.is_returned:
+        if earlier_run is not None and earlier_run.has_nothing_left:
             return _restore_finished_run(earlier_run, prepared)
         plan(
             prepared.settings_for_memory, prepared.task, model=model, tokenizer=tokenizer
@@ -293,9 +293,9 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
 
 def _write_adapter(recorder: Recorder, run_info: RunInfo) -> None:
     """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
-    has_begun = recorder.bar is not None
+    has_started = recorder.bar is not None
     # An error before the first step has trained nothing, so the adapter is left as it is.
-    if run_info.status == "failed" and not has_begun:
+    if run_info.status == "failed" and not has_started:
         return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")

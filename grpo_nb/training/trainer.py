@@ -101,7 +101,7 @@ class ResumableTrainer(GRPOTrainer):
         # TRL calls the micro-batches of one pass over a generation "steps".
         return self.args.steps_per_generation * self.num_iterations
 
-    def begin_checkpoints(self) -> None:
+    def save_or_load_start(self) -> None:
         """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
         Call this before the first step, when everything else is built and loaded, so that nothing
@@ -158,15 +158,15 @@ class ResumableTrainer(GRPOTrainer):
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
         states = {name: fn.state_dict() for name, fn in self.stateful.items()}
-        loop = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
-        (folder / "loop.json").write_text(json.dumps(loop))
+        loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
+        (folder / "loop.json").write_text(json.dumps(loop_state))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
-        loop = json.loads((folder / "loop.json").read_text("utf-8"))
-        self._step = loop["numbers"]["_step"]
+        loop_state = json.loads((folder / "loop.json").read_text("utf-8"))
+        self._step = loop_state["numbers"]["_step"]
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
             self._buffered_inputs = torch.load(

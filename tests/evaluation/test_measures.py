@@ -133,7 +133,7 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
 def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
     rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
     side = Evaluation("after", rows)
-    assert not Comparison(side, side).majority.is_cleared
+    assert not Comparison(side, side).majority.is_beaten
     graded = replace(side, unproven_grader="everything")
     assert Comparison(graded, graded).majority is None
 

@@ -334,7 +334,7 @@ def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Ru
     ]
     comparison = gn.compare(tiny_run, rows, against="start", grader=in_text)
     assert comparison.majority.share == 8 / 12
-    assert not comparison.majority.is_cleared
+    assert not comparison.majority.is_beaten
     assert set(comparison.transcripts()["after_is"]) == {"wrong"}
 
 

@@ -103,4 +103,4 @@ def test_adapter_of_embedded_model_needs_its_weights(
         f"'{name}' are in no repository" in problem for problem in gn.export.push_problems(made)
     )
     assert "`verification.json` has their hash" in (made.path / "README.md").read_text()
-    assert made.verification["base_weights_hash"] == tiny_run.info["base"]
+    assert made.verification["base_weights_hash"] == tiny_run.info["base_weights_hash"]

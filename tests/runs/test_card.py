@@ -154,7 +154,7 @@ def test_card_claims_no_shared_question_unless_one_was_found(
 
 @pytest.mark.parametrize("stored_hash", [{"base_weights_hash": "ab" * 16}, {}])
 def test_adapter_card_promises_only_a_stored_hash(run: gn.runs.Run, stored_hash: dict) -> None:
-    (run.path / "run.json").write_text(json.dumps(run.info | {"base": "ab" * 16}))
+    (run.path / "run.json").write_text(json.dumps(run.info | {"base_weights_hash": "ab" * 16}))
     card = model_card(run, "adapter", {"checks": {}, "measured": {}, "sentence": "", **stored_hash})
     assert ("has their hash" in card) == bool(stored_hash)
 

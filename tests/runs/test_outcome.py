@@ -22,13 +22,13 @@ def compared(verdict: str, sentence: str, **fields: object) -> SimpleNamespace:
 
 
 BETTER = compared("better", "Better: the answers.")
-CLEARED = MajorityBaseline(
-    answer="spam", share=0.4, is_cleared=True, sentence="It is above that floor."
+BEATEN = MajorityBaseline(
+    answer="spam", share=0.4, is_beaten=True, sentence="It is above that floor."
 )
-BELOW = dataclasses.replace(CLEARED, is_cleared=False, sentence="It is not clear of that floor.")
+BELOW = dataclasses.replace(BEATEN, is_beaten=False, sentence="It is not clear of that floor.")
 
 
-@pytest.mark.parametrize("baseline", [None, CLEARED])
+@pytest.mark.parametrize("baseline", [None, BEATEN])
 def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None) -> None:
     outcome = decide_outcome(ROSE, compared("better", "Better: the answers.", majority=baseline))
     assert outcome.has_worked
@@ -52,7 +52,7 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
         (
             ROSE,
             compared("better", "Better.", majority=BELOW),
-            "A gain is shown, but the majority-class baseline is not cleared.",
+            "A gain is shown, but the majority-class baseline is not beaten.",
         ),
         (ROSE, None, "No gain is shown: the held-out answers were not compared."),
         (ROSE, compared("worse", "Worse."), "No gain is shown: the held-out answers got worse."),

@@ -41,11 +41,12 @@ def test_run_info_leaves_out_unrecorded_fields(tmp_path: Path) -> None:
 
 
 def test_run_info_with_earlier_names_is_read(tmp_path: Path) -> None:
-    now = read_run_info(write(tmp_path, grader_description="answers to which maths() gives 1"))
+    later_fields = {"grader_description": "answers to which maths() gives 1"}
+    now = read_run_info(write(tmp_path, **later_fields, base_weights_hash="ab" * 16))
     content = now.to_dict()
     for earlier, name in RENAMED_FIELDS.items():
         content[earlier] = content.pop(name)
-    assert {"number_type", "rollout", "holdout_grader"} <= content.keys()
+    assert {"number_type", "rollout", "holdout_grader", "base"} <= content.keys()
     (tmp_path / "run.json").write_text(json.dumps(content))
     assert read_run_info(tmp_path / "run.json") == now
 

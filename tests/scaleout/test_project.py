@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 import grpo_nb as gn
 from grpo_nb.evaluation.model_sources import start_version
+from grpo_nb.runs.card import card_metadata
+from grpo_nb.training.run_start import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, trained
 
@@ -325,9 +328,12 @@ def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
     ignored = shutil.ignore_patterns("run")
     copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, model="acme/tiny"))
+    rewrite(copy / "origin.json", is_base_local=False)
     (tmp_path / "acme" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert gn.scaleout.open("copy").base_model == "acme/tiny"
+    project = gn.scaleout.open("copy")
+    assert project.base_model == "acme/tiny"
+    assert card_metadata(project.run).base_model == "acme/tiny"
 
 
 @pytest.mark.parametrize(
@@ -346,6 +352,41 @@ def test_arguments_that_settings_refuse_are_left_out(
     trainer = json.loads(file.read_text())["trainer"]
     rewrite(file, trainer=trainer | others)
     assert gn.scaleout.open(copy).run.settings.extra == {"epsilon": 0.3}
+
+
+def test_edited_run_yaml_is_in_the_run(
+    trained_project: gn.scaleout.Project, plain_trl: Path, tmp_path: Path
+) -> None:
+    left_out = shutil.ignore_patterns("run", "result")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=left_out))
+    file = copy / "run.yaml"
+    values = yaml.safe_load(file.read_text())
+    values |= {"reward_weights": {"signs": 3.0, "partial_format": 0.5}, "dtype": "bfloat16"}
+    file.write_text(yaml.safe_dump(values | {"reference": "start"}, sort_keys=False))
+    start(copy, plain_trl)
+    run = gn.scaleout.open(copy).run
+    assert run.weights == {"signs": 3.0, "partial_format": 0.5}
+    table = run.completions(1)
+    expected = 3.0 * table["signs"] + 0.5 * table["partial_format"]
+    assert table["total"].tolist() == pytest.approx(expected.tolist())
+    assert (run.info["dtype"], run.settings.dtype) == ("bfloat16", "bfloat16")
+    assert run.reference == START_REFERENCE
+
+
+def test_result_of_an_earlier_train_py_has_the_settings_of_origin(
+    trained_project: gn.scaleout.Project, tmp_path: Path
+) -> None:
+    ignored = shutil.ignore_patterns("run")
+    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+    file = copy / "result" / "finished.json"
+    content = json.loads(file.read_text())
+    for name in ("reward_weights", "dtype", "load_in_4bit", "reference"):
+        del content[name]
+    file.write_text(json.dumps(content))
+    run = gn.scaleout.open(copy).run
+    assert run.weights == {"signs": 1.0, "partial_format": 1.0}
+    assert run.info["dtype"] == trained_project.origin.dtype
+    assert run.reference == trained_project.origin.reference
 
 
 def test_smaller_batch_keeps_the_size_of_a_generation(

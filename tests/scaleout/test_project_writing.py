@@ -78,7 +78,7 @@ def test_plan_never_splits_a_group(
         assert said == f"{count} processes x {size} completions x 1 passes a step\n"
     for count in (3, 4):
         told = said_by(project.path, capsys, "--plan", "--processes", str(count))
-        assert f"8 a generation, in groups of 4, do not divide by {count} processes" in told
+        assert f"8 a generation, in groups of 4, cannot be divided among {count} processes" in told
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:
 
 def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    rewrite(copy / "run.json", base="0" * 32)
+    rewrite(copy / "run.json", base_weights_hash="0" * 32)
     with pytest.raises(gn.export.ExportError, match="are not those that the run"):
         gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert not (tmp_path / "folder").exists()
@@ -152,7 +152,7 @@ def test_hub_model_with_other_weights_is_refused(
     """The folder would pin the revision in the cache, which is not the one of the training."""
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     settings = run.info["settings"] | {"model": "acme/tiny"}
-    rewrite(copy / "run.json", settings=settings, base="0" * 32, is_base_local=False)
+    rewrite(copy / "run.json", settings=settings, base_weights_hash="0" * 32, is_base_local=False)
     cached = str(letters_folder / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
     with pytest.raises(gn.export.ExportError, match="are not those that the run"):
@@ -257,6 +257,7 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert '"bitsandbytes==' in program
     assert "use_vllm" not in values["trainer"], "it needs packages of its own"
     assert values["model"] == "acme/tiny", "a model of the Hub stays there"
+    assert project.origin.is_base_local is False
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
 
 
@@ -264,7 +265,7 @@ def test_plan_of_a_batch_without_whole_groups_is_refused(
     project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = said_by(project.path, capsys, "--plan", "--set", "per_device_train_batch_size=6")
-    assert "or a batch that each of them can have whole groups of" in message
+    assert "Change the number of processes or the batch." in message
 
 
 def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path) -> None:

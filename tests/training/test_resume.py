@@ -50,7 +50,7 @@ def make_info(**changes: object) -> dict:
         "engine": "the kit's CPU engine",
         "machine": {"gpu": None},
         "reference": "the base model",
-        "base": "weights",
+        "base_weights_hash": "weights",
         **changes,
     }
 
@@ -126,7 +126,7 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.is_returned, "the cell asks for more steps now"
+        assert not more.has_nothing_left, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -138,7 +138,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_returned
+    assert found.has_nothing_left
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -160,7 +160,7 @@ def test_finished_run_without_adapter_is_restored(
     make_run(root / "a", steps=9, saved=(9,), status="finished")
     found = find_run(settings, None, resume)
     assert found.checkpoint.step == 9
-    assert not found.is_returned, "train writes the adapter of the checkpoint"
+    assert not found.has_nothing_left, "train writes the adapter of the checkpoint"
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "a")])
@@ -224,7 +224,7 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
         ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, r"rewards was .*'more'"),
         ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
-        ({"base": "other weights"}, "the weights of the base model have changed"),
+        ({"base_weights_hash": "other weights"}, "the weights of the base model have changed"),
     ],
 )
 def test_resume_refuses_another_training(root: Path, now: dict, told: str) -> None:
@@ -356,7 +356,7 @@ def test_newest_checkpoint_passes_over_damage(tmp_path: Path, damage: Callable, 
     damage(write(tmp_path, 10))
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.step == 9
-    assert newest.passed_over[0].startswith(f"checkpoint-10: {told}")
+    assert newest.skip_reasons[0].startswith(f"checkpoint-10: {told}")
     checkpoints.set_aside_damaged(tmp_path, newest)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
 
@@ -366,7 +366,7 @@ def test_copy_of_a_checkpoint_under_another_step_is_passed_over(tmp_path: Path) 
     shutil.copytree(complete, tmp_path / "checkpoint-400")
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.path == complete
-    assert newest.passed_over == ["checkpoint-400: it is the checkpoint of step 40"]
+    assert newest.skip_reasons == ["checkpoint-400: it is the checkpoint of step 40"]
 
 
 def test_interrupted_deletion_leaves_no_complete_checkpoint(
@@ -413,7 +413,7 @@ def test_failed_write_leaves_no_checkpoint(
         checkpoints.write_checkpoint(tmp_path, 2, fill)
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.step == 1
-    assert newest.passed_over == []
+    assert newest.skip_reasons == []
     assert (newest.path / "a").read_text() == "content"
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
@@ -454,7 +454,7 @@ def test_damaged_manifest_is_passed_over(tmp_path: Path, manifest: str) -> None:
     (tmp_path / "checkpoint-4" / "manifest.json").write_text(manifest)
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.path == complete
-    assert newest.passed_over[0].startswith("checkpoint-4: its manifest cannot be read")
+    assert newest.skip_reasons[0].startswith("checkpoint-4: its manifest cannot be read")
 
 
 def test_manifest_that_is_a_folder_is_passed_over(tmp_path: Path) -> None:
