@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from grpo_nb.core.pages import render
-from grpo_nb.core.words import score_text, shorten
+from grpo_nb.core.words import format_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import exact_format, partial_format
@@ -27,7 +27,7 @@ def scores_view(scores: Scores) -> str:
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
         are_equal=max(map(abs, advantages)) < SMALLEST_ADVANTAGE,
-        score_text=score_text,
+        format_score=format_score,
         shorten=shorten,
     )
 
