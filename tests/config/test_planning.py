@@ -139,7 +139,7 @@ def test_plan_that_does_not_fit_a_cpu_raises(monkeypatch: pytest.MonkeyPatch) ->
     # The libraries of a training are loaded, and in a light test they are not.
     loaded = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1e9))
     monkeypatch.setattr("psutil.Process", lambda: loaded)
-    message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*An estimate"
+    message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*The estimate"
     with pytest.raises(gn.machine.EnvironmentProblem, match=message):
         plan_on(None, gn.preset("cpu")).require_fit()
 
