@@ -136,7 +136,7 @@ def train(
             table = effective_settings(settings, model)
             # The keys in run.json are older than the names of the fields.
             changed = {
-                name: {"asked": row.requested, "runs": row.effective, "reason": row.reason}
+                name: {"asked": row.requested, "runs": row.effective, "why": row.reason}
                 for name, row in table.changed.items()
             }
             run_info.effective = {**dataclasses.asdict(table), "changed": changed}

@@ -138,4 +138,4 @@ def test_written_trainer_updates_match_trl_with_table_arguments(
 def test_what_its_class_changes_by_itself_is_told(case: str, runs: float, trained) -> None:
     told = trained["cases"][case]["told"]["changed"]["epsilon_high"]
     assert (told["requested"], told["effective"]) == ("not set", runs)
-    assert told["why"]
+    assert told["reason"]
