@@ -206,7 +206,7 @@ def model_runner_class(engine: Any) -> str:
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield rows on how it was loaded, and return it with its task and actions."""
-    from grpo_nb.config.hardware import compute_dtype, has_vllm_engine
+    from grpo_nb.config.hardware import choose_dtype, has_vllm_engine
     from grpo_nb.generation.choice import choose_engine
 
     start = time.perf_counter()
@@ -229,7 +229,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
     here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
     here.evaluate = functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings)
-    here.is_scaled = compute_dtype(settings, gpu).name == "float16"
+    here.is_scaled = choose_dtype(settings, gpu).name == "float16"
     return here
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks.report import KINDS, Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
-from grpo_nb.core.words import score_text
+from grpo_nb.core.words import format_score
 from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.rewards.judge_model import AgreementVerdict
@@ -82,13 +82,15 @@ class Agreement(ReprMixin):
         change_cells = []
         for row in self.changes.itertuples():
             fools = "yes" if row.fools else "no"
-            change_cells.append((row.change, score_text(row.before), score_text(row.after), fools))
+            change_cells.append(
+                (row.change, format_score(row.before), format_score(row.after), fools)
+            )
         head = ("answer changed", "before", "after", "fools the judge")
         yield Table(change_cells, head, right=(1, 2))
         yield "The largest differences (all: .table):"
         differences = []
         for row in self.table[:ROWS_SHOWN].itertuples():
-            scores = map(score_text, (row.person, row.judge, row.difference))
+            scores = map(format_score, (row.person, row.judge, row.difference))
             texts = map(verbatim, (row.question, row.completion, row.reply))
             differences.append((*scores, *texts))
         yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))

@@ -65,22 +65,22 @@ GRPO_CONFIG_FIELDS = frozenset(
     """.split()  # noqa: SIM905 (189 names in 189 lines are no easier to read)
 )
 _SET_HOLDOUT_INSTEAD = (
-    "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
-    "a held-out curve, and gn.compare(run) compares afterwards"
+    "the kit does not run TRL's evaluation, so this argument has no effect. For a held-out curve, "
+    "set holdout_every=5; after training, call gn.compare(run)"
 )
 _SET_DTYPE_INSTEAD = (
-    'the setting is dtype, for the model and the trainer alike: its default dtype="auto" takes '
-    'bfloat16 where the GPU has it, dtype="bfloat16" or dtype="float16" asks for it anyway'
+    'the setting is dtype, for both the model and the trainer. Its default dtype="auto" chooses '
+    'bfloat16 where the GPU has it; dtype="bfloat16" or dtype="float16" overrides the choice'
 )
 _LOADED_BEFORE = (
-    "the model is loaded before the trainer exists, so it would do nothing: load the model with "
-    "Unsloth yourself (docs/guide/train.md), and pass it to gn.train"
+    "the model is loaded before the trainer is built, so this argument has no effect. Load the "
+    "model with Unsloth yourself (docs/guide/train.md), and pass it to gn.train"
 )
-_ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
+_ONLY_SCRIPTS = "only the example scripts of transformers read it, so it has no effect here"
 _SET_MAX_STEPS_INSTEAD = (
-    "a run is as long as max_steps: for two passes over the questions write max_steps=2 * "
-    "len(task.train) * settings.num_generations // settings.completions_per_step (times "
-    "num_iterations, if you set it)"
+    "the length of a run is set by max_steps. For two passes over the questions, write "
+    "max_steps=2 * len(task.train) * settings.num_generations // settings.completions_per_step "
+    "(times num_iterations, if you set it)"
 )
 
 # Keys: names, separated by spaces. Values: why they cannot be set, and what to write instead.
@@ -88,15 +88,15 @@ _REFUSAL_REASONS = {
     # Arguments of GRPOConfig that the kit sets or does not use, and its old setting keep_adapter.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "
     "gn.train(..., name=...)",
-    "reward_weights": "a weight belongs to its reward: gn.rewards.correctness(weight=2.0)",
-    "use_vllm": "the setting is fast_inference, which also loads the model for it",
+    "reward_weights": "each reward has its own weight: gn.rewards.correctness(weight=2.0)",
+    "use_vllm": "the setting is fast_inference, which also loads the model with vLLM",
     "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM "
     "when the model is loaded",
     "model_init_kwargs trust_remote_code": _LOADED_BEFORE,
     "num_train_epochs": _SET_MAX_STEPS_INSTEAD,
     "generation_batch_size": "the setting is extra={'steps_per_generation': ...}, the passes whose "
     "completions are generated together",
-    "resume_from_checkpoint": f'{_ONLY_SCRIPTS}: write gn.train(..., resume="auto")',
+    "resume_from_checkpoint": f'{_ONLY_SCRIPTS}. Write gn.train(..., resume="auto")',
     "do_train do_eval do_predict": _ONLY_SCRIPTS,
     "bf16 fp16": _SET_DTYPE_INSTEAD,
     "eval_strategy eval_steps eval_on_start eval_delay per_device_eval_batch_size "
@@ -106,12 +106,13 @@ _REFUSAL_REASONS = {
     "saves the best adapter by the held-out scores of holdout_every=5 (docs/guide/runs.md)",
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "save_total_limit save_only_model save_on_each_node": "the kit saves and keeps checkpoints "
-    "itself, so it would do nothing: the setting is save_steps",
-    "logging_strategy": "a run is recorded by steps: set logging_steps in extra",
+    "itself, so this argument has no effect. The setting is save_steps",
+    "logging_strategy": "the kit logs by steps: set logging_steps in extra",
     "use_adaptive_entropy entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target": "a "
-    "checkpoint has no state for it, so a resumed run would differ: set entropy_coef, a constant",
+    "checkpoint does not store its state, so a resumed run would differ. Set entropy_coef, which "
+    "is constant",
     "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
-    "fsdp deepspeed": "a run is trained in one process; gn.scaleout is for several",
+    "fsdp deepspeed": "a run trains in one process; for several processes, use gn.scaleout",
     # Names that people know from elsewhere, which GRPOConfig does not have.
     "torch_dtype": _SET_DTYPE_INSTEAD,
     "evaluation_strategy": _SET_HOLDOUT_INSTEAD,
@@ -129,19 +130,19 @@ _REFUSAL_REASONS = {
     "target_modules": "the setting is lora_target_modules",
     "random_state": "the setting is seed",
     "model_name model_name_or_path": "the setting is model",
-    "use_gradient_checkpointing": "the kit sets it when the model is loaded, on a GPU; in training "
-    "it is extra={'gradient_checkpointing': ...}",
+    "use_gradient_checkpointing": "on a GPU, the kit sets it when it loads the model; for "
+    "training, write extra={'gradient_checkpointing': ...}",
     "load_in_8bit load_in_fp8 attn_implementation": _LOADED_BEFORE,
-    "full_finetuning": "the kit trains a LoRA and never all weights: set lora_rank for a larger "
-    "LoRA",
-    "logging_dir": "removed in transformers 5, and a run records its steps in its folder",
-    "vllm_sampling_params": "sampling is set by temperature, top_p, top_k (0 is off) and "
-    "extra={'min_p': ...}, for vLLM too; texts to stop at are "
-    "extra={'generation_kwargs': {'stop': [...]}}, with vLLM alone",
+    "full_finetuning": "the kit trains only a LoRA, never all weights; a higher lora_rank makes "
+    "the LoRA larger",
+    "logging_dir": "removed in transformers 5; a run writes its logs into its own folder",
+    "vllm_sampling_params": "set temperature, top_p, top_k (0 means no limit) and "
+    "extra={'min_p': ...}, which vLLM uses too. Stop texts go into "
+    "extra={'generation_kwargs': {'stop': [...]}}, which only vLLM uses",
     # Unsloth adds these to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class
     # template).
     "unsloth_num_chunks unsloth_logit_chunk_multiplier unsloth_grpo_mini_batch": "Unsloth chooses "
-    "it by the memory that is free",
+    "this value by the free memory",
     "tools environment_factory rollout_func": "tools and their loop belong to the task, which also "
     "runs held-out episodes: task.with_tools(...)",
 }
@@ -157,7 +158,8 @@ HUB_ARGUMENTS = frozenset(
     """.split()  # noqa: SIM905 (as above)
 )
 _NO_PUBLISHING = (
-    "it would publish while the run trains, before anything is verified. Push what was verified: "
+    "it would publish the model during training, before anything is verified. Push a "
+    "verified export: "
     'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")'
 )
 

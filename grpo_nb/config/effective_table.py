@@ -14,8 +14,8 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import ReprMixin, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
 
-# The kit sets the first two for the bookkeeping of a run. `hub_token` is a secret, and the table is
-# stored in run.json.
+# The kit sets `output_dir` and `reward_weights` for the bookkeeping of a run. `hub_token` is a
+# secret, and the table is stored in run.json.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # Shown as `dtype` and `fast_inference`.
 _SHOWN_AS_SETTINGS = {"bf16", "fp16", "use_vllm"}
@@ -40,19 +40,19 @@ _REASON_OF_CHANGE = {
 
 @dataclass(frozen=True)
 class ChangedSetting:
-    """Row of a setting: the value that was asked for, the value that will run, and the reason."""
+    """Row of a setting: the requested value, the value that will run, and the reason."""
 
-    asked: Any
-    runs: Any
+    requested: Any
+    effective: Any
     reason: str
 
 
 @dataclass(frozen=True, repr=False)
 class EffectiveSettings(ReprMixin):
-    """The table "you asked / will run / why"."""
+    """The table "requested / effective / why"."""
 
     changed: Mapping[str, ChangedSetting]
-    """Rows by name. A setting that runs as asked has no row."""
+    """Rows by name. A setting that runs as requested has no row."""
     arguments: Mapping[str, Any]
     """Arguments of the trainer's configuration that the kit passed, or that differ from TRL's."""
 
@@ -63,10 +63,10 @@ class EffectiveSettings(ReprMixin):
             "run as written."
         )
         rows = [
-            (code(name), row.asked, bold(row.runs), row.reason)
+            (code(name), row.requested, bold(row.effective), row.reason)
             for name, row in self.changed.items()
         ]
-        yield Table(rows, head=("setting", "you asked", "will run", "why"))
+        yield Table(rows, head=("setting", "requested", "effective", "why"))
 
 
 def requested_arguments(
@@ -100,7 +100,7 @@ def requested_arguments(
 
 
 def compare_configurations(
-    settings: Settings, requested: Mapping[str, Any], built: Any, trl_only: Any
+    settings: Settings, requested: Mapping[str, Any], built: Any, trl_configuration: Any
 ) -> EffectiveSettings:
     """Compare the settings with the configuration that was built.
 
@@ -108,24 +108,24 @@ def compare_configurations(
         settings: Settings of the run.
         requested: The arguments that the kit passed (`requested_arguments`).
         built: The configuration, or a trainer's `args`.
-        trl_only: The configuration that TRL alone builds from the same arguments.
+        trl_configuration: The configuration that TRL alone builds from the same arguments.
     """
     written = {**vars(settings), **settings.extra}
-    defaults = {field.name: field.default for field in dataclasses.fields(trl_only)}
+    defaults = {field.name: field.default for field in dataclasses.fields(trl_configuration)}
     changed = {}
     arguments = {}
     for name, default in defaults.items():
         value = _enum_value(getattr(built, name))
-        is_as_in_trl = value == _enum_value(getattr(trl_only, name))
+        is_as_in_trl = value == _enum_value(getattr(trl_configuration, name))
         is_untouched = name not in requested and is_as_in_trl
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
-        # The table shows an argument only if its value differs from the one asked for.
-        asked = _enum_value(written.get(name, default))
+        # The table shows an argument only if its value differs from the requested value.
+        requested_value = _enum_value(written.get(name, default))
         # transformers turns `report_to="wandb"` into a list.
-        runs_as_asked = value in (asked, [asked])
-        if name not in _SHOWN_AS_SETTINGS and not runs_as_asked:
+        is_as_requested = value in (requested_value, [requested_value])
+        if name not in _SHOWN_AS_SETTINGS and not is_as_requested:
             changer = "TRL or transformers" if is_as_in_trl else "Unsloth"
             reason = _REASON_OF_CHANGE.get(name, f"Changed by {changer}.")
             changed[name] = ChangedSetting(written.get(name, "not set"), value, reason)

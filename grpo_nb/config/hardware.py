@@ -33,8 +33,8 @@ class ComputeDtype:
     reason: str
 
 
-def compute_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> ComputeDtype:
-    """Return the dtype of a run.
+def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> ComputeDtype:
+    """Choose the dtype of a run.
 
     Args:
         settings: Settings of the run.
@@ -63,7 +63,10 @@ def _compute_dtype_on_cpu(settings: Settings, model: Any) -> ComputeDtype:
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
-    return ComputeDtype("float32", "On every CPU, so that a run gives the same numbers everywhere.")
+    return ComputeDtype(
+        "float32",
+        "float32 is the default on every CPU, so that a run gives the same numbers everywhere.",
+    )
 
 
 def has_vllm_engine(model: Any) -> bool:

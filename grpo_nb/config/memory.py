@@ -20,12 +20,12 @@ from grpo_nb.machine.gpu import Gpu
 
 #: Python, torch, unsloth, transformers, trl, a tokenizer and a task, measured in pinned versions.
 CPU_BASE_BYTES = 0.72e9
-_BYTES_IN_4_BIT = (4 + 0.127) / 8
+_BYTES_PER_4_BIT_WEIGHT = (4 + 0.127) / 8
 # CUDA context and fragmentation: a margin, not a measurement.
 _GPU_RESERVE_BYTES = 1.07e9
-# Numbers that a layer keeps of each token for the backward pass, for a gated MLP without dropout
-# (arXiv:2205.05198, section 4.1). As multiples of the hidden width: two norms, inputs and outputs
-# of attention, residuals. As multiples of the MLP width: gate, its activation, up, their product.
+# Numbers per token that a layer keeps for the backward pass, for a gated MLP without dropout
+# (arXiv:2205.05198, section 4.1): 12 hidden widths (two norms, inputs and outputs of attention,
+# residuals) and 4 MLP widths (gate, its activation, up, their product).
 _HIDDEN_WIDTHS_PER_TOKEN = 12
 _MLP_WIDTHS_PER_TOKEN = 4
 # Largest number of logits in one chunk (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
@@ -35,12 +35,13 @@ _BYTES_OF_FLOAT32 = 4
 # Bytes per weight in bitsandbytes' 8-bit AdamW. Each of the two states takes a byte, plus a float32
 # scale for every 256 weights (bitsandbytes/optim/optimizer.py, Optimizer2State.init_state).
 # Matrices with fewer than 4096 weights keep float32, but are too small to matter.
-_BYTES_OF_8_BIT_STATES = 2 * (1 + 4 / 256)
+_STATE_BYTES_PER_WEIGHT_8_BIT = 2 * (1 + 4 / 256)
 _OPTIMIZERS_IN_8_BIT = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
-# Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks): bytes
-# per hidden number and per logit, with copies, and the fewest chunks into which logits are split.
+# Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks):
+# bytes per hidden number and per logit, copies included.
 _UNSLOTH_BYTES_PER_NUMBER = 16
-_UNSLOTH_LEAST_CHUNKS = 4
+# Minimum number of chunks into which Unsloth splits the logits.
+_UNSLOTH_MIN_CHUNKS = 4
 
 #: Sizes of the models of the presets, so that a plan for them needs no download.
 PRESET_MODEL_SIZES: Mapping[str, Mapping] = json.loads(
@@ -130,7 +131,7 @@ def estimate_memory_parts(
     explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_per_number} bit"
     if settings.load_in_4bit:
         # 4-bit loading packs only the linear layers.
-        weight_bytes -= sizes.linear_weights * (bytes_per_number - _BYTES_IN_4_BIT)
+        weight_bytes -= sizes.linear_weights * (bytes_per_number - _BYTES_PER_4_BIT_WEIGHT)
         explanation += f", except {sizes.linear_weights / 1e6:,.0f} million in 4 bit"
     yield MemoryPart("weights", weight_bytes, explanation)
     # PEFT keeps the LoRA in float32, even over 16-bit weights.
@@ -142,7 +143,9 @@ def estimate_memory_parts(
     )
     # On a CPU, Unsloth replaces 8-bit optimizers by AdamW in float32 (unsloth_zoo/cpu/trainer.py).
     if gpu is not None and settings.optim in _OPTIMIZERS_IN_8_BIT:
-        yield MemoryPart("optimizer", lora_weights * _BYTES_OF_8_BIT_STATES, "two states in 8 bit")
+        yield MemoryPart(
+            "optimizer", lora_weights * _STATE_BYTES_PER_WEIGHT_8_BIT, "two states in 8 bit"
+        )
     else:
         yield MemoryPart("optimizer", lora_weights * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
@@ -208,18 +211,19 @@ def _training_pass_parts(
     """Estimate the memory that one forward and backward pass keeps.
 
     The layers compute a shared prompt once, but each row attends to it. The *computed* tokens
-    include it once, the *attended* tokens once per row. Attention keeps for each attended token
-    2 x (key_value_width + query_width) numbers: key and value, and copies for the query heads.
+    include it once, the *attended* tokens once per row. For each attended
+    token, attention keeps the key and the value (2 x key_value_width numbers), and copies of both,
+    repeated for every query head (2 x query_width numbers).
     """
     micro_batch = settings.per_device_train_batch_size
     length = settings.max_completion_length
-    prompt_copies = micro_batch
+    computed_prompts = micro_batch
     if settings.shared_prompts and gpu is None:
         # A pass computes each of its prompts once. TRL shuffles the rows of a generation (trl 1.15,
         # `shuffle_sequence_dict`), so one pass can contain every prompt of the generation.
         prompts = settings.generation_batch_size // settings.num_generations
-        prompt_copies = min(micro_batch, prompts)
-    computed_tokens = micro_batch * length + prompt_copies * prompt_tokens
+        computed_prompts = min(micro_batch, prompts)
+    computed_tokens = micro_batch * length + computed_prompts * prompt_tokens
     attended_tokens = micro_batch * (prompt_tokens + length)
     hidden_numbers = _HIDDEN_WIDTHS_PER_TOKEN * sizes.hidden_width
     mlp_numbers = _MLP_WIDTHS_PER_TOKEN * sizes.mlp_width
@@ -232,7 +236,7 @@ def _training_pass_parts(
         layers_text = "one layer at a time (checkpointing)"
         # Unsloth computes at least one row at a time. It splits the row's logits into
         # 4 x micro_batch chunks and holds one chunk, so a smaller micro-batch has larger chunks.
-        chunk_logits_per_token = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro_batch)
+        chunk_logits_per_token = sizes.vocabulary / (_UNSLOTH_MIN_CHUNKS * micro_batch)
         numbers = (prompt_tokens + length) * (chunk_logits_per_token + sizes.hidden_width)
         logits_bytes = numbers * _UNSLOTH_BYTES_PER_NUMBER
         logits_explanation = "the smallest block; Unsloth takes more where memory is free"

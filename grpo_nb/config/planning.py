@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.counting import count_sizes
-from grpo_nb.config.hardware import ComputeDtype, compute_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.hardware import ComputeDtype, choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import (
     CPU_BASE_BYTES,
     MemoryPart,
@@ -21,7 +21,7 @@ from grpo_nb.config.memory import (
     sizes_of,
 )
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import line_to_write, savings
+from grpo_nb.config.smaller_settings import line_to_write, memory_savings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import ReprMixin, Table, bold
@@ -94,7 +94,10 @@ class Plan(ReprMixin):
         """
         if self.fits:
             return
-        message = f"{self._verdict()} (An estimate, with every completion at its longest.)"
+        message = (
+            f"{self._verdict()} (The estimate assumes that every completion has "
+            "max_completion_length tokens.)"
+        )
         # A full GPU raises an error. On a CPU, the system kills a kernel that needs too much.
         if self.gpu is None:
             raise EnvironmentProblem(message)
@@ -109,7 +112,7 @@ class Plan(ReprMixin):
         changes = self._fitting_changes()
         advice = "No smaller settings fit; take a smaller model."
         if changes:
-            advice = f"What fits: {line_to_write(changes)}"
+            advice = f"These settings fit: {line_to_write(changes)}"
         if not self._vllm_holds_weights:
             advice = (
                 f"vLLM's share of the GPU (gpu_memory_utilization), {self._vllm_share_gb:.1f} GB, "
@@ -124,7 +127,9 @@ class Plan(ReprMixin):
         is_on_gpu = self.gpu is not None
         # Each saving can be repeated only a few times, so the loop ends.
         while not current.fits:
-            for saving in savings(current.settings, is_on_gpu=is_on_gpu, dtype=self.dtype.name):
+            for saving in memory_savings(
+                current.settings, is_on_gpu=is_on_gpu, dtype=self.dtype.name
+            ):
                 smaller_settings = current.settings.replace(**saving.change)
                 smaller = dataclasses.replace(current, settings=smaller_settings)
                 # Accept a plan that fits even at an equal peak: where vLLM's share is too small for
@@ -144,20 +149,22 @@ class Plan(ReprMixin):
         yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
 
     def _rows_of_run(self) -> list[tuple[Any, ...]]:
-        """Return the rows of what was asked for and what will run."""
+        """Return the rows of the requested and the effective settings."""
         settings = self.settings
         passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
-        why_engine = f"asked: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as asked"
+        why_engine = (
+            f"requested: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as requested"
+        )
         return [
-            (bold("asked, and what will run"), "", ""),
+            (bold("requested and effective"), "", ""),
             ("training steps", f"{settings.max_steps:,}", ""),
             (
                 "completions a step",
                 settings.completions_per_step,
                 f"{passes}, in groups of {settings.num_generations}",
             ),
-            ("dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.reason}"),
+            ("dtype", self.dtype.name, f"requested: {settings.dtype}. {self.dtype.reason}"),
             ("sampling", engine, why_engine),
         ]
 
@@ -169,7 +176,7 @@ class Plan(ReprMixin):
             rows.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
         disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
         return [
-            (bold("what it needs, estimated"), "", ""),
+            (bold("needed (estimate)"), "", ""),
             *rows,
             (
                 bold("memory, peak"),
@@ -177,7 +184,7 @@ class Plan(ReprMixin):
                 "estimate: the larger of generation and training",
             ),
             ("disk, merged export", disk, "all weights in 16 bit"),
-            (bold("what is there"), "", ""),
+            (bold("available"), "", ""),
             ("memory", f"{self.available_gb:.2f} GB", "free for this run"),
         ]
 
@@ -223,7 +230,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
         settings=settings,
         gpu=gpu,
         available_gb=_available_bytes(gpu, model) / 1e9,
-        dtype=compute_dtype(settings, gpu, model),
+        dtype=choose_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
         sizes=sizes,
         vllm_obstacle=obstacle,

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.words import require_choice
 from grpo_nb.machine.gpu import find_gpu
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
@@ -84,8 +83,15 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
-    require_choice("preset", name, [*PRESETS, "auto"])
-    name = _preset_for_this_machine() if name == "auto" else name
+    if name == "auto":
+        name = _preset_for_this_machine()
+    # No guess of the nearest name: it might be the preset of another machine. A list, unlike a
+    # dict, can also be searched for a value that has no hash.
+    if name not in list(PRESETS):
+        raise ValueError(
+            f'preset = {name!r:.80} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '
+            "which chooses by the memory of the GPU, and chooses cpu if there is no GPU."
+        )
     return Settings(**PRESETS[name]).replace(**changes)
 
 
@@ -93,7 +99,7 @@ def _preset_for_this_machine() -> str:
     gpu = find_gpu()
     if gpu is None:
         return "cpu"
-    for name, least_memory_gib in (("h100", 70), ("a100", 36), ("l4", 20)):
-        if gpu.memory_gib >= least_memory_gib:
+    for name, min_memory_gib in (("h100", 70), ("a100", 36), ("l4", 20)):
+        if gpu.memory_gib >= min_memory_gib:
             return name
     return "t4"

@@ -100,10 +100,10 @@ class Settings:
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
     warmup_steps: NonNegativeInt | _BelowOne = 4
-    """Adam's first steps have the full size of the learning rate, however small the gradient. The
-    warm-up keeps them small. The default does not depend on `max_steps`, so a trial of two steps
-    equals the start of the real run. A number below 1, as in the presets of GPUs, is a share of
-    `max_steps`."""
+    """Adam's first updates have the full size of the learning rate, however small the gradient. The
+    warm-up makes these updates smaller. The default does not depend on `max_steps`, so a trial of
+    two steps equals the start of the real run. A number below 1, as in the presets of GPUs, is a
+    share of `max_steps`."""
     max_grad_norm: PositiveFloat = 0.2
     """RL gradients are noisy, and small groups make them noisier."""
     weight_decay: NonNegativeFloat = 0.0

@@ -8,35 +8,35 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from grpo_nb.config.hardware import compute_dtype
+from grpo_nb.config.hardware import choose_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
-_LEAST_SHARE_OF_VLLM = 0.3
-_LEAST_COMPLETION_LENGTH = 64
+_MIN_VLLM_SHARE = 0.3
+_MIN_COMPLETION_LENGTH = 64
 # Pattern of a traceback line in `generate` or `_generate`. Training samples only through these
 # functions (trl 1.15, transformers 5.17).
 _SAMPLING_LINE_PATTERN = ", in _?generate\n"
 
 
-class Saving(NamedTuple):
+class MemorySaving(NamedTuple):
     """A change to the settings that saves memory."""
 
     reason: str
     change: dict[str, Any]
 
 
-def savings(
+def memory_savings(
     settings: Settings, *, is_on_gpu: bool, dtype: str, phase: str = ""
-) -> Iterator[Saving]:
+) -> Iterator[MemorySaving]:
     """Yield the changes that save memory, in the order in which to try them.
 
     Args:
         settings: Settings of the run.
         is_on_gpu: True if the run is on a GPU.
-        dtype: Dtype of the run, from `compute_dtype`.
+        dtype: Dtype of the run, from `choose_dtype`.
         phase: `loading`, `generation` or `training`. Changes that do not help there are left out.
     """
     micro_batch = settings.per_device_train_batch_size
@@ -45,7 +45,7 @@ def savings(
     can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
         # The loss bnpo divides by the tokens of each pass.
-        yield Saving(
+        yield MemorySaving(
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',
             {
@@ -56,13 +56,13 @@ def savings(
     # In standby vLLM gives its share back while gradients are computed.
     vllm_takes_memory = is_on_gpu and settings.fast_inference and phase != "training"
     share = settings.gpu_memory_utilization
-    if vllm_takes_memory and share > _LEAST_SHARE_OF_VLLM:
-        yield Saving(
+    if vllm_takes_memory and share > _MIN_VLLM_SHARE:
+        yield MemorySaving(
             "vLLM takes its share at once, and the remaining memory is too little for the rest.",
-            {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)},
+            {"gpu_memory_utilization": max(round(share - 0.1, 3), _MIN_VLLM_SHARE)},
         )
     if is_on_gpu and not settings.load_in_4bit and phase != "generation":
-        yield Saving(
+        yield MemorySaving(
             "In 4 bit the weights need about a third of the memory.",
             {"load_in_4bit": True},
         )
@@ -70,19 +70,19 @@ def savings(
     is_float32_on_cpu = not is_on_gpu and dtype == "float32"
     has_weight_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
     if has_weight_copies and phase != "loading":
-        yield Saving(
+        yield MemorySaving(
             "Sampling with shared prompts holds two copies of the weights. Without them the "
             "training stays the same, but each step takes longer.",
             {"shared_prompts": False},
         )
     length = settings.max_completion_length
-    if length > _LEAST_COMPLETION_LENGTH and phase != "loading":
-        yield Saving(
+    if length > _MIN_COMPLETION_LENGTH and phase != "loading":
+        yield MemorySaving(
             "Memory grows with the length of the completions.",
-            {"max_completion_length": max(length // 2, _LEAST_COMPLETION_LENGTH)},
+            {"max_completion_length": max(length // 2, _MIN_COMPLETION_LENGTH)},
         )
     if vllm_takes_memory:
-        yield Saving(
+        yield MemorySaving(
             "Without vLLM, the memory of vLLM itself is free, but generation is slower.",
             {"fast_inference": False},
         )
@@ -125,8 +125,10 @@ def out_of_memory_advice(
     if not is_loading and re.search(_SAMPLING_LINE_PATTERN, text):
         phase = "generation"
     gpu = find_gpu()
-    dtype = compute_dtype(settings, gpu, model).name
-    saving = next(savings(settings, is_on_gpu=gpu is not None, dtype=dtype, phase=phase), None)
+    dtype = choose_dtype(settings, gpu, model).name
+    saving = next(
+        memory_savings(settings, is_on_gpu=gpu is not None, dtype=dtype, phase=phase), None
+    )
     advice = "No setting of this run is left to lower. Take a smaller model"
     if saving is not None:
         advice = f"{saving.reason} Write {line_to_write(saving.change)}"

@@ -117,23 +117,23 @@ def resolved_target(path: str | Path) -> Path:
     return target.resolve() if target.is_symlink() else target
 
 
-def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> None:
-    """Check that a target may be written to, and that nothing needed would be overwritten.
+def check_target(target: Path, overwrite: bool, protected: Sequence[Path] = ()) -> None:
+    """Check that a target may be written to, and that no protected folder would be overwritten.
 
     Args:
         target: Path from `resolved_target`.
         overwrite: If False, `target` must be free: it does not exist, or is an empty folder.
-        needed: Folders that must not be overwritten, such as the run itself and its base model.
+        protected: Folders that must not be overwritten, such as the run itself and its base model.
 
     Raises:
-        FileExistsError: `target` is not free, and `overwrite` is False; or it contains a needed
+        FileExistsError: `target` is not free, and `overwrite` is False; or it contains a protected
             folder or the working directory.
         NotADirectoryError: `target` is a file.
     """
     if not target.exists():
         return
     real_target = target.resolve()
-    for path in (*needed, Path.cwd()):
+    for path in (*protected, Path.cwd()):
         if path.resolve().is_relative_to(real_target):
             raise FileExistsError(
                 f"{str(target)!r} is or contains {str(path)!r}, which would be deleted too."

@@ -1,8 +1,8 @@
 """Colours that the figures share, readable on white pages and on dark ones.
 
 Each colour has a contrast of at least 4.3:1 against white (#FFFFFF) and against JupyterLab's dark
-background (#111111). No colour has more than 4.35 against both. The hues are those of Okabe and
-Ito, which can be told apart with any colour vision.
+background (#111111). About 4.35 is the largest contrast that one colour can have against both
+backgrounds. The hues are those of Okabe and Ito, which can be told apart with any colour vision.
 """
 
 BLUE = "#007FC6"

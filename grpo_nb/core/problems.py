@@ -1,7 +1,4 @@
-"""Report problems: an error for faults of the machine, and warnings that show the user's line.
-
-Other functions summarize an error, and list the errors that caused it.
-"""
+"""The error for a faulty machine, a warning that shows the user's line, summaries of errors."""
 
 import os
 import sys

@@ -39,7 +39,7 @@ class ChildError(RuntimeError):
 
     def __init__(self, reason: str, lines: Sequence[str]) -> None:
         self.lines = [line.rstrip() for line in lines if line.strip()]
-        super().__init__(f"{reason}. It said last:\n{self.last(_LINES_IN_ERROR)}")
+        super().__init__(f"{reason}. Its last lines of output:\n{self.last(_LINES_IN_ERROR)}")
 
     def last(self, count: int) -> str:
         """Return the last lines of the output."""
@@ -121,9 +121,10 @@ def run_script(
 ) -> Any:
     """Return the result of a script's `answer(request)`, run in a child process.
 
-    The child ignores `PYTHONPATH` and the working directory, which could hold a module with the
-    name of a package. It imports from the environment of this kernel and from the user's own
-    `pip install --user`.
+    The child imports nothing from `PYTHONPATH` or from the working directory, which could hold a
+    module with the name of a package. The child imports from
+    the environment of this kernel and from the user's own `pip install --user`. Relative paths
+    still work.
 
     Args:
         script: Path of a Python file that defines `answer`.

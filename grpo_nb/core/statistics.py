@@ -17,7 +17,7 @@ Verdict = Literal["better", "worse", "no difference shown"]
 NO_DIFFERENCE: Verdict = "no difference shown"
 
 #: With fewer questions no difference is claimed, because chance would decide the verdict.
-FEWEST_QUESTIONS = 10
+MIN_QUESTIONS = 10
 #: Quantile of the standard normal distribution for a two-sided interval of 95 %.
 Z_95 = 1.959964
 #: Quantile of the standard normal distribution for a power of 80 %.
@@ -29,7 +29,7 @@ _NUMBERS_IN_MEMORY = 4_000_000
 # Shares of right answers
 
 
-def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, float]:
+def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tuple[float, float]:
     """Return the 95 % Wilson interval of a mean of shares, one share for each question.
 
     The question is the unit: several samples of one question are not several questions
@@ -39,20 +39,20 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     2019). If all questions have the same share, n is the number of questions.
 
     Args:
-        values: The share of right answers of each question, from 0 to 1.
-        samples: The number of answers behind each share.
+        shares: The share of right answers of each question, from 0 to 1.
+        answers_per_question: Number of answers behind each share.
 
     >>> low, high = share_interval([1.0] * 8 + [0.0] * 2)
     >>> round(low, 3), round(high, 3)
     (0.49, 0.943)
     """
-    questions = len(values)
-    share = sum(values) / questions
+    questions = len(shares)
+    share = sum(shares) / questions
     n = float(questions)
-    if samples > 1 and len(set(values)) > 1:
-        variance_of_mean = variance(values, share) / questions
+    if answers_per_question > 1 and len(set(shares)) > 1:
+        variance_of_mean = variance(shares, share) / questions
         effective_size = share * (1 - share) / variance_of_mean
-        n = min(max(effective_size, questions), questions * samples)
+        n = min(max(effective_size, questions), questions * answers_per_question)
     added = Z_95**2 / 2
     middle = (n * share + added) / (n + 2 * added)
     variance_of_count = n * share * (1 - share) + added / 2
@@ -80,20 +80,20 @@ class PairedResult:
     @property
     def verdict(self) -> Verdict:
         """Verdict about the second model. Better or worse needs p < 0.05 and ten questions."""
-        if self.questions < FEWEST_QUESTIONS or self.p_value >= 0.05:
+        if self.questions < MIN_QUESTIONS or self.p_value >= 0.05:
             return NO_DIFFERENCE
         return "better" if self.difference > 0 else "worse"
 
 
 def paired_result(
-    first: Sequence[float], second: Sequence[float], samples: int = 1
+    first: Sequence[float], second: Sequence[float], answers_per_question: int = 1
 ) -> PairedResult:
     """Compare two models, given the share of right answers of each question under both.
 
     Args:
         first: The shares of the first model, one for each question.
         second: The shares of the second model, in the same order.
-        samples: The number of answers behind each share.
+        answers_per_question: Number of answers behind each share.
 
     Raises:
         ValueError: The two lists differ in length.
@@ -102,17 +102,17 @@ def paired_result(
     >>> result.difference, round(result.p_value, 4)
     (0.75, 0.0039)
     """
-    changes = [b - a for a, b in zip(first, second, strict=True)]
+    differences = [b - a for a, b in zip(first, second, strict=True)]
     return PairedResult(
-        questions=len(changes),
-        difference=sum(changes) / len(changes),
-        interval=paired_interval(changes, samples),
-        p_value=paired_p_value(changes, samples),
-        detectable_difference=detectable_difference(changes),
+        questions=len(differences),
+        difference=sum(differences) / len(differences),
+        interval=paired_interval(differences, answers_per_question),
+        p_value=paired_p_value(differences, answers_per_question),
+        detectable_difference=detectable_difference(differences),
     )
 
 
-def paired_p_value(changes: Sequence[float], samples: int = 1) -> float:
+def paired_p_value(differences: Sequence[float], answers_per_question: int = 1) -> float:
     """Return the p-value of a difference, under the hypothesis that both models are equally good.
 
     With one answer per question, this is the exact McNemar test: it asks whether the changed
@@ -123,46 +123,49 @@ def paired_p_value(changes: Sequence[float], samples: int = 1) -> float:
     (Phipson and Smyth, Statistical Applications in Genetics and Molecular Biology 9, 2010).
 
     Args:
-        changes: The difference of each question, second minus first.
-        samples: The number of answers behind each share.
+        differences: The difference of each question, second minus first.
+        answers_per_question: Number of answers behind each share.
     """
     import numpy
     from scipy.stats import binomtest, permutation_test
 
     # A difference of 0 is the same under either sign.
-    nonzero_changes = [c for c in changes if abs(c) > 1e-12]
+    nonzero_differences = [c for c in differences if abs(c) > 1e-12]
     # With one changed question both flips are equally extreme, so p = 1.
-    if len(nonzero_changes) < 2:
+    if len(nonzero_differences) < 2:
         return 1.0
-    if samples == 1:
-        improved = sum(c > 0 for c in nonzero_changes)
-        return float(binomtest(improved, len(nonzero_changes)).pvalue)
+    if answers_per_question == 1:
+        improved = sum(c > 0 for c in nonzero_differences)
+        return float(binomtest(improved, len(nonzero_differences)).pvalue)
     # In batches: 9999 flips of thousands of questions at once would take gigabytes.
     test = permutation_test(
-        (nonzero_changes,),
+        (nonzero_differences,),
         numpy.sum,
         permutation_type="samples",
         vectorized=True,
-        batch=_NUMBERS_IN_MEMORY // len(nonzero_changes) + 1,
+        batch=_NUMBERS_IN_MEMORY // len(nonzero_differences) + 1,
         rng=0,
     )
     return float(test.pvalue)
 
 
-def paired_interval(changes: Sequence[float], samples: int = 1) -> tuple[float, float]:
+def paired_interval(
+    differences: Sequence[float], answers_per_question: int = 1
+) -> tuple[float, float]:
     """Return the 95 % interval of Bonett and Price for a mean difference of paired shares.
 
     Source: Journal of Educational and Behavioral Statistics 37, 2012. One more question is assumed
     to have changed in each direction, so that the interval has a width even if all questions
     changed alike. For shares of several samples, squares replace the counts in the formula, and
-    each added question weighs 1/`samples`. With the weight 1 the interval is too wide: it covered
-    the truth in 99.9 % of studies of 12 questions with 4 samples (docs/evidence/evaluate.md).
+    each added question weighs 1/`answers_per_question`. With the weight 1 the interval is too wide:
+    it covered the truth in 99.9 % of studies of 12 questions with 4 samples
+    (docs/evidence/evaluate.md).
     """
     # The two added questions are included.
-    n = len(changes) + 2
-    middle = sum(changes) / n
-    sum_of_squares = sum(c * c for c in changes)
-    mean_square = (sum_of_squares + 2 / samples) / n
+    n = len(differences) + 2
+    middle = sum(differences) / n
+    sum_of_squares = sum(c * c for c in differences)
+    mean_square = (sum_of_squares + 2 / answers_per_question) / n
     variance_of_mean = (mean_square - middle * middle) / n
     half_width = Z_95 * math.sqrt(variance_of_mean)
     return max(middle - half_width, -1.0), min(middle + half_width, 1.0)
@@ -185,7 +188,7 @@ def detectable_difference(changes: Sequence[float]) -> float | None:
     True
     """
     questions = len(changes)
-    if questions < FEWEST_QUESTIONS:
+    if questions < MIN_QUESTIONS:
         return None
     sum_of_squares = sum(c * c for c in changes)
     changed_share = max(sum_of_squares / questions, 2 / (questions + 2))
@@ -223,9 +226,9 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     """Return the mean over groups and its 95 % t interval. NaN scores are left out.
 
     With as few as eight groups, a percentile bootstrap contains the true mean less often than it
-    promises, so Student's t over the group means is used. If the lowest score is exactly 0, or the
-    highest exactly 1, that score is taken for the end of the scale, and the interval stops there.
-    For a reward with another scale, the interval can then be too short.
+    promises, so Student's t over the group means is used. If the lowest score is exactly 0, 0 is
+    assumed to be the lowest possible score, and the interval is clipped there; likewise for a
+    highest score of exactly 1. For a reward with another scale, the interval can then be too short.
 
     Args:
         groups: Scores of each group. The groups may have different sizes.

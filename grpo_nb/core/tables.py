@@ -18,12 +18,12 @@ _DROPPED_SPACES = re.compile(r"^ | (?= )", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Html:
+class RichText:
     """A sentence, table cell or picture with an HTML form of its own."""
 
     plain: str
     """Plain-text form; empty for a part that only HTML shows."""
-    html_form: str = ""
+    markup: str = ""
     """HTML form, already escaped; if empty, the escaped plain text is used."""
 
     def text(self) -> str:
@@ -32,7 +32,7 @@ class Html:
 
     def html(self) -> str:
         """Return the HTML form."""
-        return self.html_form or escaped(self.plain)
+        return self.markup or escaped(self.plain)
 
 
 def escaped(text: Any) -> str:
@@ -40,21 +40,21 @@ def escaped(text: Any) -> str:
     return html.escape(displayable(str(text)))
 
 
-def bold(text: Any) -> Html:
+def bold(text: Any) -> RichText:
     """Return a cell or sentence in bold."""
-    return Html(str(text), f"<b>{escaped(text)}</b>")
+    return RichText(str(text), f"<b>{escaped(text)}</b>")
 
 
-def code(text: Any) -> Html:
+def code(text: Any) -> RichText:
     """Return a cell or sentence in code font."""
-    return Html(str(text), f"<code>{escaped(text)}</code>")
+    return RichText(str(text), f"<code>{escaped(text)}</code>")
 
 
-def verbatim(text: str) -> Html:
+def verbatim(text: str) -> RichText:
     """Return a cell that keeps a text's line breaks; its plain text is the Python literal."""
     # Not `pre`: on a page that removes styles, `pre` breaks lines inside words.
     markup = _DROPPED_SPACES.sub("&nbsp;", escaped(text.expandtabs(4)))
-    return Html(repr(text), markup.replace("\n", "<br>"))
+    return RichText(repr(text), markup.replace("\n", "<br>"))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Table:
         return style
 
 
-Part = str | Html | Table
+Part = str | RichText | Table
 
 
 class ReprMixin:
@@ -141,6 +141,6 @@ def html_of(parts: Iterable[Part]) -> str:
     return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)
 
 
-def as_part(value: Any) -> Html | Table:
+def as_part(value: Any) -> RichText | Table:
     """Return a part or cell as an object with the methods `text` and `html`."""
-    return value if isinstance(value, (Html, Table)) else Html(str(value))
+    return value if isinstance(value, (RichText, Table)) else RichText(str(value))

@@ -19,7 +19,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:limit]}... ({len(text):,} characters)"
 
 
-def score_text(value: float) -> str:
+def format_score(value: float) -> str:
     """Return a score as tables show it; `none` for NaN, which means that there is no score."""
     return "none" if math.isnan(value) else f"{value:.4g}"
 
@@ -44,14 +44,14 @@ def short_repr(value: Any, limit: int = 60) -> str:
     return shorten(" ".join(lines), limit)
 
 
-def require_number(name: str, value: Any, least: float, most: float = math.inf) -> None:
+def require_number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> None:
     """Check that an argument is a finite number between two bounds, both included.
 
     Args:
         name: Name of the argument.
         value: Value of the argument.
-        least: Smallest value allowed.
-        most: Largest value allowed.
+        minimum: Smallest value allowed.
+        maximum: Largest value allowed.
 
     Raises:
         ValueError: The value is not a number, not finite, or out of bounds.
@@ -60,27 +60,27 @@ def require_number(name: str, value: Any, least: float, most: float = math.inf) 
     Traceback (most recent call last):
     ValueError: rate = inf must be a finite number of at least 0.
     """
-    _require_number(name, value, least, most, numbers.Real, "a finite number")
+    _require_number(name, value, minimum, maximum, numbers.Real, "a finite number")
 
 
-def require_whole_number(name: str, value: Any, least: float, most: float = math.inf) -> None:
+def require_whole_number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> None:
     """Check that an argument is a whole number between two bounds, as `require_number` does.
 
     >>> require_whole_number("steps", 0, 1)
     Traceback (most recent call last):
     ValueError: steps = 0 must be a whole number of at least 1.
     """
-    _require_number(name, value, least, most, numbers.Integral, "a whole number")
+    _require_number(name, value, minimum, maximum, numbers.Integral, "a whole number")
 
 
 def _require_number(
-    name: str, value: Any, least: float, most: float, allowed_type: type, kind: str
+    name: str, value: Any, minimum: float, maximum: float, allowed_type: type, kind: str
 ) -> None:
     # bool is a subclass of int, but True is no count.
     is_number = isinstance(value, allowed_type) and not isinstance(value, bool)
-    if is_number and least <= value <= most and value < math.inf:
+    if is_number and minimum <= value <= maximum and value < math.inf:
         return
-    bounds = f"of at least {least}" if most == math.inf else f"between {least} and {most}"
+    bounds = f"of at least {minimum}" if maximum == math.inf else f"between {minimum} and {maximum}"
     raise ValueError(f"{name} = {short_repr(value)} must be {kind} {bounds}.")
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import staged_file, write_json
-from grpo_nb.core.statistics import FEWEST_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold, escaped, html_of
+from grpo_nb.core.statistics import MIN_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
+from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold, escaped, html_of
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
@@ -330,7 +330,7 @@ def _power_sentence(result: PairedResult) -> str:
     """Return a sentence on the differences that a test can detect."""
     if result.detectable_difference is None:
         return (
-            f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
+            f"With fewer than {MIN_QUESTIONS} questions no difference is claimed, however large "
             "it is. Ask more questions."
         )
     return (
@@ -362,7 +362,7 @@ def _table(comparison: Comparison) -> Table:
     )
 
 
-def _small_print(comparison: Comparison) -> Html:
+def _small_print(comparison: Comparison) -> RichText:
     """Return an explanation of the numbers, with the description and id of each model."""
     lines = [
         "In brackets: 95 % interval, the range in which the true share probably lies.",
@@ -376,4 +376,4 @@ def _small_print(comparison: Comparison) -> Html:
         lines.append(f"{side.label}: {side.description}{model_id}")
     words = "\n".join(lines)
     markup = escaped(words).replace("\n", "<br>")
-    return Html(words, f"<small>{markup}</small>")
+    return RichText(words, f"<small>{markup}</small>")

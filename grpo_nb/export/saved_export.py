@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import refuse_links, resolved_target, safe_path, sha256_of
-from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
+from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold
 from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run, open_run
@@ -140,7 +140,7 @@ class Export(ReprMixin):
         yield bold(self.path)
         yield Table(rows, head=("result", "check", "measured"), narrow=(0,))
         yield self.sentence
-        yield Html(
+        yield RichText(
             ".usage has the commands that serve it elsewhere.",
             "<code>.usage</code> has the commands that serve it elsewhere.",
         )

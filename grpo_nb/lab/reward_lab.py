@@ -28,7 +28,7 @@ from grpo_nb.core.panels import (
     with_label_above,
     wrapping_hbox,
 )
-from grpo_nb.core.words import displayable, score_text
+from grpo_nb.core.words import displayable, format_score
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text
 from grpo_nb.lab.hand_scores import SCORE_CHOICES, HandScoreFile
@@ -451,5 +451,5 @@ class RewardLab(Panel):
             scores=self._hand_score_file.scores_of(self._question, self.completions),
             count=len(self.hand_scores),
             file=self._hand_score_file.path,
-            score_text=score_text,
+            format_score=format_score,
         )

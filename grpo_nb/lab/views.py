@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from grpo_nb.core.pages import render
-from grpo_nb.core.words import score_text, shorten
+from grpo_nb.core.words import format_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import exact_format, partial_format
@@ -28,7 +28,7 @@ def scores_html(scores: Scores) -> str:
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
         are_equal=max(map(abs, advantages)) < SMALLEST_ADVANTAGE,
-        score_text=score_text,
+        format_score=format_score,
         shorten=shorten,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_nb.core.tables import Html, Part, ReprMixin, Table, bold
+from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
@@ -72,7 +72,7 @@ class EnvironmentReport(ReprMixin):
         yield self.summary
         yield bold("Ready." if self.is_ready else "Not ready.")
         yield self.next_step
-        yield Html("", f"<details><summary>All checks</summary>{self.table.html()}</details>")
+        yield RichText("", f"<details><summary>All checks</summary>{self.table.html()}</details>")
 
 
 def check_environment() -> EnvironmentReport:

@@ -24,7 +24,7 @@ from matplotlib.ticker import EngFormatter
 
 from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
-from grpo_nb.core.tables import Html, escaped
+from grpo_nb.core.tables import RichText, escaped
 from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.outcome import describe_run
 from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, MEAN_LENGTH, Row
@@ -341,10 +341,12 @@ def base64_png(figure: Figure) -> str:
     return base64.b64encode(png(figure)).decode()
 
 
-def figure_html(figure: Figure, alt_text: str) -> Html:
+def figure_html(figure: Figure, alt_text: str) -> RichText:
     """Return a figure as an image. Plain-text frontends show `alt_text`."""
     source = f"data:image/png;base64,{base64_png(figure)}"
-    return Html(alt_text, f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">')
+    return RichText(
+        alt_text, f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">'
+    )
 
 
 class LivePlot:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
-from grpo_nb.core.words import displayable, score_text, shorten
+from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, SMALLEST_SPREAD, effect_in_words
 from grpo_nb.tasks.tools import transcript
@@ -186,7 +186,7 @@ def _view(name: str, **values: Any) -> str:
     """Return a view from `templates` as HTML, together with its style sheet."""
     markup = render(
         f"runs/templates/{name}.jinja",
-        score_text=score_text,
+        format_score=format_score,
         verbatim=verbatim,
         effect_in_words=effect_in_words,
         shorten=shorten,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Part, ReprMixin, Table, verbatim
-from grpo_nb.core.words import displayable, score_text, short_repr, shorten
+from grpo_nb.core.words import displayable, format_score, short_repr, shorten
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
@@ -241,7 +241,7 @@ class Scores(ReprMixin):
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = []
         for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):
-            rows.append((*map(score_text, scores), verbatim(shorten(text, 400))))
+            rows.append((*map(format_score, scores), verbatim(shorten(text, 400))))
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.tables import Html, ReprMixin, Table, bold, escaped, verbatim
+from grpo_nb.core.tables import ReprMixin, RichText, Table, bold, escaped, verbatim
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import Changes
@@ -232,7 +232,7 @@ class Task(ReprMixin):
 
     # How it is shown.
 
-    def _shown_parts(self) -> Iterable[Html | Table | str]:
+    def _shown_parts(self) -> Iterable[RichText | Table | str]:
         yield bold(f"Task {self.name}")
         summary: list[tuple[str, Any]] = [
             ("training prompts", len(self.train)),
@@ -254,7 +254,7 @@ class Task(ReprMixin):
             yield Table(changes, head, right=(0,), wide=(2,))
         title = "The first training prompt, whose answer is"
         answer = self.train[0]["answer"]
-        yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
+        yield RichText(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
             yield Table(
@@ -265,7 +265,7 @@ class Task(ReprMixin):
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
         )
         # Only `code` has a monospaced font on the pages of notebooks.
-        yield Html(
+        yield RichText(
             rendered,
             f"<pre style='{_BOX_STYLE}'><code style='{_TEXT_STYLE}'>"
             f"{escaped(rendered)}</code></pre>",

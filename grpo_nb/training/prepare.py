@@ -20,7 +20,7 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     requested_arguments,
 )
-from grpo_nb.config.hardware import compute_dtype, has_vllm_engine
+from grpo_nb.config.hardware import choose_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
@@ -257,7 +257,7 @@ def grpo_arguments(
 def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]:
     """Return `requested_arguments` for this machine's GPU, the dtype and the engine."""
     gpu = find_gpu()
-    dtype = compute_dtype(settings, gpu, model)
+    dtype = choose_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
@@ -271,7 +271,7 @@ def set_training_dtype(settings: Settings, model: Any) -> None:
     meanwhile.
     """
     if find_gpu() is None:
-        dtype = compute_dtype(settings, None, model)
+        dtype = choose_dtype(settings, None, model)
         set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
 
 
@@ -288,10 +288,10 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     Raises:
         ValueError: TRL refuses the settings.
 
-    >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
+    >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].effective  # on a CPU
     'adamw_torch_fused'
     """
-    dtype = compute_dtype(settings, find_gpu(), model)
+    dtype = choose_dtype(settings, find_gpu(), model)
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]

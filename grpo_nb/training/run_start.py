@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo_nb.config.hardware import compute_dtype
+from grpo_nb.config.hardware import choose_dtype
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
@@ -89,7 +89,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
             "cores": os.cpu_count(),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        dtype=compute_dtype(settings, gpu, model).name,
+        dtype=choose_dtype(settings, gpu, model).name,
         versions=package_versions(),
         engine=prepared.engine_choice.name,
         base_weights_hash=base_weights_hash(model, settings.model),

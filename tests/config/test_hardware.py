@@ -4,7 +4,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import hardware
-from grpo_nb.config.hardware import compute_dtype, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, vllm_obstacle
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 from tests.support.gpus import GPUS
 
@@ -44,12 +44,12 @@ def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dtype_on_a_cpu_is_float32() -> None:
-    assert compute_dtype(gn.preset("cpu"), None).name == "float32"
+    assert choose_dtype(gn.preset("cpu"), None).name == "float32"
 
 
 @pytest.mark.parametrize(("name", "dtype"), DTYPE_OF_GPU.items(), ids=DTYPE_OF_GPU)
 def test_dtype_on_a_gpu_follows_its_compute_capability(name: str, dtype: str) -> None:
-    assert compute_dtype(gn.preset(name), GPUS[name]).name == dtype
+    assert choose_dtype(gn.preset(name), GPUS[name]).name == dtype
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_dtype_on_a_cpu_follows_the_variable(
     value: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CPU_BF16_ENV, value)
-    assert compute_dtype(gn.preset("cpu"), None).name == dtype
+    assert choose_dtype(gn.preset("cpu"), None).name == dtype
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_dtype_setting_takes_precedence_over_variable(
     wanted: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CPU_BF16_ENV, "0")
-    assert compute_dtype(gn.preset("cpu", dtype=wanted), None).name == dtype
+    assert choose_dtype(gn.preset("cpu", dtype=wanted), None).name == dtype

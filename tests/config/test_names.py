@@ -184,5 +184,5 @@ def test_push_to_hub_in_a_stored_run_is_refused(tmp_path: Path) -> None:
     values = {**gn.preset("cpu").to_dict(), "extra": {"push_to_hub": True}}
     (tmp_path / "sent").mkdir()
     (tmp_path / "sent" / "run.json").write_text(json.dumps(info_of({}) | {"settings": values}))
-    with pytest.raises(ValueError, match="Push what was verified"):
+    with pytest.raises(ValueError, match="Push a verified export"):
         _ = gn.open_run(tmp_path / "sent").settings

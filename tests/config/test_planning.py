@@ -128,7 +128,9 @@ def test_plan_counts_the_states_of_the_optimizer_that_runs(
 def test_plan_that_does_not_fit_a_gpu_warns() -> None:
     plan = plan_on(gpu_of(16), gn.preset("h100"))
     assert plan.fits is False
-    with pytest.warns(UserWarning, match=r"needs about .* GB .*16.0 GB free.*What fits: settings"):
+    with pytest.warns(
+        UserWarning, match=r"needs about .* GB .*16.0 GB free.*These settings fit: settings"
+    ):
         plan.require_fit()
 
 
@@ -137,7 +139,7 @@ def test_plan_that_does_not_fit_a_cpu_raises(monkeypatch: pytest.MonkeyPatch) ->
     # The libraries of a training are loaded, and in a light test they are not.
     loaded = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1e9))
     monkeypatch.setattr("psutil.Process", lambda: loaded)
-    message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*An estimate"
+    message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*The estimate"
     with pytest.raises(gn.machine.EnvironmentProblem, match=message):
         plan_on(None, gn.preset("cpu")).require_fit()
 
@@ -173,12 +175,12 @@ def test_plan_without_vllm_installed_gives_it_no_share(on_an_l4) -> None:
     plan = gn.plan(gn.preset("l4"))
     assert plan.settings.fast_inference is False
     assert "vLLM" not in [part.name for part in plan.memory_parts]
-    assert "asked: vLLM. vLLM is not installed" in repr(plan)
+    assert "requested: vLLM. vLLM is not installed" in repr(plan)
 
 
 def test_plan_shows_what_is_asked_needed_and_there() -> None:
     shown = repr(plan_on(GPUS["t4"], gn.preset("t4")))
-    for section in ("asked, and what will run", "what it needs, estimated", "what is there"):
+    for section in ("requested and effective", "needed (estimate)", "available"):
         assert section in shown
 
 
@@ -289,8 +291,10 @@ def test_plan_with_its_smaller_settings_fits(
         load_in_4bit=four_bit,
     )
     shown = repr(plan_on(gpu_of(memory_gb), settings))
-    assert ("The run fits" in shown) + ("What fits:" in shown) + ("take a smaller" in shown) == 1
-    if change := re.search(r"What fits: settings = (settings\.replace\(.*\))", shown):
+    assert ("The run fits" in shown) + ("These settings fit:" in shown) + (
+        "take a smaller" in shown
+    ) == 1
+    if change := re.search(r"These settings fit: settings = (settings\.replace\(.*\))", shown):
         smaller = eval(change[1], {"settings": settings})
         assert plan_on(gpu_of(memory_gb), smaller).fits
 
@@ -299,7 +303,9 @@ def test_plan_of_16_bit_weights_larger_than_the_card_loads_4_bit(monkeypatch) ->
     monkeypatch.setattr(planning, "sizes_of", lambda model: SEVEN_BILLION)
     settings = gn.preset("a100", load_in_4bit=False, gpu_memory_utilization=0.9)
     shown = repr(plan_on(gpu_of(16), settings))
-    assert re.search(r"What fits: settings = settings\.replace\(.*load_in_4bit=True", shown)
+    assert re.search(
+        r"These settings fit: settings = settings\.replace\(.*load_in_4bit=True", shown
+    )
 
 
 def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
@@ -323,13 +329,15 @@ def test_plan_of_a_share_too_small_for_4_bit_weights_names_what_fits() -> None:
         load_in_4bit=True,
     )
     shown = repr(plan_on(GPUS["t4"], settings))
-    assert "What fits: settings = settings.replace(fast_inference=False)" in shown
+    assert "These settings fit: settings = settings.replace(fast_inference=False)" in shown
 
 
 def test_plan_for_a_cpu_gives_up_the_copies_of_the_weights(monkeypatch) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 16e9)
     shown = repr(plan_on(None, gn.preset("cpu", model="unsloth/Qwen2.5-1.5B-Instruct")))
-    assert re.search(r"What fits: settings = settings\.replace\(.*shared_prompts=False\)", shown)
+    assert re.search(
+        r"These settings fit: settings = settings\.replace\(.*shared_prompts=False\)", shown
+    )
 
 
 def test_plan_that_nothing_makes_fit_names_a_smaller_model(monkeypatch) -> None:

@@ -137,7 +137,7 @@ def test_target_that_is_free_is_accepted(name, overwrite, out: Path, empty: Path
 
 
 def test_target_inside_needed_folder_is_accepted(out: Path) -> None:
-    files.check_target(out / "export", overwrite=True, needed=[out])
+    files.check_target(out / "export", overwrite=True, protected=[out])
 
 
 def test_target_with_the_longest_name_is_written(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_target_with_the_longest_name_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".", "out", "out/../out"])
 def test_target_that_holds_needed_folder_is_refused(name: str, out: Path) -> None:
     with pytest.raises(FileExistsError, match="which would be deleted too"):
-        files.check_target(out.parent / name, overwrite=True, needed=[out])
+        files.check_target(out.parent / name, overwrite=True, protected=[out])
 
 
 @pytest.mark.parametrize("name", [".", "empty"])

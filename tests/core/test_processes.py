@@ -48,7 +48,7 @@ def failure() -> ChildError:
 
 
 def test_failed_command_says_status_and_last_lines(failure: ChildError) -> None:
-    assert str(failure) == "ended with 7. It said last:\nb\nc"
+    assert str(failure) == "ended with 7. Its last lines of output:\nb\nc"
 
 
 def test_failed_command_keeps_lines(failure: ChildError) -> None:
@@ -57,7 +57,7 @@ def test_failed_command_keeps_lines(failure: ChildError) -> None:
 
 
 def test_command_ended_by_signal_says_its_number() -> None:
-    with pytest.raises(ChildError, match=r"ended with -9. It said last:\n\(nothing\)"):
+    with pytest.raises(ChildError, match=r"ended with -9. Its last lines of output:\n\(nothing\)"):
         run_command(["sh", "-c", "kill -9 $$"])
 
 
@@ -131,5 +131,7 @@ def test_failed_script_says_its_error(script: Path) -> None:
 
 def test_script_that_ends_without_an_answer_shows_its_lines(script: Path) -> None:
     script.write_text("import sys\ndef answer(request):\n    sys.exit(print('bye'))\n")
-    with pytest.raises(ChildError, match=r"ended without an answer\. It said last:\nbye"):
+    with pytest.raises(
+        ChildError, match=r"ended without an answer\. Its last lines of output:\nbye"
+    ):
         run_script(script, None)

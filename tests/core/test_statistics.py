@@ -49,7 +49,7 @@ def test_share_interval_of_samples_covers_the_truth() -> None:
     for _ in range(300):
         rates = [generator.betavariate(0.5, 1.0) for _ in range(25)]
         shares = [sampled_share(rate, 4, generator) for rate in rates]
-        low, high = share_interval(shares, samples=4)
+        low, high = share_interval(shares, answers_per_question=4)
         covered += low <= true_share <= high
     assert covered >= 0.91 * 300
 
@@ -95,7 +95,7 @@ def test_paired_p_value_of_equal_models_is_rarely_small() -> None:
         rates = [generator.betavariate(0.5, 0.5) for _ in range(20)]
         first = [sampled_share(rate, 4, generator) for rate in rates]
         second = [sampled_share(rate, 4, generator) for rate in rates]
-        significant += paired_result(first, second, samples=4).p_value < 0.05
+        significant += paired_result(first, second, answers_per_question=4).p_value < 0.05
     assert significant <= 0.09 * 150
 
 
@@ -113,17 +113,17 @@ def test_paired_p_value_of_single_samples_is_mcnemars() -> None:
 def test_paired_p_value_of_sign_flips_is_mcnemars() -> None:
     """Flips of -1, 0 and 1 are the same test."""
     exact = paired_result(BEFORE, AFTER)
-    flipped = paired_result(BEFORE, AFTER, samples=4)
+    flipped = paired_result(BEFORE, AFTER, answers_per_question=4)
     assert flipped.p_value == pytest.approx(exact.p_value)
 
 
 def test_paired_p_value_of_one_question_is_one() -> None:
-    assert paired_result([0.5], [1.0], samples=4).p_value == 1.0
+    assert paired_result([0.5], [1.0], answers_per_question=4).p_value == 1.0
 
 
 @pytest.mark.parametrize("change", [0.0, 1.0])
 def test_paired_interval_has_a_width_where_all_change_alike(change: float) -> None:
-    low, high = paired_result([0.0] * 12, [change] * 12, samples=2).interval
+    low, high = paired_result([0.0] * 12, [change] * 12, answers_per_question=2).interval
     assert high - low > 0.05
     assert low <= change <= high
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grpo_nb.core.tables import Html, ReprMixin, Table, bold, code, verbatim
+from grpo_nb.core.tables import ReprMixin, RichText, Table, bold, code, verbatim
 
 HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
 
@@ -16,8 +16,8 @@ class Report(ReprMixin):
         yield Table(rows, ("name", "value", "line"), right=(1,), wide=(2,))
         yield ""
         yield HOSTILE
-        yield Html("a bar", "<svg></svg>")
-        yield Html("", "<i>only in HTML</i>")
+        yield RichText("a bar", "<svg></svg>")
+        yield RichText("", "<i>only in HTML</i>")
 
 
 @pytest.fixture

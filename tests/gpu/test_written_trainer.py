@@ -137,5 +137,5 @@ def test_written_trainer_updates_match_trl_with_table_arguments(
 @pytest.mark.parametrize(("case", "runs"), [("dapo, beta 0", 0.28), ("cispo, two passes", 5.0)])
 def test_what_its_class_changes_by_itself_is_told(case: str, runs: float, trained) -> None:
     told = trained["cases"][case]["told"]["changed"]["epsilon_high"]
-    assert (told["asked"], told["runs"]) == ("not set", runs)
-    assert told["why"]
+    assert (told["requested"], told["effective"]) == ("not set", runs)
+    assert told["reason"]

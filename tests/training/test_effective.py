@@ -37,11 +37,11 @@ def table() -> EffectiveSettings:
 
 @pytest.mark.parametrize(("name", "value"), UNLIKE_ASKED.items(), ids=UNLIKE_ASKED)
 def test_effective_settings_show_a_changed_value(table, name: str, value: object) -> None:
-    assert table.changed[name].runs == value
+    assert table.changed[name].effective == value
 
 
 def test_effective_settings_show_the_requested_values(table) -> None:
-    assert table.changed["optim"].asked == "adamw_8bit"
+    assert table.changed["optim"].requested == "adamw_8bit"
 
 
 def test_effective_settings_explain_the_optimizer_in_place_of_8_bit(table) -> None:

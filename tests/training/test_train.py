@@ -222,7 +222,7 @@ def test_run_beyond_memory_is_refused(fresh, tiny_settings: gn.Settings, monkeyp
     monkeypatch.setattr("grpo_nb.config.planning.free_memory_bytes", lambda: 1.5e8)
     with pytest.raises(
         gn.machine.EnvironmentProblem,
-        match=r"needs about .* What fits: settings = settings.replace\(",
+        match=r"needs about .* These settings fit: settings = settings.replace\(",
     ):
         gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
     assert not Path(tiny_settings.run_root).exists()
