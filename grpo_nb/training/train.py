@@ -133,13 +133,7 @@ def train(
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. The effective settings come first, because building a configuration
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
-            table = effective_settings(settings, model)
-            # The keys in run.json are older than the names of the fields.
-            changed = {
-                name: {"asked": row.requested, "runs": row.effective, "why": row.reason}
-                for name, row in table.changed.items()
-            }
-            run_info.effective = {**dataclasses.asdict(table), "changed": changed}
+            run_info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
             set_kl_reference(model, run_info)
             if earlier_run is not None and run_info.reference == START_REFERENCE:

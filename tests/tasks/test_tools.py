@@ -245,7 +245,7 @@ def test_check_rewards_uses_a_started_environment(task: gn.tasks.Task) -> None:
     played = task.with_tools(environment=Village)
     report = gn.check_rewards([gn.rewards.correctness(), progress], played)
     assert report.ok, report
-    assert any("progress: it scores played episodes" in limit for limit in report.limits)
+    assert any("progress: it scores played episodes" in limit for limit in report.not_checked)
 
     def broken(environments: list[Village], **columns: Any) -> list[float]:
         return [each.nothing for each in environments]

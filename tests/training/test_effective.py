@@ -69,7 +69,7 @@ def test_effective_settings_show_a_row_per_change(table) -> None:
 def test_run_records_the_arguments_of_its_trainer(tiny_run: gn.runs.Run) -> None:
     effective = tiny_run.info["effective"]
     assert effective["arguments"]["learning_rate"] == tiny_run.settings.learning_rate
-    assert effective["changed"]["adam_beta2"]["runs"] == 0.99
+    assert effective["changed"]["adam_beta2"]["effective"] == 0.99
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -199,7 +199,7 @@ def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monke
     run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
     assert planned == [False], "the plan counts no copies of the weights, as none are made"
     assert run.info["engine"] == "transformers' own generation"
-    assert run.info["effective"]["changed"]["shared_prompts"]["why"] == "this model is odd"
+    assert run.info["effective"]["changed"]["shared_prompts"]["reason"] == "this model is odd"
     assert math.isfinite(run.rows[0]["reward"])
 
 
