@@ -99,17 +99,19 @@ class CpuEngine:
             "which the CPU engine does not know"
         )
 
-    def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
+    def sample(
+        self, prompt_ids: Sequence[Sequence[int]], config: GenerationConfig
+    ) -> list[list[int]]:
         """Sample one completion for each prompt, as `model.generate` would.
 
         Args:
-            prompts: N lists of token ids. Repeat a prompt for each completion of its group.
+            prompt_ids: N lists of token ids. Repeat a prompt for each completion of its group.
             config: Length, special tokens and sampling parameters.
 
         Returns:
             N completions as token ids, up to and with the end token.
         """
-        return sample(self.model, prompts, config, self._folded_lora)
+        return sample(self.model, prompt_ids, config, self._folded_lora)
 
     def log_probs(
         self,

@@ -37,7 +37,7 @@ MAX_CONTINUING_SHARE = 0.875
 @torch.no_grad()
 def sample(
     model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
+    prompt_ids: Sequence[Sequence[int]],
     config: GenerationConfig,
     folded_lora: FoldedLora,
 ) -> list[list[int]]:
@@ -49,7 +49,7 @@ def sample(
 
     Args:
         model: Causal language model, plain or wrapped by PEFT, that `CpuEngine` can run.
-        prompts: N lists of token ids. Repeat a prompt for each of its completions.
+        prompt_ids: N lists of token ids. Repeat a prompt for each of its completions.
         config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters. Greedy
             decoding if `do_sample` is false.
         folded_lora: Folded weights of the same model.
@@ -58,25 +58,25 @@ def sample(
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
     pad_id = config.pad_token_id or 0
-    prompt_ids, prompt_mask = left_padded(prompts, pad_id)
-    row_count, prompt_width = prompt_ids.shape
+    padded_prompts, prompt_mask = left_padded(prompt_ids, pad_id)
+    row_count, prompt_width = padded_prompts.shape
     config, processors = sampling_setup(model, config, prompt_width)
     eos_token_id = [] if config.eos_token_id is None else config.eos_token_id
-    end_tokens = torch.tensor(eos_token_id, dtype=torch.long).reshape(-1)
+    end_ids = torch.tensor(eos_token_id, dtype=torch.long).reshape(-1)
     max_new_tokens = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
-    ids = functional.pad(prompt_ids, (0, max_new_tokens), value=pad_id)
+    ids = functional.pad(padded_prompts, (0, max_new_tokens), value=pad_id)
     # Indices of the rows still in the batch, and the position of the last prompt token of each. A
     # row that has ended stays in the batch until enough rows have ended (MAX_CONTINUING_SHARE).
     row_indices = torch.arange(row_count)
     has_ended = torch.zeros(row_count, dtype=torch.bool)
     last_prompt_positions = prompt_mask.sum(1, keepdim=True) - 1
-    distinct_prompts, prompt_index_list = deduplicate(prompts)
+    distinct_prompts, prompt_index_list = deduplicate(prompt_ids)
     prompt_indices = torch.tensor(prompt_index_list)
     with restoring_modes(model), grouped_attention(), folded_lora.applied(is_decoding=True):
         model.eval()
-        run = functools.partial(model, use_cache=True, logits_to_keep=1)
-        cache, cache_mask = prefill(run, distinct_prompts)
+        call_model = functools.partial(model, use_cache=True, logits_to_keep=1)
+        cache, cache_mask = prefill(call_model, distinct_prompts)
         cache.layers = [
             _GrowingLayer(layer, prompt_indices, max_new_tokens) for layer in cache.layers
         ]
@@ -85,7 +85,7 @@ def sample(
             column = prompt_width + step
             cached_tokens = cache.get_seq_length()
             # The input is the token before the column. It is not yet in the cache.
-            output = run(
+            output = call_model(
                 input_ids=ids[row_indices, column - 1 : column],
                 attention_mask=cache_mask[:, : cached_tokens + 1],
                 position_ids=last_prompt_positions + step,
@@ -99,7 +99,7 @@ def sample(
             else:
                 tokens = scores.argmax(-1)
             ids[row_indices, column] = tokens
-            has_ended |= torch.isin(tokens, end_tokens)
+            has_ended |= torch.isin(tokens, end_ids)
             if has_ended.all():
                 break
             # Indices into the current batch, not into all rows.
@@ -111,13 +111,13 @@ def sample(
                 cache_mask = cache_mask[continuing_indices]
                 cache.batch_select_indices(continuing_indices)
     padded_completions = ids[:, prompt_width:].tolist()
-    return [through_end(tokens, end_tokens.tolist()) for tokens in padded_completions]
+    return [through_end(tokens, end_ids.tolist()) for tokens in padded_completions]
 
 
-def through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
+def through_end(tokens: list[int], end_ids: Sequence[int]) -> list[int]:
     """Return the tokens up to the first end token, with it."""
     for index, token in enumerate(tokens):
-        if token in end_tokens:
+        if token in end_ids:
             return tokens[: index + 1]
     return tokens
 

@@ -50,40 +50,40 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor,
 
 
 def prefill(
-    run: Callable[..., Any], prompts: Sequence[Sequence[int]]
+    call_model: Callable[..., Any], prompt_ids: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, Tensor]:
     """Run each prompt without its last token, and the prefix that all prompts share only once.
 
     Args:
-        run: The model.
-        prompts: P lists of token ids.
+        call_model: Calls the model.
+        prompt_ids: P lists of token ids.
 
     Returns:
         The key/value cache, with P rows, and its mask (P, cached tokens).
     """
-    all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
+    all_but_last = [tuple(prompt[:-1]) for prompt in prompt_ids]
     # `commonprefix` also compares tuples item by item. Here the items are token ids.
     prefix = commonprefix(all_but_last)  # noqa: RUF071 (no paths)
-    if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
+    if len(prompt_ids) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
     # The suffix of a prompt is what follows the prefix. The last token is in neither.
     suffixes = [tokens[len(prefix) :] for tokens in all_but_last]
     suffix_ids, suffix_mask = left_padded(suffixes)
-    prefix_mask = torch.ones(len(prompts), len(prefix), dtype=torch.long)
+    prefix_mask = torch.ones(len(prompt_ids), len(prefix), dtype=torch.long)
     mask = torch.cat([prefix_mask, suffix_mask], 1)
     cache = DynamicCache()
     if prefix:
-        run(
+        call_model(
             input_ids=torch.tensor([prefix]),
             attention_mask=prefix_mask[:1],
             past_key_values=cache,
         )
         # Each prompt gets a copy of the one row.
-        cache = select_rows(cache, torch.zeros(len(prompts), dtype=torch.long))
+        cache = select_rows(cache, torch.zeros(len(prompt_ids), dtype=torch.long))
     if suffix_ids.shape[1]:
         # Each suffix continues the positions of the prefix.
         positions = mask.cumsum(1) - 1
-        run(
+        call_model(
             input_ids=suffix_ids,
             attention_mask=mask,
             position_ids=positions[:, len(prefix) :].clamp(min=0),
@@ -132,9 +132,9 @@ def assign_to_lanes(lengths: Sequence[int], prompt_indices: Sequence[int]) -> li
     return lanes
 
 
-def deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+def deduplicate(prompt_ids: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts in order of appearance, and the index of each prompt in them."""
-    hashable_prompts = [tuple(prompt) for prompt in prompts]
+    hashable_prompts = [tuple(prompt) for prompt in prompt_ids]
     distinct_prompts = list(dict.fromkeys(hashable_prompts))
     prompt_indices = [distinct_prompts.index(prompt) for prompt in hashable_prompts]
     return distinct_prompts, prompt_indices
@@ -176,12 +176,12 @@ def shared_prompt_log_probs(
     distinct_prompts, prompt_indices = deduplicate(unpadded_prompts)
     dtype = next(model.parameters()).dtype
 
-    def run(**inputs: Any) -> Any:
+    def call_model(**inputs: Any) -> Any:
         labels = torch.full_like(inputs["input_ids"], NO_LABEL)
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     # 1. Run the prompts without their last tokens.
-    cache, cache_mask = prefill(run, distinct_prompts)
+    cache, cache_mask = prefill(call_model, distinct_prompts)
 
     # 2. Lay the completions out in lanes. For each slot, `row_indices` and `step_indices` (lanes,
     # lane_width) give the place of its label. Both are -1 in a padding slot. Indexing with -1 reads

@@ -98,8 +98,12 @@ def _cpu_engine_obstacle(
     # Imported here because it loads unsloth, which the other answers do not need.
     from grpo_nb.cpu.engine import CpuEngine
 
+    extra = {} if settings is None else settings.extra
+    if extra.get("gradient_checkpointing"):
+        # transformers switches it on when the training begins.
+        return "gradient checkpointing drops the key/value cache"
     obstacle = None if model is None else CpuEngine.obstacle(model, longest_sequence)
-    generation_kwargs = {} if settings is None else settings.extra.get("generation_kwargs")
+    generation_kwargs = extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig
 

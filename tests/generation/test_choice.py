@@ -38,6 +38,12 @@ def test_choose_engine_names_generation_kwargs(model: Any) -> None:
     assert engine.cpu_engine_obstacle.startswith("generation_kwargs ask for beams")
 
 
+def test_choose_engine_names_gradient_checkpointing_of_the_training(model: Any) -> None:
+    settings = gn.preset("cpu", extra={"gradient_checkpointing": True})
+    engine = choose_engine(model, settings)
+    assert engine.cpu_engine_obstacle == "gradient checkpointing drops the key/value cache"
+
+
 def test_choose_engine_allows_plain_generation_kwargs(model: Any) -> None:
     settings = gn.preset("cpu", extra={"generation_kwargs": {"eos_token_id": [1]}})
     assert choose_engine(model, settings).cpu_engine_obstacle is None
