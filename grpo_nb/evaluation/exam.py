@@ -96,7 +96,7 @@ class Exam:
         rows = sample_rows(list(self.question_set.holdout), self.limit)
         if not rows:
             raise ValueError(
-                "the task has no held-out questions. Load it with a larger held-out part."
+                "there are no held-out questions. Load the task with a larger held-out part."
             )
         return rows
 

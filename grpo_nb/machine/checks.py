@@ -178,7 +178,7 @@ def _check_gpu(state: GpuState) -> Check:
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
             "use the CPU, and restart the kernel. A V100 can stay: install a torch for CUDA 12 "
-            "(PyTorch's web site), restart the kernel, and call install(vllm=False)."
+            "(PyTorch's web site), write install(vllm=False) in the Setup cell, and restart."
         )
     elif state.newest_cuda[0] < torch_build.cuda[0]:
         # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version

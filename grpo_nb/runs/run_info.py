@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
-from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
@@ -218,6 +217,16 @@ class SavedContamination(ComparisonPart):
     sentence = Contamination.sentence
 
 
+class SavedMajority(ComparisonPart):
+    """`MajorityBaseline` of a comparison."""
+
+    answer: Text
+    share: Number
+    # Earlier versions wrote `is_cleared`.
+    is_beaten: bool = Field(validation_alias=AliasChoices("is_beaten", "is_cleared"))
+    sentence: Text
+
+
 class SavedComparison(ComparisonPart):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
@@ -226,7 +235,7 @@ class SavedComparison(ComparisonPart):
     before: SavedEvaluation
     after: SavedEvaluation
     tests: SavedTests
-    majority: MajorityBaseline | None
+    majority: SavedMajority | None
     contamination: SavedContamination | None
 
     @property

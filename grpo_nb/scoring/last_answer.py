@@ -200,8 +200,12 @@ _AFTER_WORD_LABEL = {
     # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
     # word, as in "option A", before "is" or "was", and where no small word follows.
     "A": r"(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))",
-    # The article and the pronoun come before another word, as in "a city" and "I think".
-    **dict.fromkeys("aIi", r"(?! (?!is\b|because\b|since\b)[A-Za-z])"),
+    # The article and the pronoun come before another word, as in "a city" and "I think". But
+    # "option a" names a label.
+    **{
+        label: rf"(?:(?<=ption {label})|(?<=hoice {label})|(?! (?!is\b|because\b|since\b)[A-Za-z]))"
+        for label in "aIi"
+    },
 }
 
 

@@ -37,6 +37,12 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
+# Names that rewards and their parameters had in earlier versions.
+_RENAMED = {
+    "xml_format": "exact_format",
+    "xml_tags": "partial_format",
+    "is_case_sensitive": "is_literal",
+}
 # Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
@@ -132,8 +138,11 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
         for name, value in record["parameters"].items():
             if name in _OBJECT_PARAMETERS and value is not None:
                 value = _OBJECT_PARAMETERS[name](**value)
-            parameters[name] = value
-        reward = _KIT_REWARDS[record["kind"]](**parameters)
+            parameters[_RENAMED.get(name, name)] = value
+        kind = _RENAMED.get(record["kind"], record["kind"])
+        if kind != record["kind"]:
+            parameters["name"] = record["name"]
+        reward = _KIT_REWARDS[kind](**parameters)
     except Exception:
         # A damaged or made-up record can fail in any way.
         return None

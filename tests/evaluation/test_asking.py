@@ -126,7 +126,7 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
         pytest.param({"max_completion_length": 0}, "max_completion_length = 0: ", id="length"),
         pytest.param(
             {"task": Holdout(format=gn.tasks.xml(), holdout=[])},
-            "the task has no held-out questions",
+            "there are no held-out questions",
             id="no questions",
         ),
         pytest.param({"task": [{"question": "Hi."}]}, "no column 'answer'", id="no answers"),

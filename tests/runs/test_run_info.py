@@ -7,7 +7,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.run_info import RENAMED_FIELDS, read_run_info
+from grpo_nb.runs.run_info import RENAMED_FIELDS, SavedMajority, read_run_info
 from tests.support.run_folders import info_of
 
 
@@ -58,6 +58,17 @@ def test_alert_with_an_earlier_name_is_read() -> None:
     earlier = alert.to_dict()
     earlier["ended"] = earlier.pop("withdrawn_step")
     assert alerts_of([{"step": 40, "alerts": [earlier]}]) == [alert]
+
+
+def test_majority_baseline_with_an_earlier_name_is_read() -> None:
+    earlier = {"answer": "spam", "share": 0.5, "is_cleared": True, "sentence": "Beaten."}
+    assert SavedMajority.model_validate(earlier).is_beaten
+
+
+def test_alert_of_an_earlier_rule_name_is_read() -> None:
+    alert = Alert(rule="zero_variance", severity="info", step=20, message="All equal.", advice="")
+    earlier = {**alert.to_dict(), "rule": "no_spread"}
+    assert alerts_of([{"step": 20, "alerts": [earlier]}]) == [alert]
 
 
 def test_run_info_of_a_later_version_is_refused(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
         pytest.param("It is I because H fits not.", "ABCDEFGI", "I", id="label I"),
         pytest.param("It is b, a city.", "abc", "b", id="article"),
         pytest.param("The answer is a.", "abc", "a", id="label a"),
+        pytest.param("b is too small, so option a fits.", "abc", "a", id="option a"),
     ],
 )
 def test_label_is_told_from_an_ordinary_word(text: str, labels: str, expected: str) -> None:

@@ -307,6 +307,17 @@ def test_texts_of_a_users_own_reward_are_not_recorded(reward) -> None:
     assert "secret" not in json.dumps(record)
 
 
+def test_kit_reward_with_an_earlier_name_is_rebuilt() -> None:
+    earlier = {**record_of(gn.rewards.exact_format()), "kind": "xml_format", "name": "xml_format"}
+    assert rebuild_reward(earlier) == gn.rewards.exact_format(name="xml_format")
+
+
+def test_kit_reward_with_an_earlier_parameter_is_rebuilt() -> None:
+    record = record_of(gn.rewards.exact_text(is_literal=True))
+    record["parameters"]["is_case_sensitive"] = record["parameters"].pop("is_literal")
+    assert rebuild_reward(record) == gn.rewards.exact_text(is_literal=True)
+
+
 @pytest.mark.parametrize("reward", KINDS.values(), ids=KINDS)
 def test_kit_reward_is_rebuilt_from_its_record(reward: gn.rewards.Reward) -> None:
     assert rebuild_reward(json.loads(json.dumps(record_of(reward)))) == reward
