@@ -2,8 +2,8 @@
 
 A `SlotReward` reads the slot and no other text of the completion. The slot must come last and hold
 exactly one answer. So a model gains nothing from two slots, from text after the slot that takes the
-answer back, from several answers in one slot, or from a copy of the question in it
-(`question_text`, which also reads the prompt).
+answer back, or from several answers in one slot. It gains nothing from copying the question either:
+`question_text` compares the slot with the prompt.
 """
 
 import json
@@ -54,7 +54,7 @@ class SlotReward(Reward):
                 if self.is_same(given, gold, row):
                     return 1.0
             except Undecided:
-                # Unknown, unless another gold answer is matched.
+                # The score is unknown, unless the answer equals another gold answer.
                 score = None
         return score
 
@@ -90,7 +90,7 @@ def golds_in_cell(cell: Any) -> list[str]:
     >>> golds_in_cell(["1/2", 0.5, ["a"]]), golds_in_cell(None)
     (['1/2', '0.5', '["a"]'], [])
     """
-    # Imported here, because importing the package must not load it.
+    # Imported here, because importing the package must not load pandas.
     import pandas
 
     cell = _without_numpy(cell)
@@ -110,7 +110,7 @@ def _without_numpy(value: Any) -> Any:
 
 
 def _json_or_text(value: Any) -> Any:
-    """Return a numpy value as a Python value, and any other that `json` cannot write as text."""
+    """Return a value that `json` can write: a numpy value in Python, any other value as text."""
     plain = _without_numpy(value)
     return str(value) if plain is value else plain
 
@@ -126,7 +126,7 @@ class correctness(SlotReward):
       accepts 42%.
     * JSON objects and arrays are compared by their values.
     * An option is compared by its letter: for B, `b`, `(B)`, `Option B` and `B) its text` are
-      right. `A or B` is wrong, and so is `B)` with a text that the question does not have after B.
+      right. `A or B` is wrong, and so is `B)` with any text but that of option B.
     * Everything else is compared as text, without regard to case, wrappers such as `**`, and a `.`
       or `!` at the end.
 
@@ -139,9 +139,9 @@ class correctness(SlotReward):
     Args:
         weight: Weight in the total reward. Keep it above the sum of the format rewards' weights.
         format: Where the answer is written; `xml()` if not given.
-        column: The data column with the gold answer. A list in it holds several.
+        column: The data column with the gold answer. A list holds several right answers.
         name: Name in TRL's logs.
-        tolerance: Largest difference of two equal numbers. A wide tolerance rewards guessing.
+        tolerance: Largest difference that is accepted. A wide tolerance rewards guessing.
 
     >>> completions = ["<answer>7.0</answer>", "<answer>7 or 8</answer>"]
     >>> correctness()(completions=completions, answer=["7", "7"])
@@ -176,7 +176,7 @@ class exact_text(SlotReward):
     Args:
         weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given.
-        column: The data column with the gold answer. A list in it holds several.
+        column: The data column with the gold answer. A list holds several right answers.
         name: Name in TRL's logs.
         is_literal: If True, the texts must be the same: `paris` is wrong for `Paris`. If False,
             they are compared as in `correctness`: `paris`, `**Paris**` and `"Paris".` are right.

@@ -37,8 +37,8 @@ def ending_with_model_message(completion: Completion) -> Completion:
     """Return a completion whose last message is from the model and has text.
 
     Rewards read `completion[-1]["content"]`. If an episode ends with the result of a tool, an empty
-    message is added, because that result is not the model's. A last message with nothing but calls
-    of tools gets the text "" instead of None.
+    message is added, because that result is not the model's. A last message that only calls tools
+    gets the text "" instead of None.
 
     >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
@@ -54,7 +54,7 @@ def ending_with_model_message(completion: Completion) -> Completion:
 
 
 def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the columns of a call as one mapping per completion.
+    """Return the columns of a call as one row per completion.
 
     Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
     """
@@ -143,7 +143,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
 
     A score of such a reward can only be compared with the other scores of the same call. So
     `check_rewards` does not try the reward, and its report says so. An evaluation never uses it as
-    its grader. A method is marked for all objects of its class.
+    its grader. Marking the method of one object marks it for all objects of the class.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.

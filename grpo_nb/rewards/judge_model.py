@@ -75,7 +75,7 @@ class judge(Reward):
     The score is None if the reply has no number, or a number outside the scale.
 
     All answers of a batch are sent together, and each answer is sent once. A reply is kept in
-    memory and in the file `cache`, by question, answer, rubric and `model`. So a resumed or
+    memory and in the file `cache`, by question, answer, rubric, scale and `model`. So a resumed or
     repeated step sends nothing again, also in a new process. An empty reply is not kept, because
     the model may have reached its limit of tokens. The address, the headers and the key that `ask`
     uses are not written anywhere. A training records the replies next to the scores, and
@@ -84,9 +84,8 @@ class judge(Reward):
 
     Args:
         ask: A function from chat messages (a list with one user turn) to text. Give its client a
-            temperature of 0, so that the same answer gets the same score. Its client also does the
-            retries and has the time limit, as in
-            `openai.OpenAI(max_retries=3, timeout=60)`.
+            temperature of 0, so that the same answer gets the same score. Retries and the time
+            limit are also settings of the client: `openai.OpenAI(max_retries=3, timeout=60)`.
         rubric: Your description of a good answer, and of both ends of the scale.
         scale: The worst and the best score that the judge may give.
         model: Name of the model that grades. It is recorded, and replies of another model are not
@@ -99,9 +98,8 @@ class judge(Reward):
         TypeError: `ask` cannot be called or is async, or the rubric is not a text with words. When
             called: `ask` returned something that is not a text.
         ValueError: `scale` is not two numbers, the lower one first, or `concurrent` is below 1.
-        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed,
-            their answers have no score. If the batch has a single new call and it fails, its answer
-            has no score either, provided that the judge has replied before.
+        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed, or
+            if the only new call failed and the judge has replied before, those answers get None.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]

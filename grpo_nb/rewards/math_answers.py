@@ -47,7 +47,8 @@ _LONGEST_EXPRESSION = 400
 """Most characters of an answer that is compared as mathematics. A longer answer is compared as in
 `correctness`."""
 
-# A digit, an operator, a bracket, a comma, or a single small letter. Other gold answers are words.
+# A digit, an operator, a bracket or a comma; or the whole answer is one small letter. A gold answer
+# without a match is words.
 _MATHS_CHARACTER = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 # Gold answers that look like formulas and are not. They are compared as in `correctness`.
 _NOT_AN_EXPRESSION = re.compile(
@@ -84,8 +85,7 @@ class maths(SlotReward):
     * `R/r` is not `r/R`, and `\Delta` is not `\delta`. TRL ignores capitals.
     * An expression copied from the question scores 0.0, unless it is written exactly as the gold
       answer.
-    * If the gold answer is the option B, `B)` with a text that the question does not have after B
-      scores 0.0.
+    * If the gold answer is the option B, `B)` scores 0.0 with any text but that of option B.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. A comparison has two seconds of processor time, so a busy machine
       changes no score. If it takes longer, the score is None.
@@ -94,7 +94,7 @@ class maths(SlotReward):
         weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given, `boxed()` for MATH.
         column: The data column with the gold answer, or with a worked solution that has it in a
-            `\boxed{}`. A list in it holds several.
+            `\boxed{}`. A list holds several right answers.
         name: Name in TRL's logs.
 
     >>> completions = ["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"]
@@ -111,10 +111,10 @@ class maths(SlotReward):
             return verdict
         if not is_same_maths(given, gold):
             return False
-        # The very text of the gold answer is right, even if the question has it too. A number is
-        # checked, because `is_same_answer` also accepts arithmetic such as 84/2 for it.
-        matches_as_text = read_number(gold) is None and is_same_answer(given, gold)
-        return matches_as_text or not is_copied_from_question(given, gold, row)
+        # An answer that is written as the gold answer is right, even if the question has it too.
+        # A number is always checked, because `is_same_answer` accepts 84/2 for 42.
+        may_be_copied = read_number(gold) is None and is_same_answer(given, gold)
+        return may_be_copied or not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -173,9 +173,12 @@ def _is_same_formula(given: str, gold: str) -> bool:
         # Two equations or inequalities are compared as a whole. If both only name a value, as
         # `y = 2x` and `y = x + x` do, the values are compared below.
         return _is_same_expression(given, gold)
+    if given_shape.kind != gold_shape.kind:
+        # One answer has several parts, and the other is an expression.
+        return False
     # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
     is_circular = given_shape.name in _VARIABLE.findall(gold) and not gold_shape.name
-    if given_shape.kind != gold_shape.kind or is_circular:
+    if is_circular:
         return False
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
@@ -198,21 +201,19 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     # `x_{1} = 2` and `x_{2} = 3` are two values of the variable x, so indices are left out.
     variables = {split_name(part)[0].partition("_")[0] for part in given_parts}
     has_one_variable = len(variables) == 1
-    # For the values of one variable, both words mean the same: `x = 1 and x = 2` is
-    # `x = 1 or x = 2`. They differ for two variables (`x = 1 and y = 2`) and for inequalities
-    # (`x > 1 and x < 3`).
+    # `and` and `or` mean the same between the values of one variable: `x = 1 and x = 2`. They
+    # differ for several variables (`x = 1 and y = 2`) and for inequalities (`x > 1 and x < 3`).
     has_several_variables = kinds == {NAMED} and not has_one_variable
-    has_inequality = any(map(_INEQUALITY.search, gold_parts))
-    needs_same_words = has_several_variables or has_inequality
+    needs_same_words = has_several_variables or any(map(_INEQUALITY.search, gold_parts))
     given_words = given_shape.conjunctions
     gold_words = gold_shape.conjunctions
-    # If the two answers together use only `and`, or only `or`, the number of words does not matter,
-    # because a comma can stand for the word.
-    has_both_words = len({*given_words, *gold_words}) > 1
-    if needs_same_words and has_both_words and given_words != gold_words:
+    # A comma can stand for a word. So if only one of the two words occurs, its number of uses does
+    # not matter.
+    has_same_words = given_words == gold_words or len({*given_words, *gold_words}) <= 1
+    if needs_same_words and not has_same_words:
         return False
     is_without_order = kinds in ({LIST}, {NAMED})
-    # A list has no order, so `x_1 = 3, x_2 = 2` equals the list 2, 3.
+    # The values of one variable equal a list in any order: `x_1 = 3, x_2 = 2` equals 2, 3.
     is_list_of_roots = gold_shape.kind == LIST and has_one_variable
     if is_without_order or is_list_of_roots:
         return _is_same_in_any_order(given_parts, gold_parts)
@@ -221,12 +222,12 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
 
 
 def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
-    """Return True if each part is equal to another part of the gold answer, in any order."""
+    """Return True if two equally long lists have equal parts, in any order."""
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
-            # The first match is taken. A later match could be needed only if a part of the list
-            # lacks its unit and so equals several parts.
+            # The first match is taken. Another match could be needed only if a part has no unit
+            # and so equals several parts.
             if _is_same_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -240,9 +241,12 @@ _NUMBER_WITH_BASE = re.compile(r"[0-9]_\{")
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
-    """Return True if two expressions are equal. A unit that only the given one has is ignored."""
-    # If the gold answer ends with a text, the given answer keeps its unit. That text may be a unit
-    # that `split_unit` does not know.
+    """Return True if two expressions are equal.
+
+    The unit of the given expression is ignored if the gold expression has none.
+    """
+    # A text at the end of the gold expression may be a unit that `split_unit` does not know, so the
+    # given expression then keeps its unit.
     if not UNIT_AT_END.fullmatch(gold):
         given, _ = split_unit(given)
     if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
@@ -256,8 +260,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
 # A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. Such a
 # number may be too large to compute.
 _HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
-# Numbers side by side ("1 2") and a line break are tokens of their own, because they show a second
-# answer.
+# Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
 # and Greek letters. The backslash of a name may be missing.
@@ -273,8 +276,8 @@ def is_single_answer(given: str, gold: str) -> bool:
     r"""Return True if a text holds a single answer, judged by its form.
 
     Relations, commas, words, `\text{}`, most commands and numbers side by side, as in `1 2`, can
-    show a second answer. So the text may not have more of them than the gold answer. Nor may it
-    have a power that may be too large to compute, unless the gold answer has one.
+    show a second answer. So the text may not have more of them than the gold answer. A power that
+    may be too large to compute is refused too, unless the gold answer has one.
 
     >>> is_single_answer("1+x", "x+1"), is_single_answer(r"42x \text{ is wrong}", "42x")
     (True, False)
@@ -295,7 +298,7 @@ def is_single_answer(given: str, gold: str) -> bool:
 
 
 def _is_harmless(token: str, gold_letters: set[str]) -> bool:
-    """Return True if a token that only the given answer has does not show a second answer."""
+    """Return True if an extra token of the given answer does not show a second answer."""
     if _HARMLESS_TOKEN.fullmatch(token):
         return True
     if not token.isalnum() or not token.isascii():

@@ -75,7 +75,7 @@ _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
 def _canonical_command(match: re.Match[str]) -> str:
-    """Return the canonical spelling of a command; the command itself if it has no other."""
+    """Return the canonical spelling of a command, or the command itself if it is no synonym."""
     return _CANONICAL_COMMANDS.get(match[1], match[0])
 
 
@@ -195,7 +195,7 @@ def without_spaces(text: str) -> str:
     >>> without_spaces(r"(\frac{1}{2}, 3 \cdot x)")
     '(\\frac{1}{2},3*x)'
     """
-    # Before the spaces are removed, because one may end the name of the command: `\cdot x`.
+    # First, while the space of `\cdot x` still shows where the name of the command ends.
     text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
@@ -235,7 +235,7 @@ def split_brackets(text: str) -> tuple[str, str]:
     for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket["open"] else -1
         if depth == 0:
-            # The first pair closes here. The text ]1, 2[ begins with a closing bracket instead.
+            # The first pair closes here, unless the text begins with a closing bracket: ]1, 2[.
             if opening and opening["open"] and bracket.end() == len(text):
                 return opening[0] + bracket[0], text[opening.end() : bracket.start()]
             break
@@ -320,7 +320,7 @@ class Shape:
             if names and max(map(len, names)) == 1:
                 parts.sort()
             return cls("", NAMED if names else LIST, parts, conjunctions)
-        # A name before any of these: x = (1, 2).
+        # A name before one of these shapes: x = (1, 2).
         name, rest = split_name(text)
         if name:
             return replace(cls.of(rest), name=name)

@@ -10,14 +10,16 @@ import re
 
 from grpo_nb.tasks.number_reading import unit_name
 
-# Two letters are a product of symbols, such as ab or ix, unless they are one of these words. Three
-# letters are a product, such as mgh, if e, i, o and u are not among them. So "cat" is one too.
 SYMBOL_PRODUCT = re.compile(
     r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
     r"|[a-df-hj-np-tv-z]{3}",
     re.IGNORECASE,
 )
-"""Letters that are read as a product of symbols, and not as a word."""
+"""Letters that are read as a product of symbols, and not as a word.
+
+Two letters are a product, such as `ab`, unless they are a listed word. Three letters are a product,
+such as `mgh`, if none is e, i, o or u. So `cat` is read as a product too.
+"""
 _SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{SYMBOL_PRODUCT.pattern}", re.IGNORECASE)
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
@@ -30,8 +32,8 @@ _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-
 _INDEX = re.compile(r"(?<=_\{)\w+(?=\})")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
 _SYMBOL_WITH_PRIMES = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# A variable at the end, after another variable. A letter after a number alone, as in 5 h, is left
-# as it is, because it is a unit.
+# A variable at the end, after another variable. A letter that follows only a number, as in 5 h, is
+# a unit.
 _LAST_VARIABLE = re.compile(
     r"""
     (?P<before>.*(?<![\\A-Za-z])

@@ -3,7 +3,7 @@
 Each process that compares expressions has one worker, which is started for the first comparison.
 The worker is a fresh interpreter and not a fork, because this process may hold a GPU. The kernel
 ends a worker that takes too much processor time for a pair, in any thread and even inside a long
-multiplication. The next pair starts another one, which takes a second or two. If the calling
+multiplication. The next pair starts another worker, which takes a second or two. If the calling
 process ends, its pipe closes, and the worker ends too.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 PAIR_SECONDS = 2.0
 """Processor time for one pair, so that a busy machine changes no verdict.
 
-Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
+Ordinary expressions take 5 to 100 ms, and trigonometric identities up to 300 ms.
 """
 # Elapsed seconds allowed for each second of processor time. This limit ends a worker that waits
 # instead of computing, as under memory pressure, and leaves room for a busy machine.

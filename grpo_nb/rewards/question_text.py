@@ -49,7 +49,7 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     if not is_number:
-        # Nor of another expression: x+1 is not copied from ax+1, and 1+x not from 1+x^2.
+        # Nor a part of another expression: x+1 is not copied from ax+1, nor 1+x from 1+x^2.
         pattern = rf"{_NOT_INSIDE_WORD}{pattern}{_NOT_INSIDE_WORD}(?!(?<=[a-z])\^)"
     asked = _text_of_prompt(row["prompts"], _ASKING_ROLES)
     return re.search(pattern, _normalize_for_search(asked)) is not None
@@ -87,10 +87,10 @@ def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None
     question = _text_of_prompt(row["prompts"]).replace("**", "")
     matches = list(re.finditer(pattern, _normalize_for_search(question)))
     if any(match["mark"] for match in matches):
-        # In the question, this text follows the letter with its mark. But it may go on to another
-        # option: "B) Rome C) Berlin".
+        # In the question, this text follows the letter with its mark. But the text may go on to
+        # another option: "B) Rome C) Berlin".
         return None if _OPTION_MARK.search(text_after) else True
-    # Two marked letters are options. One alone may be the end of a sentence.
+    # Two marked letters are options. A single one may be the end of a sentence.
     marked_letters = set(_MARKED_LETTER.findall(question))
     if letter in marked_letters and len(marked_letters) > 1:
         # The options have marks, so a match without a mark is no option. It may be the article in

@@ -3,12 +3,13 @@
 A grader decides whether an answer is correct. `deciding_reward` chooses it from the rewards of a
 training, as the first of these:
 
-1. The only reward of the set that compares the answer slot. It is a `SlotReward`, such as `maths()`
-   or a user's subclass, and not marked `relative`.
-2. If no reward of the set compares the slot: the only function (the user's or `code_tests()`) that
-   has the highest weight of the whole set and is not marked `relative`. A kit reward such as
-   `exact_format` may have the same weight, but not a higher one.
+1. The reward that compares the answer slot: a `SlotReward`, such as `maths()` or a user's subclass.
+2. The function (the user's or `code_tests()`) that no reward of the set outweighs. Its weight must
+   be positive.
 3. `correctness()`.
+
+A reward that is marked `relative` does not qualify. If two rewards qualify for the same rule,
+`correctness()` decides.
 
 The functions are in the order of their use: choose a grader, describe it, apply it to answers in
 the format, and apply it to the last candidate anywhere in a text.
@@ -105,7 +106,7 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader for a deciding reward: a function with its pass score.
+    """Return the grader for a deciding reward: a `SlotReward`, or a function with a pass score.
 
     For each of the first rows, three completions are scored: the gold answer, a wrong answer (the
     gold answer of another row) and an empty completion. The pass score is the first of these:
@@ -147,10 +148,11 @@ def choose_grader(
         _wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds)
         for row, gold in zip(tried_rows, golds, strict=True)
     ]
+    # The texts with the gold answers come first, then those with the wrong answers, then the empty
+    # ones.
     answer_texts = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     texts = [*answer_texts, *[""] * len(golds)]
-    # The rows of the gold answers, of the wrong answers and of the empty texts. Each text gets an
-    # environment of its own, because the function may change it.
+    # Each text gets an environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
     scores = _reward_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
     # A text without a score is below every text with one.
@@ -288,11 +290,11 @@ def are_correct_anywhere(
     """
     if not isinstance(grader, SlotReward):
         return None
-    # With several samples of a row, its answer would recur and look like a label.
+    # Each row once: with several samples of a row, its answer would recur and look like a label.
     distinct_rows = {id(row): row for row in rows}.values()
     golds_of_rows = [grader.golds(dict(row)) for row in distinct_rows]
     labels = recurring_labels([golds[0] for golds in golds_of_rows if golds])
-    are_anywhere = list(are_correct_in_format)
+    are_correct_in_text = list(are_correct_in_format)
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if are_correct_in_format[index]:
             continue
@@ -304,8 +306,8 @@ def are_correct_anywhere(
             )
         # A candidate has no tags any more, so it is graded in the format without tags.
         scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
-        are_anywhere[index] = any(are_correct(grader, scores))
-    return are_anywhere
+        are_correct_in_text[index] = any(are_correct(grader, scores))
+    return are_correct_in_text
 
 
 def anywhere_in_words(grader: Grader) -> str:

@@ -31,11 +31,11 @@ _LONGEST_TEXT = 20_000
 _LONGEST_FORMULA_TEXT = 2_000
 """Characters at the end that are searched for a formula, which takes longer."""
 _FEWEST_QUESTION_WORDS = 3
-"""Fewest words of a question that is not searched. A question with fewer words is searched like
-other text, because a single word to classify may be the answer itself."""
+"""Fewest words of a repeated question that is removed before the search. A shorter question stays,
+because a single word to classify may be the answer itself."""
 _LONGEST_QUESTION = 5_000
-"""Most characters of a question that is not searched. A longer question is searched too, because
-it is hardly ever repeated, and looking for it takes time."""
+"""Most characters of a repeated question that is removed. A longer question stays, because it is
+hardly ever repeated, and looking for it takes time."""
 
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
 # A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
@@ -89,7 +89,7 @@ def last_candidate_readings(
     Args:
         text: The completion.
         gold: The gold answer.
-        question: Where the completion repeats it, it is not searched.
+        question: The question. Its repetitions in the completion are not searched.
         format: The answer format, whose tags are left out.
         labels: The labels of the task, if it has any.
 
@@ -156,35 +156,37 @@ def _without_question(text: str, question: str) -> str:
 
 
 def _last_number(text: str, gold: str) -> list[str]:
-    # The last number, because worked steps come before the result.
+    """Return the last number of a text, with the word after it if that word is its unit."""
     numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
         return []
+    # Worked steps come before the result.
     match = numbers[-1]
     number = match[0].replace("\u2212", "-")
     word_after = _WORD_AFTER_NUMBER.match(text, match.end())
     if word_after is None:
         return [number]
-    with_word = f"{number} {word_after[1]}"
+    word = word_after[1]
+    with_word = f"{number} {word}"
     parsed = read_number(number)
     parsed_with_word = read_number(with_word)
     if parsed is None or parsed_with_word is None:
         return [number]
     if parsed_with_word.value != parsed.value:
-        # 2.5 million
+        # The word is a part of the number: 2.5 million.
         return [with_word]
     gold_unit = read_number(gold).unit
     if not gold_unit or parsed.unit:
-        # The $ of "$18 every day" is the unit.
+        # The gold answer has no unit, or the number has one already: the $ of "$18 every day".
         return [number]
     unit = parsed_with_word.unit
-    # "5 in total"
-    is_preposition = word_after[1] == "in" and gold_unit != unit
+    # "5 in total" is five inches only if the gold answer is in inches.
+    is_preposition = word == "in" and gold_unit != unit
     is_known_unit = measurement_unit(unit.partition("/")[0])
-    # Another counted thing is kept as a unit, because 5 pears are not 5 apples. If the gold unit
-    # begins with the word, as apples/day does with apples, the word is dropped. A word without the
-    # s of a plural, as in "12 left", may not be a thing.
-    is_other_thing = _COUNTED_THING.fullmatch(word_after[1]) and not gold_unit.startswith(unit)
+    # The name of another counted thing is kept, because 5 pears are not 5 apples. It is dropped if
+    # the gold unit begins with it, as apples/day does with apples. A word without the s of a plural
+    # is dropped, because it may not name a thing: "12 left".
+    is_other_thing = _COUNTED_THING.fullmatch(word) and not gold_unit.startswith(unit)
     is_unit = not is_preposition and (is_known_unit or is_other_thing)
     return [with_word if is_unit else number]
 

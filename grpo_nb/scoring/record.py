@@ -1,10 +1,10 @@
 """The record that a run keeps of a reward, and a reward rebuilt from a record.
 
-The record of a kit reward has its class and parameters, and that of a user's function its source.
-Two rewards of one source can still score differently, as `get_soft_overlong_punishment(512, 128)`
-and `get_soft_overlong_punishment(64, 8)` of TRL do. So `state` is a hash of the values that a
-function or an object holds: its attributes, closure, defaults and the arguments of a
-`functools.partial`.
+The record of a kit reward has its class and parameters, and the record of a user's function has its
+source. Two rewards with the same source can still score differently, as TRL's
+`get_soft_overlong_punishment(512, 128)` and `get_soft_overlong_punishment(64, 8)` do. So `state` is
+a hash of the values that a function or an object holds: its attributes, closure, defaults and the
+arguments of a `functools.partial`.
 
 Global variables are not recorded. An object among these values is recorded as its `repr`, and a
 function among them as its name. Nothing in a record is ever executed.
@@ -185,7 +185,7 @@ def _short_hash(text: str) -> str:
 
 
 def _held_values(reward: RewardFunction) -> Any:
-    """Return the arguments of a partial, or closure, defaults and attributes of a function."""
+    """Return a partial's arguments, a function's closure and defaults, and any attributes."""
     if isinstance(reward, functools.partial):
         return [_held_values(reward.func), reward.args, reward.keywords]
     if isinstance(reward, types.MethodType):

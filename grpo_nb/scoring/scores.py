@@ -1,10 +1,10 @@
 """Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
 `score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads
-its scores (`to_floats`). A reward may return None for no score; from then on it is NaN, as in TRL.
-`group_advantages` is the trainer's formula. Three features of TRL are not covered: reward models,
-`scale_rewards="batch"`, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages do
-not follow from the totals.
+its scores (`to_floats`). A reward returns None for no score, which becomes NaN, as in TRL.
+`group_advantages` is the trainer's formula. Four features of TRL are not covered: reward models,
+async rewards, `scale_rewards="batch"`, and `multi_objective_aggregation="normalize_then_sum"`,
+whose advantages do not follow from the totals.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def make_batch(
     """Return the batch with which TRL would call the rewards. Arguments as in `score`.
 
     Raises:
-        ValueError: The lengths do not match, a row is not a dict, or completions are of two kinds.
+        ValueError: The lengths do not match, a row is not a dict, or texts and chats are mixed.
         KeyError: A row does not have a column of the first row.
     """
     _require_completions(completions)
@@ -187,7 +187,7 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         try:
             number = math.nan if value is None else float(value)
         except Exception:
-            # Not one number, but for example a list, or an int that is too large for any float.
+            # For example a list, or an int that is too large for a float. It is refused below.
             number = math.inf
         # float("0.5") accepts a text, but torch does not.
         if isinstance(value, str) or abs(number) > _FLOAT32_MAX:
@@ -215,7 +215,7 @@ class Scores(ReprMixin):
     def totals(self) -> tuple[float, ...]:
         """Weighted sum for each completion, without the rewards that gave no score.
 
-        The total is NaN if no reward gave one; TRL leaves such a completion out of its group.
+        The total is NaN if no reward gave a score. TRL leaves such a completion out of its group.
         """
         totals = []
         for index in range(len(self)):
@@ -316,7 +316,7 @@ def score_as_trial(
     tokenizer: Any = None,
     trainer_state: Any = None,
 ) -> Scores:
-    """Score completions outside a training, as `score` does, so that rewards learn nothing.
+    """Score completions as `score` does, without changing the state of the rewards.
 
     The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
     training. The `state_dict` of each reward is restored.
