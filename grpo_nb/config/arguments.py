@@ -2,8 +2,8 @@
 
 TRL refuses an unknown name only when training starts. On a GPU, Unsloth's version of TRL drops the
 name and only prints a line (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`).
-Importing either takes ten seconds, so the names of the pinned version are listed here, and a test
-compares them with `GRPOConfig`. TRL checks the values in `extra` when the trainer is built.
+Importing TRL or Unsloth takes ten seconds, so the names of the pinned version are listed here, and
+a test compares them with `GRPOConfig`. TRL checks the values in `extra` when the trainer is built.
 """
 
 from collections.abc import Collection, Mapping
@@ -83,7 +83,8 @@ _SET_MAX_STEPS_INSTEAD = (
     "(times num_iterations, if you set it)"
 )
 
-# Keys: names, separated by spaces. Values: why they cannot be set, and what to write instead.
+# Names that cannot be set (one or more, separated by spaces) -> the reason, and what to write
+# instead.
 _REFUSAL_REASONS = {
     # Arguments of GRPOConfig that the kit sets or does not use, and its old setting keep_adapter.
     "output_dir": "checkpoints are in the run's folder: set run_root, and name the run in "

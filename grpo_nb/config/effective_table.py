@@ -72,7 +72,7 @@ class EffectiveSettings(ReprMixin):
 def requested_arguments(
     settings: Settings, *, gpu: Gpu | None, dtype: str, has_vllm: bool
 ) -> dict[str, Any]:
-    """Return the arguments of `GRPOConfig` that follow from the settings.
+    """Return the arguments of `GRPOConfig` that the kit passes.
 
     The training adds the arguments for the bookkeeping of a run: folders, logging, saving.
 
@@ -85,11 +85,11 @@ def requested_arguments(
     # Most settings have the name of an argument. `save_steps` is not passed on, because the kit
     # saves checkpoints itself.
     same_names = GRPO_CONFIG_FIELDS - {"save_steps"}
-    requested = {name: value for name, value in vars(settings).items() if name in same_names}
+    arguments = {name: value for name, value in vars(settings).items() if name in same_names}
     if settings.fast_inference and gpu is not None and has_vllm:
-        requested["use_vllm"] = True
+        arguments["use_vllm"] = True
     return {
-        **requested,
+        **arguments,
         "adam_beta2": 0.99,
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",

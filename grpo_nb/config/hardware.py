@@ -8,9 +8,9 @@ The dtype comes from the first of these sources that gives one.
 - On a GPU: 1. `Settings.dtype`; 2. bfloat16, or float16 where the GPU has no bfloat16, as Unsloth
   chooses.
 
-Before a model is loaded, `vllm_obstacle` decides if vLLM can generate. For a loaded model,
-`generation.choose_engine` decides, because the model has a vLLM engine or has none. Other obstacles
-(the family of the model, 4 bit, versions, a length) appear only during loading.
+Before a model is loaded, `vllm_obstacle` decides if vLLM can generate. Other obstacles (the family
+of the model, 4 bit, versions, a length) appear only during loading. After loading,
+`generation.choose_engine` decides, because only then is it known if the model has a vLLM engine.
 """
 
 import os

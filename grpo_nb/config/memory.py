@@ -210,9 +210,9 @@ def _training_pass_parts(
 ) -> Iterator[MemoryPart]:
     """Estimate the memory that one forward and backward pass keeps.
 
-    The layers compute a shared prompt once, but each row attends to it. The *computed* tokens
-    include it once, the *attended* tokens once per row. For each attended
-    token, attention keeps the key and the value (2 x key_value_width numbers), and copies of both,
+    The layers compute a shared prompt once, so it counts once in the *computed* tokens. Each row
+    attends to it, so it counts once per row in the *attended* tokens. For each attended token,
+    attention keeps the key and the value (2 x key_value_width numbers), and copies of both,
     repeated for every query head (2 x query_width numbers).
     """
     micro_batch = settings.per_device_train_batch_size
@@ -225,11 +225,11 @@ def _training_pass_parts(
         computed_prompts = min(micro_batch, prompts)
     computed_tokens = micro_batch * length + computed_prompts * prompt_tokens
     attended_tokens = micro_batch * (prompt_tokens + length)
-    hidden_numbers = _HIDDEN_WIDTHS_PER_TOKEN * sizes.hidden_width
-    mlp_numbers = _MLP_WIDTHS_PER_TOKEN * sizes.mlp_width
-    attention_numbers = 2 * (sizes.key_value_width + sizes.query_width)
-    computed_numbers = computed_tokens * (hidden_numbers + mlp_numbers)
-    numbers_per_layer = computed_numbers + attended_tokens * attention_numbers
+    hidden_numbers_per_token = _HIDDEN_WIDTHS_PER_TOKEN * sizes.hidden_width
+    mlp_numbers_per_token = _MLP_WIDTHS_PER_TOKEN * sizes.mlp_width
+    attention_numbers_per_token = 2 * (sizes.key_value_width + sizes.query_width)
+    computed_numbers = computed_tokens * (hidden_numbers_per_token + mlp_numbers_per_token)
+    numbers_per_layer = computed_numbers + attended_tokens * attention_numbers_per_token
     if gpu is not None:
         # Unsloth's checkpointing recomputes one layer at a time.
         layers = 1
@@ -237,8 +237,8 @@ def _training_pass_parts(
         # Unsloth computes at least one row at a time. It splits the row's logits into
         # 4 x micro_batch chunks and holds one chunk, so a smaller micro-batch has larger chunks.
         chunk_logits_per_token = sizes.vocabulary / (_UNSLOTH_MIN_CHUNKS * micro_batch)
-        numbers = (prompt_tokens + length) * (chunk_logits_per_token + sizes.hidden_width)
-        logits_bytes = numbers * _UNSLOTH_BYTES_PER_NUMBER
+        numbers_per_row = (prompt_tokens + length) * (chunk_logits_per_token + sizes.hidden_width)
+        logits_bytes = numbers_per_row * _UNSLOTH_BYTES_PER_NUMBER
         logits_explanation = "the smallest block; Unsloth takes more where memory is free"
     else:
         layers = sizes.layers

@@ -119,8 +119,8 @@ class Settings:
     """0 keeps all tokens. The default of transformers keeps only the 50 likeliest."""
     loss_type: arguments.LossType = "bnpo"
     """Mean over the tokens of a micro-batch. Equals TRL's default `dapo` for one process and
-    `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other
-    settings."""
+    `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other settings
+    (docs/reference/settings.md)."""
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
 
@@ -137,7 +137,8 @@ class Settings:
     seed: NonNegativeInt = 3407
     """Seed of the data order, of sampling and of the LoRA's initial weights."""
     shared_prompts: bool = True
-    """On a CPU, compute each distinct prompt once per step instead of once per completion."""
+    """On a CPU, use the kit's engine, which computes each distinct prompt once per step instead of
+    once per completion."""
     run_root: str = "runs"
     """Folder in which each run gets a folder."""
     extra: dict[str, JsonValue] = Field(default_factory=dict)

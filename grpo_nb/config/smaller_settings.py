@@ -53,7 +53,8 @@ def memory_savings(
                 "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
             },
         )
-    # In standby vLLM gives its share back while gradients are computed.
+    # In standby vLLM frees its cache while gradients are computed. The weights stay, because
+    # training uses them too.
     vllm_takes_memory = is_on_gpu and settings.fast_inference and phase != "training"
     share = settings.gpu_memory_utilization
     if vllm_takes_memory and share > _MIN_VLLM_SHARE:

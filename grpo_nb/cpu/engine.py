@@ -124,7 +124,8 @@ class CpuEngine:
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of completions, differentiable.
 
-        The other arguments and the result are those of `shared_prompt_log_probs`.
+        `input_ids`, `attention_mask`, `completion_length` and the result are those of
+        `shared_prompt_log_probs`.
 
         Args:
             model: The wrapper of the engine's model that the trainer passes.

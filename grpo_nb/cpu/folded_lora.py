@@ -3,8 +3,8 @@
 PEFT computes `W x + s B (A x)` with three products and two more passes over the result.
 `FoldedLora` adds `s B A` to a copy of `W` once per use and computes with the copy. For 106 million
 weights this takes 51 ms if the memory of the last copy is reused. The trained tensors and the base
-weights are read, never written. In the loss, the chain rule gives the gradients of A and B from the
-same numbers.
+weights are read, never written. The backward pass computes the gradients of A and B from the
+gradient of the output, by the chain rule.
 
 Left to PEFT: layers with DoRA, LoRA biases or several active adapters, and weights in 4 or 16 bits.
 In 16 bits, rounding the sum loses small changes: after three training steps in bfloat16, only 15 %
@@ -91,7 +91,7 @@ class FoldedLora:
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
-        """Return the object that other engines of this model use, or a new one."""
+        """Return the `FoldedLora` of this model, which all its engines share."""
         return cls._by_model_id.setdefault(id(model), cls(model))
 
     def release(self) -> None:

@@ -43,9 +43,8 @@ def sample(
 ) -> list[list[int]]:
     """Sample one completion for each prompt; equal prompts share their computation.
 
-    The tokens are those of `model.generate` with the same seed, unless rounding changes a sampled
-    token: the logits processors and the use of the random state are the same. LoRA dropout does not
-    apply while sampling.
+    Logits processors and random numbers are those of `model.generate`, so the same seed gives the
+    same tokens, unless rounding changes one. LoRA dropout does not apply while sampling.
 
     Args:
         model: Causal language model, plain or wrapped by PEFT, that `CpuEngine` can run.

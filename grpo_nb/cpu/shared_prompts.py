@@ -8,8 +8,9 @@ their prompts. Several completions follow each other in one *lane*, so that litt
 arithmetic is the same (Prefix Grouper, arXiv:2506.05433; sequence packing, arXiv:2107.02027). Only
 its order differs, so results agree up to rounding.
 
-A *row* is a prompt with its completion. A *place* is a row index and a step of the completion. A
-*lane* is a sequence of *slots*, and each slot computes one place or is padding.
+A *row* is a prompt with its completion. A *place* is one token of a completion: the index of its
+row, and its position in the completion (its *step*). A *lane* is a sequence of *slots*, and each
+slot computes one place or is padding.
 
 Not covered: sequences longer than a sliding window, linear or hybrid attention, keys and values of
 different sizes, learned position tables, images. `CpuEngine.obstacle` returns the reason, and the
@@ -185,7 +186,7 @@ def shared_prompt_log_probs(
 
     # 2. Lay the completions out in lanes. For each slot, `row_indices` and `step_indices` (lanes,
     # lane_width) give the place of its label. Both are -1 in a padding slot. Indexing with -1 reads
-    # the last row, which is harmless: step 4 drops the results of padding slots.
+    # the last row, which is harmless: part 4 drops the results of padding slots.
     is_computed = has_label.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True

@@ -29,7 +29,8 @@ class EngineChoice:
     vllm_obstacle: str | None
     """Reason why vLLM does not sample; None if it does."""
     cpu_engine_obstacle: str | None
-    """Reason why the `CpuEngine` cannot run the model or is switched off; None otherwise."""
+    """Reason why the `CpuEngine` cannot run the model or is switched off; None otherwise. None does
+    not mean that it samples: vLLM takes precedence."""
 
     @property
     def is_vllm(self) -> bool:

@@ -20,7 +20,10 @@ from grpo_nb.machine.host import usable_cores
 
 
 class LlamaCppError(RuntimeError):
-    """llama.cpp could not read the file or complete a prompt. The message is its own."""
+    """Failure of llama.cpp to read the file or to complete a prompt.
+
+    The message ends with llama.cpp's last lines of output.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ def complete_with_gguf(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": usable_cores(),
     }
-    # A crash of llama.cpp ends only the child process, and the error has its last messages.
+    # A crash of llama.cpp ends only the child process.
     script = Path(__file__).with_name("llama_cpp_child.py")
     try:
         answers = run_script(script, request)

@@ -73,8 +73,8 @@ ACCURACY_INTERVAL = {"holdout/accuracy_low", "holdout/accuracy_high"}
 """Ends of the 95 % interval of the held-out accuracy."""
 
 ASSUMED_GROUP_SIZE = 2
-"""Completions per prompt that are assumed for a bare log. The smallest groups agree by chance most
-often, so `zero_variance` is then most lenient."""
+"""Number of completions per prompt that is assumed for a log without settings. The smallest groups
+agree by chance most often, so `zero_variance` is then most lenient."""
 
 Metrics = dict[str, float]
 """Values by the name of a metric."""
@@ -152,8 +152,8 @@ class RunHistory:
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
     best_rewards: list[float] = field(default_factory=list)
-    """Rewards of the best block of `WINDOW` steps so far. A later block replaces it if its z-score
-    against this block is at least `LIKELY_Z`."""
+    """Rewards of the best block of `WINDOW` steps so far. A later block becomes the best if it is
+    higher with a z-score of at least `LIKELY_Z`."""
     length_at_best: float = 0.0
     """Median length of completions in the same block, 0 if it is not known."""
 
@@ -275,14 +275,14 @@ class RunHistory:
         return [row[metric] for row in rows if metric in row]
 
     def first_values(self, metric: str, steps: int = WINDOW) -> list[float]:
-        """Return the values of a metric in the first steps, at most in the first half of all."""
+        """Return the values of a metric in the first steps, at most in the first half of rows."""
         rows = self.first_rows[: self.compared_row_count(steps)]
         return [row[metric] for row in rows if metric in row]
 
     def compared_row_count(self, steps: int) -> int:
-        """Return how many rows of "the start" are compared with as many rows of "now".
+        """Return how many first rows are compared with the same number of last rows.
 
-        This is at most half of all rows, so that the two do not overlap.
+        This is at most half of all rows, so that the two ends do not overlap.
         """
         return min(self.reward_row_count // 2, self.row_count_in(steps, MIN_ROWS_OF_WINDOW))
 

@@ -27,8 +27,8 @@ class HealthMonitor:
     """A monitor of a run, which reports new alerts after each logged row.
 
     There is one alert for each rule and subject. An alert is reported when it is new, when its
-    severity changes, and when it is withdrawn because nothing was found for 20 steps, or for the
-    steps of two rows if that is more.
+    severity changes, and when it is withdrawn. It is withdrawn when nothing was found for 20 steps
+    (or for two rows, if these stand for more).
 
     Args:
         weights: Weight of each reward, by name. The main reward is the one with the largest weight.
@@ -56,9 +56,8 @@ class HealthMonitor:
         self.history = RunHistory(weights=weights or {}, ranges=ranges or {}, group_size=group_size)
         """History of the run, which the rules read."""
         self.is_critical = False
-        """True if the last row has a critical finding. A critical alert stays open longer, because
-        it becomes milder only after 20 steps without one, or the steps of two rows if that is more.
-        """
+        """True if the last row has a critical finding. A critical alert stays open longer: it
+        becomes milder only after 20 steps (or two rows, if these stand for more) without one."""
         self._alerts: dict[AlertKey, Alert] = {}
         # Last step with a finding at least as severe as the alert.
         self._last_confirmed_step: dict[AlertKey, int] = {}
@@ -131,6 +130,7 @@ class HealthMonitor:
 
         # 2. During the delay, a finding that is milder than the alert changes nothing.
         self._last_finding_step[key] = step
+        # An alert that does not exist yet counts as withdrawn, so any finding opens it.
         kind = self._alerts[key].kind if key in self._alerts else "withdrawn"
         is_milder = KINDS_BY_URGENCY.index(finding.severity) < KINDS_BY_URGENCY.index(kind)
         if is_milder and step - self._last_confirmed_step[key] < delay:

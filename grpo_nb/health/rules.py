@@ -137,8 +137,8 @@ the last 50 steps, because then half of the computation is wasted. DAPO (arXiv:2
 such groups."""
 
 CHANCE_WEIGHT = 0.5
-"""The threshold is `ZERO_VARIANCE_FOR_WARNING` plus this fraction of the share of groups that would
-agree by chance, because small groups often do."""
+"""The threshold rises by this fraction of the share of groups that would agree by chance. In small
+groups, all completions often do."""
 
 ZERO_VARIANCE_FOR_CRITICAL = 0.9
 """The alert is critical if at least this share of the groups in the last 20 steps has zero reward
@@ -191,7 +191,7 @@ def check_zero_variance(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
 def _is_signal_lost(history: RunHistory) -> bool:
     """Return True if nearly all recent groups have zero reward variance.
 
-    The signal is not lost while rewards are low and a few groups still have one, because most runs
+    The signal is not lost while rewards are low and a few groups still differ, because most runs
     that learn start like this.
     """
     has_no_signal = history.mean(ZERO_VARIANCE_SHARE, WINDOW) >= ZERO_VARIANCE_FOR_CRITICAL
@@ -301,8 +301,8 @@ remain."""
 
 LENGTH_GROWTH = 2
 """Longer completions are reported if their length is at least this multiple of both the length at
-the start and the length in the best block. The block counts, because a length that grew with the
-reward is fine."""
+the start and the length in the best block. The best block is included, because a length that
+grew with the reward is fine."""
 
 LENGTH_STEPS = 200
 """Longer completions are reported from this step on. They are fine while the reward grows with
@@ -317,10 +317,10 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Hea
     """Report gradients of 0 although rewards differ.
 
     A gradient of 0 is harmless if no group of its step had a signal. A row has the gradient norm of
-    its last step, but the mean of `frac_reward_zero_std` over all its steps. This mean bounds the
-    probability that the last step was harmless, and the product over successive rows bounds the
-    probability that all of these steps were. Without `frac_reward_zero_std`, as in logs of older
-    versions of TRL, nothing is reported.
+    its last step, but the mean of `frac_reward_zero_std` over all its steps. The probability that
+    the last step had no signal is at most about this mean. For successive rows, the product of the
+    means limits the probability that all zeros are harmless. Logs of older versions of TRL have no
+    `frac_reward_zero_std`, so nothing is reported for them.
     """
     zero_rows = 0
     probability = 1.0
@@ -430,10 +430,10 @@ KEPT_SHARE_FOR_CRITICAL = 0.1
 critical, because the run is back where it started."""
 
 CERTAIN_Z = 4.3
-"""z-score needed for a critical alert (p = 0.00001). A fall below the start must reach it, or else
-both the earlier rise and the later loss must. It is higher than `CLEAR_Z`, because the best block
-is the highest of many. If a row stands for three steps or more, a window has eight rows. Even with
-ties, eight rows against eight reach 3.9 at most, so the alert stays a warning."""
+"""z-score needed for a critical alert (p = 0.00001), either of a fall below the start, or of both a
+rise and the fall after it. It is higher than `CLEAR_Z`, because the best block is the highest of
+many. If a row stands for three steps or more, a window has eight rows. Even with ties, eight rows
+against eight reach 3.9 at most, so the alert stays a warning."""
 
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[HealthFinding]:
@@ -501,7 +501,7 @@ def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[H
     for name in history.rewards:
         metric = f"rewards/{name}"
         score = history.highest[metric]
-        # A reward that ranks the completions of a group has the same mean in each row.
+        # A reward that ranks the completions of a group has a constant mean, but varied scores.
         is_varied = history.highest.get(f"{metric}/std", 0.0) >= NEARLY_ZERO
         is_constant = score - history.lowest[metric] < NEARLY_ZERO and not is_varied
         # A reward that is NaN in most rows was measured too rarely to be called constant.

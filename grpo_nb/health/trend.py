@@ -17,11 +17,11 @@ from grpo_nb.health.history import (
 )
 
 KEPT_SHARE_FOR_WARNING = 0.5
-"""If at most this share of the gain is left, at least half of it is lost."""
+"""The reward has fallen if at most this share of its gain is left: at least half is lost."""
 
 MAX_STD_IN_0_1 = 0.6
-"""Highest standard deviation that still fits scores between 0 and 1. These have at most 0.5 in a
-large sample, and 0.58 in a sample of three or four."""
+"""Highest standard deviation that still fits scores between 0 and 1. Such scores have at most 0.5
+in a large sample, and 0.58 in a sample of three or four."""
 
 
 class RewardTrend(NamedTuple):
@@ -96,8 +96,7 @@ def reward_position(history: RunHistory, reward: str) -> float:
     """Return where a reward's mean lies in its range, from 0 (lowest) to 1 (highest).
 
     - The range was given: the position in it.
-    - No range was given, but the logged means and standard deviations fit 0 to 1: the position in
-      that.
+    - No range was given, but the logged means and standard deviations fit 0 to 1: the mean itself.
     - Neither: 0 for a mean of 0 or less, and NaN for any other mean.
     """
     metric = f"rewards/{reward}"
@@ -107,6 +106,7 @@ def reward_position(history: RunHistory, reward: str) -> float:
     else:
         low = 0.0
         high = 1.0 if _seems_to_end_at_1(history, metric) else low
+    # Equal ends mark an unknown range.
     if low == high:
         return 0.0 if level <= 0 else math.nan
     return (level - low) / (high - low)
@@ -114,7 +114,8 @@ def reward_position(history: RunHistory, reward: str) -> float:
 
 def _seems_to_end_at_1(history: RunHistory, metric: str) -> bool:
     """Return True if the logged means and standard deviations are those of scores from 0 to 1."""
-    # For example, 2 points for half of the answers have a mean of 1, but a deviation of 1.
+    # The mean alone is not enough: 2 points for half of the answers give a mean of 1, but also a
+    # standard deviation of 1.
     highest_std = history.highest.get(f"{metric}/std", 0.0)
     fits = 0 <= history.lowest[metric] < history.highest[metric] <= 1
     return fits and highest_std <= MAX_STD_IN_0_1

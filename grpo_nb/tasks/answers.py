@@ -1,8 +1,8 @@
 """The five kinds of answers: number, choice, text, expression and json.
 
 The gold answers decide the kind, unless the user sets it with `kind=`. A task shows its kind.
-Prompt, default rewards and majority-class baseline depend on the kind. `is_same_answer` does not
-know it: the gold answer alone decides whether numbers, JSON values, letters or texts are compared.
+The prompt, the default rewards and the majority-class baseline depend on the kind. `is_same_answer`
+ignores the kind: the gold answer alone decides how it is compared.
 """
 
 import json
@@ -140,7 +140,7 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
 
 
 def _count_labels(golds: Sequence[str]) -> Counter[str]:
-    """Return how many rows have each answer. Labels that differ only in capitals are one."""
+    """Return how many rows have each answer. Answers that differ only in capitals are one."""
     first_spelling: dict[str, str] = {}
     return Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
 
@@ -156,8 +156,7 @@ def _likely_kind(golds: Sequence[str]) -> Kind:
 
 def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
     """Return the answers that are not of the kind."""
-    # Any answer can be a text or a choice, so for these kinds every answer passes: `bool` is True
-    # for each, because no answer is empty.
+    # Any answer can be a text or a choice. `bool` is True for every answer, because none is empty.
     is_of_kind = _IS_OF_KIND.get(kind, bool)
     return tuple(gold for gold in golds if not is_of_kind(gold))
 
@@ -182,7 +181,7 @@ _IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
 def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     r"""Return True if an answer is the same number, JSON value, letter or text as the gold answer.
 
-    One `variable =` may stand before a number: `x = 42` is 42, but `41 = 42` is not.
+    A number may follow one `variable =`: `x = 42` is 42, but `41 = 42` is not.
 
     >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("41 = 42", "42")
     (True, False)

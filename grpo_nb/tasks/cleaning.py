@@ -106,7 +106,8 @@ def clean(
         )
     if source.note:
         changes.note(source.note)
-    # 1. Find question and answer in each row, by the row's number in the source.
+    # 1. Find question and answer in each row. The keys of `rows` and `reasons` are the numbers of
+    # rows in the source.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(names, columns or {}, name_in_errors)
     answers = [row.get(column_of["answer"]) for row in source.rows]
@@ -146,9 +147,9 @@ def clean(
 def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
-    A role that `columns` does not name defaults to the column with the role's name. `prompt` is
-    read if `columns` names it, or if it exists and `columns` does not name `question`. If a prompt
-    is read, `question` is optional: without a column for it, the question is the prompt's text.
+    A role that `columns` does not name has the column of its own name. A prompt is optional, and is
+    ignored if `columns` names a question but no prompt. With a prompt, the question is optional
+    too: the prompt's text replaces a missing one.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -179,9 +180,9 @@ def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str)
 
 
 def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
-    """Return True if the lists in a column hold only texts. Some, but not all, may be empty.
+    """Return True if the lists in a column hold texts and nothing else.
 
-    None and NaN do not count as items.
+    Some lists may be empty, but not all. None and NaN in a list are ignored.
     """
     items = []
     for cell in cells:
@@ -208,7 +209,7 @@ def _read_row(
     elif _is_filled(prompt):
         task_row["prompt"] = _read_chat(prompt, changes)
         if not _is_filled(question):
-            # The question is all messages, because many chats end with the same "ok".
+            # All messages make the question, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
             question = "\n".join(message["content"] for message in messages)
     gold = cells["answer"]

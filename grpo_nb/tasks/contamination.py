@@ -1,7 +1,8 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
 Two questions are the same if they differ only in white space, punctuation and the spelling of signs
-and numbers. Questions in other words are not found, nor are those that only the base model saw.
+and numbers. Questions in other words are not found, and neither are questions that only the base
+model was trained on.
 """
 
 from __future__ import annotations

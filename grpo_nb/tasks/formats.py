@@ -102,7 +102,7 @@ class AnswerFormat:
         return f"{request}\n{layout}"
 
     def render(self, reasoning: str, answer: str) -> str:
-        """Return an answer in this format with all of its tags; a bare one has no reasoning."""
+        """Return reasoning and answer with all tags; a bare format leaves the reasoning out."""
         if self.is_bare:
             return answer
         if not self.reasoning_open:
@@ -113,7 +113,7 @@ class AnswerFormat:
         )
 
     def completion(self, reasoning: str, answer: str) -> str:
-        """Return what a model writes: `render` without a tag that the chat template has opened."""
+        """Return `render` without the opening tag if the chat template has written it already."""
         text = self.render(reasoning, answer)
         if self.is_opened_by_template:
             text = text.removeprefix(self.reasoning_open).lstrip("\n")
@@ -153,7 +153,7 @@ class AnswerFormat:
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
         r"""Return the (start, end) of each of `tags`; None for a tag that is missing or repeated.
 
-        A closing brace is the one that matches the opening brace, even if the answer has braces.
+        A closing tag that is a brace is the brace that matches the opening one.
 
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]

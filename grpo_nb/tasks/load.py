@@ -44,7 +44,7 @@ from grpo_nb.tasks.read_rows import (
 )
 from grpo_nb.tasks.task import Task
 
-# Share of the rows that is held out if the user does not choose another.
+# Share of the rows that is held out by default.
 _HOLDOUT_SHARE = 0.2
 
 
@@ -70,7 +70,7 @@ def load_task(
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
             set on the Hub. If there are several splits, `train` is read.
-        settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
+        settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
             `prompt` is chat messages or text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
@@ -85,19 +85,21 @@ def load_task(
             episode that was played by hand,
             `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Without an example, a small
             model never writes a tag, all its completions score the same, and it learns nothing.
-        holdout: A share below 1 or a number of rows to keep for evaluation; 0.2 if not given. For
-            `arithmetic` only a number; `holdout_size`, or else 96, if not given. Or your own
-            held-out rows, from any source, or from its split `test` if it has several splits. All
-            of them are used, and training rows with the same question are left out.
+        holdout: What to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
+            or your own held-out rows from any source (its split `test` if it has several). For
+            `arithmetic`, a number of rows (96 if not given) or your own rows. All of your own rows
+            are used, and training rows with the same question are left out.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
-        tokenizer: To leave out prompts longer than `settings.max_prompt_length`, to see which tags
-            its template opens, and to show the first prompt as the model sees it.
-        chat_template_kwargs: Arguments of the chat template wherever a prompt is rendered, such as
+        tokenizer: Tokenizer of the model. It is used to leave out prompts longer than
+            `settings.max_prompt_length`, to see which tags its template opens, and to show the
+            first prompt as the model sees it.
+        chat_template_kwargs: Arguments of the chat template for every prompt, such as
             `{"enable_thinking": False}`.
-        **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
-            `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has examples, easiest first.
+        **options: For `arithmetic`: `train_size`, `holdout_size` (the same as `holdout`), `low`,
+            `high`, `operators` and `terms`, the count of numbers in a question.
+            `gn.tasks.ARITHMETIC_LEVELS` has examples, easiest first.
 
     Raises:
         ValueError: No rows, a missing column, conflicting answers, too few distinct questions, all

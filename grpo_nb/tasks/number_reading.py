@@ -126,7 +126,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
 def _unit_of(match: re.Match[str]) -> str | None:
     """Return the unit with its currency; None if the text after the number is not a unit."""
     text = match["unit"] or ""
-    # 42km and 42min are numbers, but 42abc and 42ish are not.
+    # Without a gap, only a unit of measurement may follow: 42km is a number, but 42abc is not.
     unit_words = re.findall(_UNIT_WORD, _normalized_unit(text))
     if not (match["gap"] or all(map(measurement_unit, unit_words))):
         return None
@@ -193,7 +193,7 @@ def _value_as_written(number: Number) -> Fraction:
 def _is_in_percent(gold: Fraction) -> bool:
     """Return True if a gold answer without a percent sign may be a percentage: 42, but not 0.5.
 
-    It may be one if it is an integer above 1, or any number from 10 on. Others are shares: 3.5 is
+    Integers above 1 and all numbers from 10 on may be percentages. Other numbers are shares: 3.5 is
     350 %.
     """
     return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)

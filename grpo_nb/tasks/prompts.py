@@ -15,7 +15,7 @@ TaskRows = list[TaskRow]
 Chat = Sequence[Mapping[str, Any]]
 Example = tuple[str, str, str] | Chat
 """Question, reasoning and answer; or chat messages."""
-# Roles of messages that instruct the model. OpenAI's newer models call it "developer".
+# Roles of messages that instruct the model. OpenAI's newer models call the role "developer".
 SYSTEM_ROLES = ("system", "developer")
 
 

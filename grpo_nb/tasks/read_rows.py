@@ -38,8 +38,8 @@ class SourceRows:
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
     """Return up to `limit` random rows in their original order; all rows for None.
 
-    The same seed chooses the same rows. The first rows of a file that is sorted by label would all
-    have one label, and so would every n-th row of a file whose labels alternate.
+    The same seed chooses the same rows. Rows are chosen at random, because the first rows of a file
+    sorted by label all have one label, and so may every n-th row if labels alternate.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
     indices = random.Random(seed).sample(range(len(rows)), count)
@@ -101,7 +101,7 @@ def _rows_of_iterable(source: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _as_dicts(name_in_errors: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return rows as dicts with texts as keys.
+    """Return rows as dicts whose keys are texts.
 
     Raises:
         TypeError: A row is not a dict.
@@ -250,7 +250,7 @@ ARITHMETIC_HOLDOUT_SIZE = 96
 ARITHMETIC_OPTIONS = ("train_size", "holdout_size", "low", "high", "operators", "terms")
 ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """Example turn: question, reasoning, answer. Its sum is never one of the questions."""
-# Up to this many numbers, all pairs are enumerated; above, they are sampled.
+# Up to this many numbers, all pairs are enumerated. With more, questions are sampled.
 _MAX_ENUMERATED = 101
 
 

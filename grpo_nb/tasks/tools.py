@@ -136,8 +136,8 @@ class Tools:
         """Start an episode with a row.
 
         Returns:
-            The prompt of the row, with the text that the environment's `reset` returns at its end;
-            and a column `environments` for rewards, if there is an environment.
+            The prompt of the row, followed by the text that the environment's `reset` returns; and
+            a dict with the column `environments` for rewards, empty without an environment.
         """
         prompt = [dict(message) for message in row["prompt"]]
         if self.environment is None:
