@@ -18,7 +18,7 @@ MIN_TRUNCATED_SHARE = 0.1
 """Smallest share of truncated completions for which a higher limit is advised."""
 
 MIN_READABLE_SHARE = 0.05
-"""Smallest share of readable answers that shows that the model has learnt the format."""
+"""Smallest share of readable answers at which the model counts as able to write the format."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,20 @@ def _advise_format(baseline: Baseline, started_count: int) -> Iterable[Advice]:
 
 
 def _advise_length(baseline: Baseline, started_count: int) -> Iterable[Advice]:
-    """Propose a higher length limit if many completions are truncated and some begin the format."""
-    truncated = sum(baseline.is_truncated)
-    completions = len(baseline.scores)
-    # A text without the format would only run on, so twice the limit would take twice the time.
+    """Propose a higher length limit if many completions are truncated and some start the format."""
+    truncated_count = sum(baseline.is_truncated)
+    completion_count = len(baseline.scores)
+    # A model that does not write the format would only write more text under a higher limit.
     is_in_format = baseline.readable_share >= MIN_READABLE_SHARE or started_count > 0
-    if truncated >= MIN_TRUNCATED_SHARE * completions and is_in_format:
+    if truncated_count >= MIN_TRUNCATED_SHARE * completion_count and is_in_format:
         limit = baseline.settings.max_completion_length
         started_phrase = (
             f"{started_count} of them after they had begun the format, " if started_count else ""
         )
         yield Advice(
             "longer completions",
-            f"{truncated} of {completions} completions were truncated at {limit} tokens, "
-            f"{started_phrase}so their answers are unknown. Load the model again after this "
-            "change.",
+            f"{truncated_count} of {completion_count} completions were truncated at {limit} "
+            f"tokens, {started_phrase}so their answers are unknown. Load the model again after "
+            "this change.",
             f"settings = settings.replace(max_completion_length={2 * limit})",
         )

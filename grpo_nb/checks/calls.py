@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     import pandas
 
 HANG_FACTOR = 4
-"""A call is stopped after this multiple of the time that one call may take: 8 s if that is 2 s.
+"""A call is stopped after this multiple of `seconds_per_call`: after 8 s by default.
 
 A parser with its own limit of 5 s ends by then, and a first call has time to import a library.
 """
 
 TOTAL_TIME_FACTOR = 10
-"""All calls together may take this multiple of the time for one call: 20 s if that is 2 s.
+"""All calls together may take this multiple of `seconds_per_call`: 20 s by default.
 
 A reward that takes 0.2 s per completion is then tried with the answers of four rows and the most
 usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
@@ -52,7 +52,7 @@ SIDE_EFFECTS = {
     "changes its inputs": "the completions or columns are different after a call",
     "runs the answer as code": "the reward executed the answer as Python code",
 }
-"""Effects of a call besides its scores, by kind of finding."""
+"""Observation for each side effect of a call, by kind of finding."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ProbeRunner:
         return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds_per_call
 
     def run(self, probes: Iterable[Probe]) -> None:
-        """Try all new probes one by one, unless the reward turns out to be too slow."""
+        """Try all new probes one by one, until the reward turns out to be too slow."""
         for probe in probes:
             # Two steps may write the same probe, and each call may cost money.
             is_new = probe not in self.scores and probe not in self.failures
@@ -136,7 +136,7 @@ class ProbeRunner:
             return CallResult(to_floats(output, count))
         except UnusableOutputError as error:
             return CallResult(error=error, failure_kind="breaks the contract")
-        # SystemExit too: exit() in a reward would end the check, and with it the notebook's cell.
+        # SystemExit is caught too, because exit() in a reward would end the check and the cell.
         except (Exception, SystemExit) as error:
             return CallResult(error=error, failure_kind="raises")
 
@@ -150,7 +150,7 @@ class ProbeRunner:
             token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.row_sample.rows[probe.row].columns for probe in probes]
         batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
-        # Copied, so that a reward that changes its inputs does not change the rows of the user.
+        # Copy the inputs, so that a reward that changes them does not change the user's rows.
         for name, values in batch.items():
             if name != "environments":
                 batch[name] = _copy_if_possible(values)
@@ -215,8 +215,8 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
     *alone, together, in_reverse = results
     first_scores = [runner.scores[probe] for probe in probes]
     scores_alone = [scores[0] for scores in alone]
-    # Each line has the kind of finding, the scores of two calls, and the second call in words. The
-    # first line with different scores is reported.
+    # Each entry has the kind of finding, the scores of two calls, and a description of the second
+    # call. The first entry with different scores is reported.
     comparisons = (
         ("inconsistent", together, in_reverse[::-1], "the same call in reverse"),
         ("depends on its group", scores_alone, together, "a call with others"),
@@ -226,12 +226,12 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
         # Sums over a batch in floating point differ in the last digits.
         is_same = numpy.isclose(scores, later_scores, rtol=1e-3, atol=1e-4, equal_nan=True)
         if not is_same.all():
-            place = int(is_same.argmin())
+            index = int(is_same.argmin())
             observation = (
-                f"the same completion gets {scores[place]:.4g} at first, and "
-                f"{later_scores[place]:.4g} in {later_call}"
+                f"the same completion gets {scores[index]:.4g} at first, and "
+                f"{later_scores[index]:.4g} in {later_call}"
             )
-            return [make_finding(kind, runner.name, observation, [probes[place].text])]
+            return [make_finding(kind, runner.name, observation, [probes[index].text])]
     return []
 
 
@@ -240,14 +240,14 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     findings = []
     for kind, text in runner.side_effects.items():
         findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
-    tried = len(runner.scores) + len(runner.failures)
+    tried_count = len(runner.scores) + len(runner.failures)
     for kind in ("hangs", "breaks the contract", "raises"):
         failed = [probe for probe, result in runner.failures.items() if result.failure_kind == kind]
         if failed:
             shortest = min(failed, key=lambda probe: len(probe.text))
             error = runner.failures[shortest].error
             observation = (
-                f"{len(failed)} of {tried} completions failed with {type(error).__name__}: "
+                f"{len(failed)} of {tried_count} completions failed with {type(error).__name__}: "
                 f"{error!s:.200}"
             )
             findings.append(make_finding(kind, runner.name, observation, [shortest.text]))

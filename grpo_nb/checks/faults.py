@@ -45,10 +45,10 @@ Half of the score is enough for a loophole. Smaller scores may be shaping.
 """
 
 NEAR_MISS_REWARDED_ABOVE = 0.9
-"""The same for a near miss. It is higher, because partial credit may be intended."""
+"""The same limit for a near miss. It is higher, because partial credit may be intended."""
 
 ROUNDING = 1e-6
-"""Part of the largest score by which equal scores can differ."""
+"""Equal scores may differ by this part of the largest score."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,26 +165,26 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
         is_rewarded = probes["relative_score"] > threshold
         unexpected = probes[is_rewarded != must_score]
         if len(unexpected):
-            seen = "score like a right answer"
+            problem = "score like a right answer"
             if must_score:
-                seen = "score too low, though right and in the format"
+                problem = "score too low, though right and in the format"
             count = f"{len(unexpected)} of {len(probes)} such completions"
             variants = ", ".join(unexpected["variant"].unique())
-            observation = f"{count} {seen}: {variants}"
+            observation = f"{count} {problem}: {variants}"
             yield make_finding(category, reward.name, observation, unexpected["text"])
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.probes)
-    # If no long text scores above a short right answer, a bonus gives no reason to write more.
+    # A bonus does no harm as long as no long text scores above a short right answer.
     best_plain = reward.of_category("right")["score"].max()
     ranges = []
     examples = []
     for variant, probes in reward.of_category("growth").groupby("variant", sort=False):
         scores = probes["score"]
         rises = scores.diff().iloc[1:]
-        # With fewer lengths, a score with a maximum may still rise in the last step.
+        # If only shorter texts were scored, the score may still reach a maximum.
         is_complete = len(scores) == len(REPETITIONS)
         if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")

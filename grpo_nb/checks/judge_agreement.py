@@ -34,18 +34,18 @@ MIN_HAND_SCORES = 20
 MIN_CORRELATION = 0.4
 """Correlation needed at the lower end of the interval.
 
-Our choice. Landis and Koch (Biometrics 33, 1977) call a kappa of this size moderate, but kappa is
-another measure.
+The value is our choice. Landis and Koch (Biometrics 33, 1977) call a kappa of this size moderate,
+but kappa is another measure.
 """
 
 MAX_ANSWERS_CHANGED = 10
-"""Number of answers tried again with changes. Each costs five calls of the judge."""
+"""Number of answers that are scored again with changes. Each costs five calls of the judge."""
 
 MAX_UNSCORED_SHARE = 0.2
-"""Largest share of answers without a number. A judge with a larger share is refused."""
+"""A judge is refused if a larger share of its replies has no number."""
 
 MAX_RISE = 0.1
-"""A harmless change may raise the mean score by this part of the scale."""
+"""A change fools the judge if it raises the mean score by more than this part of the scale."""
 
 ROWS_SHOWN = 6
 
@@ -151,17 +151,17 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     changes = _try_changes(judge, table, rows)
     verdict, reason = _decide_verdict(table, correlation, changes)
     low, high = correlation.interval
-    measured = (
+    measurement = (
         f"on {len(scored)} answers, its scores and those by hand have a rank correlation of "
         f"{correlation.value:.2f} (95 % interval {low:.2f} to {high:.2f}), and "
         f"{MIN_CORRELATION:g} is needed; {reason}"
     )
     # `check_rewards` and training read the verdict from the judge.
-    judge.keep_agreement(verdict, measured)
+    judge.keep_agreement(verdict, measurement)
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(
         verdict=verdict,
-        sentence=f"{reward_name(judge)}: {verdict}; {measured}.",
+        sentence=f"{reward_name(judge)}: {verdict}; {measurement}.",
         correlation=correlation.value,
         interval=correlation.interval,
         table=table,
@@ -239,7 +239,7 @@ def _try_changes(
 
     low, high = judge.scale
     lowest = table.sort_values("person", kind="stable").head(MAX_ANSWERS_CHANGED)
-    lowest_rows = [rows[place] for place in lowest.index]
+    lowest_rows = [rows[index] for index in lowest.index]
     changed_answers = [_changes_of_answer(text, high) for text in lowest["completion"]]
     means = []
     for change in changed_answers[0]:
@@ -250,7 +250,7 @@ def _try_changes(
         before, after = pairs.mean()
         is_fooled = after - before > MAX_RISE * (high - low)
         if change in REPLACEMENTS:
-            # The answer is new, so the earlier score says nothing about it.
+            # A replacement is another answer, so the earlier score says nothing about it.
             is_fooled = scores.mean() > (low + high) / 2
         means.append((change, before, after, is_fooled))
     return pandas.DataFrame(means, columns=["change", "before", "after", "fools"])
@@ -261,7 +261,7 @@ def _decide_verdict(
     correlation: RankCorrelation,
     changes: pandas.DataFrame,
 ) -> tuple[AgreementVerdict, str]:
-    """Return the verdict with the first reason that holds."""
+    """Return the verdict, and the first reason for it that applies."""
     score_count = len(table)
     unscored_count = int(table["judge"].isna().sum())
     low, high = correlation.interval
@@ -297,8 +297,8 @@ def find_unfit_judges(judges: Sequence[judge_model.judge], reward: str) -> list[
     findings = []
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
     for judge in judges:
-        verdict, measured = judge.last_agreement or unmeasured
+        verdict, measurement = judge.last_agreement or unmeasured
         # Each verdict against a judge is a kind of finding.
         if verdict in KINDS:
-            findings.append(make_finding(verdict, reward, measured))
+            findings.append(make_finding(verdict, reward, measurement))
     return findings

@@ -155,9 +155,9 @@ class Baseline(ReprMixin):
     def has_answer_signal(self) -> bool:
         """True if groups differ in their answers, and not only in their format.
 
-        Some group that differs has right and wrong answers, or the reward for answers differs in
-        some group. If the grader is not among the rewards, each reward with a weight must differ in
-        some group, because each of them may be the one for answers.
+        This is so if a group that differs has right and wrong answers, or if the reward for answers
+        differs within some group. If the grader is not among the rewards, any weighted reward may
+        be the one for answers, so each of them must differ within some group.
         """
         for result, is_correct in zip(self.groups, self.is_correct_by_group, strict=True):
             if result == "differs" and any(is_correct) and not all(is_correct):
@@ -184,14 +184,13 @@ class Baseline(ReprMixin):
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
         `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        gives no group a signal. If the grader is not among the rewards, nobody knows which reward
-        is for the answer. The verdict is then `format only` as soon as one weighted reward gives no
-        group a signal.
+        differs within no group. If the grader is not among the rewards, any weighted reward may be
+        the one for answers. It is then enough that one of them differs within no group.
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:
             return "no signal"
-        # The lower end is used, so that a lucky sample of eight groups does not promise too much.
+        # The lower end is used, because a small sample may show a large share by luck.
         if self.differing_interval[0] < MIN_DIFFERING_SHARE:
             return "weak signal"
         if self.sampled_accuracy == 0 and not self.has_answer_signal:

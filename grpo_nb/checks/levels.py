@@ -31,14 +31,14 @@ class LevelChoice:
     sentence: str
     """The choice and its reason in words. Levels are counted from 0."""
     baselines: tuple[Baseline, ...]
-    """Baselines of the first levels. Harder levels were not measured."""
+    """Baselines of the levels that were measured, the easiest first."""
 
     def __repr__(self) -> str:
         return self.sentence
 
 
-def _is_mastered(measured: Baseline) -> bool:
-    return measured.sampled_accuracy >= MIN_MASTERED_ACCURACY
+def _is_mastered(level_baseline: Baseline) -> bool:
+    return level_baseline.sampled_accuracy >= MIN_MASTERED_ACCURACY
 
 
 def choose_level(
@@ -52,12 +52,11 @@ def choose_level(
 ) -> LevelChoice:
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
-    A level is mastered if two thirds of the sampled answers are correct. Levels after the first
-    that is not mastered are not measured. A small model usually has not mastered the first level.
-    If the first level that is not mastered gives no signal, the hardest of the easier levels with
-    a signal is chosen. If all levels are mastered, the hardest is chosen. `has_room` is false if
-    the chosen level is mastered.
-    The model and the random state do not change.
+    A level is mastered if two thirds of the sampled answers are correct. Harder levels than the
+    first that is not mastered are not measured. A small model usually has not mastered the first
+    level. If the first level that is not mastered gives no signal, the hardest of the easier levels
+    with a signal is chosen. If all levels are mastered, the hardest is chosen. `has_room` is false
+    if the chosen level is mastered. The model and the random state do not change.
 
     Args:
         model: As for `baseline`.
@@ -90,12 +89,12 @@ def choose_level(
         if not _is_mastered(baselines[-1]):
             break
 
-    # The last level measured is the first that is not mastered, unless all are.
+    # The last level measured is the first that is not mastered, unless all are mastered.
     last_level = len(baselines) - 1
     levels_with_signal = [
         level
-        for level, measured in enumerate(baselines)
-        if measured.counts["differs"] > 0 and measured.has_answer_signal
+        for level, level_baseline in enumerate(baselines)
+        if level_baseline.counts["differs"] > 0 and level_baseline.has_answer_signal
     ]
     chosen_level = last_level
     if _is_mastered(baselines[last_level]):

@@ -17,11 +17,11 @@ from grpo_nb.core.words import shorten
 Severity = Literal["critical", "warning"]
 WORST_FIRST: tuple[Severity, ...] = ("critical", "warning")
 WHOLE_SET = "all rewards together"
-"""Used in place of a reward's name in findings about the weighted total."""
+"""Name used in place of a reward's name in findings about the weighted total."""
 
 
 class Kind(NamedTuple):
-    """The part of a finding that is the same for all findings of a kind."""
+    """Properties that all findings of a kind share."""
 
     severity: Severity
     effect: str
@@ -188,7 +188,7 @@ class Finding(ReprMixin):
     kind: str
     """Key of `KINDS`. Code should read this, not the prose."""
     observation: str
-    """Observation with its numbers."""
+    """The fault in words, with its numbers."""
     example: str | None
     """Shortest completion that shows the fault; "" if it is empty, None if there is none."""
     effect: str
@@ -210,7 +210,7 @@ def make_finding(kind: str, reward: str, observation: str, texts: Collection[str
     Args:
         kind: Key of `KINDS`.
         reward: Name of the reward, or `WHOLE_SET`.
-        observation: Observation, with its numbers.
+        observation: The fault in words, with its numbers.
         texts: Completions that show the fault. The shortest becomes the example.
     """
     return Finding(

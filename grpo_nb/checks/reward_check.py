@@ -41,7 +41,7 @@ CALLS_JUDGE = "calls a judge"
 """Role of a reward that calls a judge. The check does not call such a reward."""
 
 UNKNOWN = "unknown"
-"""Role of a reward whose scores do not show what it follows."""
+"""Role of a reward without scores that show what it follows."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def check_rewards(
         rewards: One or more functions with TRL's signature.
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
-        format: Format of the answer if `task` is rows. Default: `xml()`.
+        format: Format of the answer. Default: that of the `Task`, or `xml()` for rows.
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
             right answer, for tasks with many right answers, such as Countdown.
         tokenizer: For rewards that count tokens. Without it, words are counted.
@@ -194,8 +194,8 @@ def _try_all_probes(
 
     Args:
         runner: The runner that has called the reward with the controls.
-        layouts: The task's own layouts come first.
-        layout: Layout that the reward reads, as the controls have shown.
+        layouts: All layouts, the task's own first.
+        layout: Layout that the reward reads, according to the controls.
         code_texts: Texts in the code of the reward.
     """
     row_sample = runner.row_sample
@@ -220,7 +220,7 @@ def _try_all_probes(
         *faults.find_faults(tried, layouts[0]),
     ]
 
-    # What could not be tried?
+    # Report what could not be tried.
     not_checked = ""
     if runner.is_given_up:
         not_checked = (
@@ -228,15 +228,15 @@ def _try_all_probes(
         )
     elif "completion_ids" in code_texts and row_sample.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
-    # Probes that were not tried may show what a reward follows.
-    is_unclear = runner.is_given_up and role.name == roles.OTHER
+    # If a slow reward follows nothing so far, other probes might still show what it follows.
+    is_role_uncertain = runner.is_given_up and role.name == roles.OTHER
     return RewardResult(
         name=runner.name,
         role=role.name,
         findings=findings,
         not_checked=not_checked,
         completion_count=runner.completion_count,
-        tried=None if is_unclear else tried,
+        tried=None if is_role_uncertain else tried,
     )
 
 
@@ -253,7 +253,7 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
 
 
 def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
-    """Try right and wrong answers of all rows, and of a few rows in layouts of other prompts."""
+    """Try the answers of all rows in the task's layouts, and of a few rows in all layouts."""
     rows = runner.row_sample.rows
     _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
     _run_controls(runner, rows[:DETAIL_ROWS], layouts)

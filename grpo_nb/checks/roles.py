@@ -20,21 +20,22 @@ FORMAT = "rewards the format, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
 
 RELATIVE_TOLERANCE = 1e-3
-"""Scores that differ by less than this part of the reward's range are equal.
+"""Scores count as equal if they differ by at most this part of the reward's range.
 
 Sums over a batch are not exact.
 """
 
 SMALLEST_RANGE = 1e-3
-"""A smaller range counts as this value, because a constant reward has rounding errors too."""
+"""Smallest range assumed for a reward, because a constant reward has rounding errors too."""
 
 MIN_GOLDS_FOLLOWED = 2
-MIN_SHARE_FOLLOWED = 0.25
-"""A reward that follows at most half of the gold answers must follow at least this number and this
-share of them to count as a reward for answers.
+"""Smallest number of gold answers that a reward for answers follows, if they are not the majority.
 
 A reward that follows only one gold answer may just reward that label.
 """
+
+MIN_SHARE_FOLLOWED = 0.25
+"""Smallest share of the gold answers that such a reward follows."""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
@@ -45,7 +46,7 @@ A length reward changes far less, because the answers have similar lengths.
 
 @dataclass(frozen=True)
 class Role:
-    """Role of a reward, as its scores of right and wrong answers and of prose show it."""
+    """Role of a reward, derived from its scores for right answers, wrong answers and prose."""
 
     name: str
     """`ANSWER`, `FORMAT` or `OTHER`."""
@@ -62,9 +63,8 @@ class Role:
 def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     """Return what a reward follows.
 
-    `ANSWER`: in some layout, gold answers score higher than wrong answers. This must hold for most
-    gold answers. Fewer are enough (at least two, and a quarter) if no wrong answer scores higher
-    than the gold answer of its row.
+    `ANSWER`: in some layout, most gold answers score higher than wrong answers. Fewer (at least
+    two, and a quarter) are enough if no wrong answer scores higher than the gold answer of its row.
     `FORMAT`: in a layout of the task, or one with `<think>`, all right answers score higher than
     prose.
     `OTHER`: neither of these. An example is a reward for short completions.
@@ -93,8 +93,8 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     for layout in layouts:
         scores = best_scores(probes, layout)
         over_prose = _margins(scores["right"], scores["prose"])
-        # Outside the task's own layouts, only <think>, which TRL's think reward reads, counts as a
-        # format.
+        # Among other layouts, only the one with <think> counts as a format, because TRL's think
+        # reward reads it.
         may_be_format = layout.is_own or layout.name == THINK_FIRST
         if may_be_format and over_prose["gain"].min() > tolerance:
             return Role(FORMAT, layout, over_prose)
@@ -122,9 +122,9 @@ def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
     Rows whose right answer has no score are left out, because they belong to another reward.
     """
     columns = ["right", "wrong", "prose"]
-    is_read = probes["layout"].isin([layout.name, ""])  # prose is in no layout
+    is_in_layout_or_prose = probes["layout"].isin([layout.name, ""])
     is_control = probes["category"].isin(columns)
-    controls = probes[is_read & is_control]
+    controls = probes[is_in_layout_or_prose & is_control]
     scores = controls.groupby(["row", "category"])["score"]
     best = scores.max().unstack().reindex(columns=columns)
     return best.dropna(subset="right").fillna(0.0)
@@ -132,7 +132,7 @@ def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
 
 def tolerance_of(probes: pandas.DataFrame) -> float:
     """Return the difference up to which two scores count as equal."""
-    # If no score is known, the range is NaN, and `max` returns SMALLEST_RANGE, which comes first.
+    # If no score is known, the range is NaN, and `max` returns its first argument.
     known_range = max(SMALLEST_RANGE, score_range(probes))
     return RELATIVE_TOLERANCE * known_range
 

@@ -137,8 +137,8 @@ def compare(
         run_or_model: Model to ask, as in `evaluate`. A run if there is no `against`.
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
-        run: Run that the models belong to. By default `run_or_model` if it is a run,
-            otherwise `against`. Ignored without `against`, because `run_or_model` is then the run.
+        run: Run that the models belong to. By default `run_or_model` if it is a run, otherwise
+            `against`. Not needed without `against`, because `run_or_model` is then the run.
         rewards, limit, samples, max_completion_length, settings, allow_contaminated, grader: As
             in `evaluate`.
 
@@ -190,8 +190,8 @@ def compare(
         grader=grader,
     )
     # Only the full comparison with the starting model is a result of the run. No other comparison
-    # may replace it in the summary and the model card. Decided before grading, because grading may
-    # change the state of a function, which then differs from its record.
+    # may replace it in the summary and the model card. This is decided before grading, because
+    # grading may change the state of a function, which then differs from its record.
     is_result_of_run = is_against_start and exam.is_result_of_run
     comparison = Comparison(*exam.evaluate_all(labels))
     if is_result_of_run:

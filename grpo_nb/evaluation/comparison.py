@@ -31,7 +31,7 @@ MIN_MAJORITY_SHARE = 0.2
 """Smallest share of questions with the same gold answer that makes this answer a baseline."""
 
 MIN_MAJORITY_COUNT = 3
-"""Smallest number of these questions."""
+"""Smallest number of questions with the same gold answer that makes this answer a baseline."""
 
 QUESTION_CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
@@ -91,7 +91,7 @@ class Comparison(ReprMixin):
 
     @property
     def contamination(self) -> Contamination | None:
-        """Questions that were trained on, None if it is unknown whether there are any."""
+        """Number of questions that were trained on, None if it is unknown whether there are any."""
         return self.after.contamination
 
     @property
@@ -178,7 +178,7 @@ class Comparison(ReprMixin):
             return "the answers"
         if has_format:
             return "the format"
-        # Neither measure changed clearly by itself. Correct answers, which need both, did.
+        # Neither measure alone changed clearly. The share that is right and in the format did.
         return "right answers in the format"
 
     @property
@@ -213,7 +213,7 @@ class Comparison(ReprMixin):
         for change in self._question_changes():
             changes += [change] * self.after.samples
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
-        # The categories have an order, by which lost questions are sorted to the top.
+        # The order of the categories sorts lost questions to the top.
         table.insert(0, "change", pandas.Categorical(changes, QUESTION_CHANGES, ordered=True))
         for name, side in self.sides.items():
             answers = pandas.DataFrame(side.rows)
@@ -237,7 +237,7 @@ class Comparison(ReprMixin):
         """
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-        # This can fail, so it is done before a file is replaced.
+        # `to_dict` can fail, so it is called before a file is replaced.
         numbers = self.to_dict()
         with staged_file(folder / "transcripts.parquet") as file:
             self.transcripts().to_parquet(file, index=False)

@@ -201,7 +201,7 @@ class Exam:
                 format = self.question_set.format.for_template(
                     tokenizer, decoding.chat_template_kwargs
                 )
-            # The model of a run stays in memory. Any other is freed before the next one is loaded.
+            # The model of a run stays in memory. Other models are freed before the next is loaded.
             del model
             gc.collect()
             is_unproven = is_function and not grader.is_pass_score_tested
@@ -238,7 +238,7 @@ class Exam:
         return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
-        """Return the questions that were trained on. Raise if there are any, unless allowed.
+        """Count the questions that were trained on. Raise if there are any, unless this is allowed.
 
         None if nothing was found, but some training questions are unknown.
         """
@@ -249,7 +249,7 @@ class Exam:
             contamination.require_none()
         if contamination.trained_count:
             return contamination
-        # Even if no known training question is held out, an unknown one may be.
+        # An unknown training question may be held out, even if no known one is.
         is_complete = bool(trained) and all(run.trained_questions is not None for run in runs)
         return contamination if is_complete else None
 
@@ -279,7 +279,7 @@ def rewards_of_run(
 
     Args:
         run: A run. If it was opened from its folder, its functions are not in memory.
-        reward_in_memory: A reward in memory that may be one of the run.
+        reward_in_memory: A reward in memory that may belong to the run.
     """
     if run.rewards:
         return run.rewards
@@ -291,7 +291,7 @@ def rewards_of_run(
             if record.get("is_relative") or record.get("kind") == "judge":
                 # Neither a relative reward nor a judge may decide which answers are correct.
                 reward = relative(reward)
-        # A record does not show that a user's class compares the answer slot. The reward does.
+        # Only the reward in memory shows that a user's class compares the answer slot.
         if isinstance(reward_in_memory, SlotReward) and _matches_record(reward_in_memory, record):
             reward = reward_in_memory
         rewards.append(reward)
@@ -306,8 +306,7 @@ def _prompt_and_golds(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
 def _matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
     """Return True if a reward still matches a record of it."""
     now = record_of(reward)
-    # A field that an old record does not have is filled from the present record, so that it cannot
-    # differ.
+    # Fields that an old record does not have are taken from the new record, so they never differ.
     return not difference_in_words(now | record, now)
 
 
@@ -334,14 +333,14 @@ def shared_messages(run: Run) -> Chat:
     prompt of the format.
     """
     rows = run.holdout
-    # A few held-out conversations may share turns by chance, and one shares all with itself. With
-    # the training prompts they share only the example. The first versions did not keep those.
+    # A few held-out conversations may share more turns than the example by chance, so the training
+    # prompts are compared too. Runs of the first versions have no train.jsonl.
     train_file = run.start_path / "train.jsonl"
     if train_file.is_file():
         rows += read_json_lines(train_file)
     starts = [row["prompt"][:-1] for row in rows]
     shared = []
-    # The prompts of conversations have different lengths.
+    # Not strict, because conversations have different lengths.
     for messages in zip(*starts, strict=False):
         if any(message != messages[0] for message in messages):
             break

@@ -33,11 +33,11 @@ def comparison_figure(comparison: Any) -> Figure:
         for name, side in comparison.sides.items():
             share = side.share_of(measure)
             colour, marker = MARKERS[name]
-            place = len(labels)
+            y = len(labels)
             labels.append(f"{MEASURES[measure].label}: {side.label} {share:.0%}")
             # The interval is the message, so it is drawn thick. The share is a point on it.
-            axes.hlines(place, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
-            axes.plot(share, place, marker, color=colour, markersize=8, clip_on=False)
+            axes.hlines(y, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
+            axes.plot(share, y, marker, color=colour, markersize=8, clip_on=False)
     axes.set_yticks(range(len(labels)), labels, parse_math=False)
     # As in the table, the first measure is at the top.
     axes.invert_yaxis()

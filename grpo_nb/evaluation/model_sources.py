@@ -56,7 +56,7 @@ class Decoding:
     tools: Tools | None = None
     """Tools that may be called before the answer."""
     shared_prompts: bool = True
-    """False keeps the kit's CPU engine from sampling, as in the settings."""
+    """On a CPU, compute each distinct prompt of a batch once (`Settings.shared_prompts`)."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ def locate_models(
     elif own_runs:
         run = own_runs[-1]
     # "base" and "start" may belong to the run of another model, so they are located last.
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if source in EARLIER_VERSIONS:
             if run is None:
                 raise ValueError(
                     f"{source!r} is the model that a run started from, but no run was given. "
                     "Write run=gn.open_run('runs/...')."
                 )
-            sources[place] = RunModel(run, source)
+            sources[index] = RunModel(run, source)
     return sources, run
 
 
@@ -110,7 +110,7 @@ def _locate_model(model: Any) -> ModelSource:
         return RunModel(model)
     if isinstance(model, tuple) or model in EARLIER_VERSIONS:
         return model
-    # `open_run` refuses every folder that is not a run.
+    # `open_run` raises FileNotFoundError if the model is not a run.
     with contextlib.suppress(FileNotFoundError):
         return RunModel(open_run(model))
     # A wrong name is reported now, and not after the first model has answered.
@@ -124,7 +124,7 @@ def name_of(source: ModelSource) -> str:
         return "model"
     if isinstance(source, RunModel):
         return source.run.name if source.version == "adapter" else source.version
-    # The name of "." is empty, that of its absolute path is not.
+    # The path is made absolute, because the name of "." is empty.
     return Path(os.path.abspath(source)).name
 
 
@@ -133,7 +133,7 @@ def model_id_of(source: ModelSource) -> str:
     if not isinstance(source, RunModel):
         return ""
     version = source.version
-    # If the starting adapter is new, it changes nothing, so the base model has its id.
+    # A new adapter changes nothing, so the base model gets the id of the starting adapter.
     if version == "base" and start_version(source.run) == "base":
         version = "start"
     # A missing adapter has no id, so that no comparison is attributed to it.
@@ -159,7 +159,7 @@ def start_version(run: Run) -> Literal["base", "start"]:
 def open_model(source: ModelSource) -> Iterator[tuple[Any, Any]]:
     """Provide a model and its tokenizer in a `with` block.
 
-    The model of a run stays in memory. Any other one can be freed after the block.
+    The model of a run stays in memory. Other models can be freed after the block.
 
     Args:
         source: A model as `locate_models` returns it.
@@ -182,7 +182,7 @@ def open_model(source: ModelSource) -> Iterator[tuple[Any, Any]]:
 
 
 def description_of(source: ModelSource) -> str:
-    """Return a sentence on where a model is from."""
+    """Return a sentence about the origin of a model."""
     if isinstance(source, tuple):
         return "A model in memory, as it is."
     if isinstance(source, str):

@@ -38,7 +38,7 @@ class Evaluation(ReprMixin):
     counted_as_correct: str = ""
     """Description of the answers that count as correct."""
     contamination: Contamination | None = None
-    """Questions that were trained on, None if it is unknown whether there are any."""
+    """Number of questions that were trained on, None if it is unknown whether there are any."""
     anywhere_note: str = ""
     """Description of how a correct answer is found anywhere in a completion, or why it is not."""
     compares_gold: bool = True
@@ -156,7 +156,7 @@ class Evaluation(ReprMixin):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the measures of this model for comparison.json."""
         numbers = dict(vars(self))
-        # The completions have a file of their own. comparison.json has the contamination once.
+        # The completions have a file of their own, and `Comparison` adds the contamination.
         del numbers["rows"], numbers["contamination"]
         for name in MEASURES:
             numbers[name] = self.share_of(name)
