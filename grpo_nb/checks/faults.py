@@ -261,14 +261,16 @@ def _find_total_without_answers(
 ) -> list[Finding]:
     """Report a total that does not follow right answers.
 
-    The finding is critical, with two exceptions if no reward depends on the answer. It is a warning
-    if the rewards read other columns, which may define right answers. There is no finding if a
-    single reward is for the format, the length or the wording, and so probably one part of a set.
+    The finding is critical, except in two cases in which no reward depends on the answer. If the
+    rewards read other columns, these may define right answers: the finding is a warning. If there
+    is one reward, and it is for format, length or wording, it is probably part of a larger set:
+    there is no finding.
     """
-    observation = (
-        "the gold answer has no higher total than a wrong answer in the same words and format"
+    critical = make_finding(
+        "nothing tells right from wrong",
+        WHOLE_SET,
+        "the gold answer has no higher total than a wrong answer in the same words and format",
     )
-    critical = make_finding("nothing tells right from wrong", WHOLE_SET, observation)
     if any(is_answer_dependent(reward.probes) for reward in rewards):
         return [critical]
 
@@ -283,8 +285,14 @@ def _find_total_without_answers(
         )
         return [make_finding("right answer unknown", WHOLE_SET, observation)]
 
+    if len(rewards) > 1:
+        return [critical]
     only = rewards[0]
-    is_format_or_length = only.role.name == FORMAT or is_length_dependent(only.probes)
-    # Many functions have an argument `answer` that they do not use, so `columns` is not enough.
-    is_part_of_a_set = len(rewards) == 1 and (is_format_or_length or not columns)
-    return [] if is_part_of_a_set else [critical]
+    is_for_format = only.role.name == FORMAT
+    is_for_length = is_length_dependent(only.probes)
+    # A reward for wording reads no column. Rewards for format or length may have an argument
+    # `answer` that they do not use, so they may seem to read a column.
+    is_for_wording = not columns
+    if is_for_format or is_for_length or is_for_wording:
+        return []
+    return [critical]

@@ -155,33 +155,51 @@ def _try_reward(
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
     code_texts = set(texts_in(reward))
-    reason_left_out = ""
+
+    # Can the reward be called, and do single completions show what it follows?
+    runner = ProbeRunner(reward, row_sample, seconds_per_call)
+    signature_findings = calls.check_signature(runner)
     if base.is_relative(reward):
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
-    elif "environments" in code_texts:
+        reason = "it ranks the completions of a group, so single completions show nothing"
+        return _result_without_role(runner, signature_findings, reason_left_out=reason)
+    reason_left_out = ""
+    if "environments" in code_texts:
         reason_left_out = (
             "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
         )
+    if signature_findings:
+        return _result_without_role(runner, signature_findings, reason_left_out)
 
     # Do the calls work, and what does the reward follow?
-    runner = ProbeRunner(reward, row_sample, seconds_per_call)
-    findings = calls.check_signature(runner)
-    if not findings and not base.is_relative(reward):
-        role = _try_controls(runner, layouts)
-        # Two right answers and a wrong one are scored alone, together and reversed.
-        scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-        rights = [probe for probe in scored if probe.category == "right"]
-        wrongs = [probe for probe in scored if probe.category == "wrong"]
-        findings = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
-        has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-        if has_scores and not findings and not reason_left_out:
-            return _try_all_probes(runner, layouts, role.layout, code_texts)
+    role = _try_controls(runner, layouts)
+    # Two right answers and a wrong one are scored alone, together and reversed.
+    scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
+    rights = [probe for probe in scored if probe.category == "right"]
+    wrongs = [probe for probe in scored if probe.category == "wrong"]
+    inconsistencies = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
+    has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
+    if reason_left_out or inconsistencies or not has_scores:
+        return _result_without_role(runner, inconsistencies, reason_left_out)
+    return _try_all_probes(runner, layouts, role.layout, code_texts)
+
+
+def _result_without_role(
+    runner: ProbeRunner, findings: Sequence[Finding], reason_left_out: str
+) -> RewardResult:
+    """Return the result of a reward whose scores cannot show what it follows.
+
+    Args:
+        runner: The runner, which may have called the reward.
+        findings: Findings so far.
+        reason_left_out: Reason why the weighted total is checked without this reward. Empty if the
+            calls or scores of the reward are at fault.
+    """
+    reason_at_fault = "its scores, because it breaks the contract, fails or is inconsistent"
     return RewardResult(
-        name,
-        UNKNOWN,
+        name=runner.name,
+        role=UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
-        not_checked=reason_left_out
-        or "its scores, because it breaks the contract, fails or is inconsistent",
+        not_checked=reason_left_out or reason_at_fault,
         completion_count=runner.completion_count,
         is_left_out_of_total=bool(reason_left_out),
     )
