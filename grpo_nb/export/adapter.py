@@ -46,7 +46,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
                 "the adapter has values that are not finite, so the model would write nothing "
                 "readable. Train again, with a lower learning_rate."
             )
-        # B starts as zeros. If it still is, the adapter is untrained and changes nothing.
+        # B starts as zeros. If it is still zero, the adapter is untrained and changes nothing.
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
         if not any(bool(tensor.any()) for tensor in lora_b):
             raise ExportError(

@@ -20,7 +20,7 @@ from grpo_nb.export.saved_export import (
 from grpo_nb.runs.card import is_hub_name
 
 TEXT_SUFFIXES = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
-#: Keys of the Hub and of other services, too long for a placeholder.
+#: Keys of the Hub and of other services. Placeholders are shorter.
 SECRET = re.compile(
     rb"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{32,}|gh[opsu]_[A-Za-z0-9]{30,}"
     rb"|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
@@ -98,8 +98,8 @@ def push_to_hub(
 ) -> str:
     """Push an export to the Hub, if every file is as it was verified and holds no secret.
 
-    All files arrive in one commit. After a failure, call it again, with `overwrite=True` if the
-    repository has files by then: files that arrived are not sent twice. The token is that of
+    All files arrive in one commit. After a failure, call this function again, with `overwrite=True`
+    if the repository has files by then. Files that arrived are not sent twice. The token is that of
     `hf auth login` or of the variable HF_TOKEN, and needs the right to write.
 
     Args:

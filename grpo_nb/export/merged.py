@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Share of the adapter's change that must survive the rounding of the merged weights.
 MIN_RETAINED = 0.95
-#: Dtypes that are tried, until one keeps the change. Those of 16 bit come first.
+#: Dtypes that are tried in this order, until one keeps the change.
 DTYPES = ("bfloat16", "float16", "float32")
 #: Most bytes of an output file, unless one tensor is larger. safetensors needs it all in memory.
 MAX_FILE_BYTES = 2**27
@@ -85,7 +85,7 @@ def export_merged(
     run = open_run(run)
 
     def fill(staged: Path) -> dict[str, Any]:
-        # Before the merge, which takes minutes for a large model.
+        # Checked before the merge, which takes minutes for a large model.
         if not run.holdout:
             raise ExportError(
                 f"the run {run.name!r} has no held-out questions to verify the merged model with. "
@@ -263,7 +263,7 @@ def retained_share(files_by_tensor: Mapping[str, Path], lora: Lora, dtype: str) 
         raise ExportError(
             "the adapter changes nothing: all its B matrices are zero. Train it first."
         )
-    # An overflow makes the projection infinite, or NaN where nothing changed.
+    # An overflow makes the projection infinite, or NaN if the change of the value is zero.
     if not math.isfinite(projection):
         return 0.0
     error = abs(1 - projection / squared_change)
@@ -309,23 +309,23 @@ def write_merged(target: Path, files_by_tensor: Mapping[str, Path], lora: Lora, 
 
     # Meta tensors have a size and take no memory. The index must be known before the first file is
     # written, because the names of the files include the number of files.
-    outlines = {}
+    meta_tensors = {}
     for name, file in files_by_tensor.items():
         weight = read_tensor(file, name)
         stored_as = getattr(torch, dtype) if weight.is_floating_point() else weight.dtype
-        outlines[name] = weight.to("meta", stored_as)
+        meta_tensors[name] = weight.to("meta", stored_as)
 
     def merged_tensor(name: str) -> torch.Tensor:
         weight = read_tensor(files_by_tensor[name], name)
         if name in lora.matrices:
             weight = lora.change(name).add_(weight)
-        return weight.to(outlines[name].dtype)
+        return weight.to(meta_tensors[name].dtype)
 
-    shards = split_torch_state_dict_into_shards(outlines, max_shard_size=MAX_FILE_BYTES)
+    shards = split_torch_state_dict_into_shards(meta_tensors, max_shard_size=MAX_FILE_BYTES)
     require_disk(target, shards.metadata["total_size"], f"The merged model in {dtype}")
     files = shards.filename_to_tensors.items()
     for file_name, names in progress_bar(iterable=files, desc="merging", unit=" files"):
-        # Without a variable, the tensors of a file are freed before those of the next are made.
+        # The dict has no name, so its tensors are freed before those of the next file are made.
         save_file(
             {name: merged_tensor(name) for name in names},
             target / file_name,

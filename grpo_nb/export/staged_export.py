@@ -32,8 +32,8 @@ from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.card import write_export_card
 from grpo_nb.runs.run_folder import Run
 
-#: Held-out prompts that are answered in a verification, and the longest answer in tokens. Together
-#: they give hundreds of tokens to compare; more would make the check longer.
+#: Number of held-out prompts that a verification answers, and the longest answer in tokens. Both
+#: together give hundreds of tokens to compare. More tokens would make the check slower.
 VERIFIED_PROMPTS = 8
 VERIFIED_TOKENS = 64
 #: Files of a base model that an adapter is merged into.
@@ -78,7 +78,7 @@ def make_export(
         ExportError: The export is not the trained model. `path` is as it was.
     """
     target = resolved_target(path)
-    # With overwrite=True, replacing a folder that contains one of these would delete it.
+    # overwrite=True would delete these folders if the target contained one of them.
     base_folder = Path(run.settings.model).expanduser()
     protected_folders = [run.path, run.adapter_path, base_folder]
     check_target(target, overwrite, protected_folders)
@@ -105,7 +105,7 @@ def make_export(
                 "so answers may differ: gn.compare(path, against=run) measures it."
             )
         write_export_card(run, staged, kind, verification)
-        # This comes after the last other file, because every file is hashed.
+        # Written after all other files, because it has their hashes.
         verification["files"] = sizes_and_hashes(staged)
         write_json(staged / VERIFICATION_FILE, verification)
         # Checked again, because the folder may have appeared in the minutes since.

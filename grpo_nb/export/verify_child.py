@@ -11,7 +11,7 @@ merged model and llama.cpp.
 `request["check"]` is "merged" or "gguf". Both have `base_folder`, `merged_folder`, `prompts`
 (chat messages), `chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also
 has `adapter_folder` and `chat_template` (None for the tokenizer's). "gguf" also has `file`, and
-`answers`, which llama.cpp gave before in another process.
+`answers`, which llama.cpp gave earlier in another process.
 """
 
 import gc
@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 Checks = dict[str, tuple[bool | None, str]]
 #: Largest relative error that a weight may have. bfloat16 has 7 bits after the leading one, so
 #: rounding to the nearest value errs by at most 2^-8. For float16 the limit is twice the largest
-#: rounding error, for float32 16 times, because B @ A can be summed in another order.
+#: rounding error and for float32 16 times, because B @ A may be summed in another order.
 MAX_ROUNDING_ERROR = {
     torch.bfloat16: 2.0**-8,
     torch.float16: 2.0**-10,
@@ -75,12 +75,12 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     # The base has the tokenizer of the training, except for a template that the training set.
     tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
     fits = fits_in_memory(merged_folder, request["free_memory"])
-    # Without a variable for the base, which would keep it in memory after `del reference`.
-    reference = PeftModel.from_pretrained(
+    # The base has no variable, which would keep it in memory after `del trained_model`.
+    trained_model = PeftModel.from_pretrained(
         load_model(base_folder, in_float32=fits), request["adapter_folder"]
     )
-    reference.eval()
-    weight_differences = weight_problems(merged_folder, base_folder, reference)
+    trained_model.eval()
+    weight_differences = weight_problems(merged_folder, base_folder, trained_model)
     tokenizer_differences = tokenizer_problems(merged_folder, base_folder, tokenizer, request)
     checks = {
         "every weight is base plus adapter, rounded once": verdict_on(weight_differences),
@@ -90,21 +90,21 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     }
     if not fits:
         return checks | NOT_COMPARED
-    # The export has failed already, and may not even load.
+    # With a difference, the export has failed already and may not even load.
     if weight_differences or tokenizer_differences:
         return checks
     prompts = prompt_tokens(tokenizer, request)
-    answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
-    reference_logprobs = token_logprobs(reference, prompts, answers)
+    answers = greedy_answers(trained_model, tokenizer, prompts, request["max_new_tokens"])
+    trained_logprobs = token_logprobs(trained_model, prompts, answers)
     # Base and trained model share their weights, which halves the memory.
-    with reference.disable_adapter():
-        base_logprobs = token_logprobs(reference, prompts, answers)
-    del reference
+    with trained_model.disable_adapter():
+        base_logprobs = token_logprobs(trained_model, prompts, answers)
+    del trained_model
     gc.collect()  # Only one model is in memory at a time.
     return checks | token_checks(
         request["limits"],
         base_logprobs=base_logprobs,
-        reference_logprobs=reference_logprobs,
+        reference_logprobs=trained_logprobs,
         export_logprobs=token_logprobs(load_model(merged_folder), prompts, answers),
     )
 
@@ -172,10 +172,10 @@ def token_checks(
     min_effect, max_effect, max_nats = limits
     distance = (export_logprobs - reference_logprobs).abs().mean().item()
     # A projection, because single tokens change in both directions.
-    reference_change = reference_logprobs - base_logprobs
+    trained_change = reference_logprobs - base_logprobs
     export_change = export_logprobs - base_logprobs
-    squared_change = reference_change.dot(reference_change).clamp(min=1e-12)
-    effect = (reference_change.dot(export_change) / squared_change).item()
+    squared_change = trained_change.dot(trained_change).clamp(min=1e-12)
+    effect = (trained_change.dot(export_change) / squared_change).item()
     return {
         f"tokens: {min_effect} to {max_effect} times the training's effect": (
             min_effect <= effect <= max_effect,
@@ -223,7 +223,7 @@ def is_rounded_sum(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> bool:
     if any(term.shape != tensor.shape for term in terms):
         return False
     rounding = MAX_ROUNDING_ERROR.get(tensor.dtype, 0.0)
-    # In blocks, because all parts in float32 would need several times the memory of the tensor.
+    # In blocks, because whole tensors in float32 would need several times the memory.
     blocks = [part.reshape(-1).split(VALUES_AT_ONCE) for part in (tensor, *terms)]
     for values, *parts in zip(*blocks, strict=True):
         exact = sum(part.float() for part in parts)
@@ -311,8 +311,8 @@ def fits_in_memory(folder: Path, free_memory: int) -> bool:
 def load_model(folder: Path, *, in_float32: bool = True) -> Any:
     """Load a model on the CPU, in float32 or with weights that stay mapped from the files.
 
-    The dtype is converted after the load. If transformers converted it, the pages of the files
-    would stay in memory meanwhile, half as much again.
+    The dtype is converted after loading. If transformers converted it while loading, the mapped
+    pages of the files would stay in memory too, which takes 50 % more.
     """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
     return model.float() if in_float32 else model

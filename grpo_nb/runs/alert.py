@@ -8,7 +8,7 @@ from typing import Any, Literal
 from grpo_nb.core.tables import ReprMixin, Table, bold
 
 Severity = Literal["info", "warning", "critical"]
-#: The least urgent first.
+#: Values of `Alert.kind`, the least urgent first.
 KINDS_BY_URGENCY = ("withdrawn", "info", "warning", "critical")
 
 

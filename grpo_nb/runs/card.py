@@ -24,8 +24,8 @@ from grpo_nb.tasks.formats import AnswerFormat
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
-#: The model that the embedded model was made from. The embedded weights were quantised to 4 bit and
-#: back, so they differ from it, and an adapter trained on them must not name it as its base.
+#: The model that the embedded model was made from, by quantising to 4 bit and back. Its weights
+#: differ, so an adapter trained on the embedded model must not name the original as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 #: Names of settings and of other recorded values that are secrets.
@@ -86,9 +86,9 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    table = {**settings.to_dict(), **settings.extra}
+    card_settings = {**settings.to_dict(), **settings.extra}
     for name in LEFT_OUT_SETTINGS:
-        table.pop(name, None)
+        card_settings.pop(name, None)
     comparison = run.comparison
     contamination = comparison.contamination if comparison else None
     card = render(
@@ -110,7 +110,7 @@ def model_card(
         verification=verification,
         figure=FIGURE_FILE if (run.path / FIGURE_FILE).is_file() else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
-        settings=without_private_parts(table),
+        settings=without_private_parts(card_settings),
     )
     # The finished text is filtered too, because sentences and sources of rewards can also hold
     # private parts.

@@ -44,7 +44,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         fill: Writes the files into the folder that it is given.
 
     Raises:
-        OSError: The disk is full, or cannot be written to. What was there before is still there.
+        OSError: The disk is full, or cannot be written to. Earlier checkpoints are still there.
     """
     target = root / f"checkpoint-{step}"
     with staged_folder(target) as staged:
@@ -120,7 +120,7 @@ def keep_newest(root: Path, count: int) -> None:
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename checkpoints that were passed over to `damaged-N`.
+    """Rename skipped checkpoints to `damaged-N`.
 
     Under its old name, such a folder would count as the newest checkpoint. It is not deleted,
     because its files may still be worth something.

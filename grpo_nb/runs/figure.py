@@ -44,7 +44,8 @@ WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
 CAPTION_LINE_INCHES = 0.2
 PANELS_PER_ROW = 3
-#: Largest distance between the labels of lines, as a share of the panel's height.
+#: Smallest distance between two labels of lines, as a share of the panel's height. It is smaller if
+#: there are many labels.
 LABEL_DISTANCE = 0.08
 #: Pause between two drawings during a training. A drawing takes a fraction of a second.
 REDRAW_SECONDS = 30
@@ -58,9 +59,9 @@ class CurvePanel:
 
     Attributes:
         title: The title of the panel.
-        metric: The key of the metric in a row. `EACH_REWARD` has none: it draws a metric of each
-            reward.
-        unit: The unit, written under the title.
+        metric: The key of the metric in a row. `EACH_REWARD` has none, because it draws one metric
+            for each reward.
+        unit: Text under the title, usually the unit.
         is_share: True if the values lie between 0 and 1, and are written in percent.
     """
 
@@ -195,7 +196,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     for panel in curves:
         if any(len(curve.values) for curve in curves[panel]):
             shown.append(panel)
-    # The caption names the run's reference, which is any text in a run that somebody sent.
+    # The caption names the run's reference, which can be any text if somebody sent the run.
     text = _one_line(caption, MAX_CAPTION_CHARACTERS)
     # matplotlib does not wrap text at words.
     lines = textwrap.wrap(text, CAPTION_LINE_CHARACTERS, break_on_hyphens=False)
@@ -213,8 +214,8 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         for curve_number, curve in enumerate(curves[panel]):
             if len(curve.values):
                 # Held-out scores are few, and each is a mean over questions already.
-                is_mean = panel.metric == ACCURACY
-                window = 1 if is_mean else smoothing_window(len(curve.values))
+                is_holdout = panel.metric == ACCURACY
+                window = 1 if is_holdout else smoothing_window(len(curve.values))
                 labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Columns of the record of completions that are not rewards. No reward may have such a name.
 RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
-#: Largest difference between the advantages of totals that are equal except for rounding. TRL
+#: Largest difference that rounding alone can cause between the advantages of equal totals. TRL
 #: divides the totals by their standard deviation + 1e-4.
 ADVANTAGE_OF_ROUNDING = SMALLEST_SPREAD / 1e-4
 
@@ -43,7 +43,7 @@ def completions_table(
     weights: Mapping[str, float],
     has_tools: bool = False,
 ) -> pandas.DataFrame:
-    """Return the last generation batch of a trainer as the table that `Run.completions` gives.
+    """Return the last generation batch of a trainer as the table that `Run.completions` returns.
 
     Args:
         logs: TRL's record of the batch (`upstream.trl.last_generation`).
@@ -75,7 +75,7 @@ def completions_table(
         if name not in columns:
             # A judge's reply can hold a lone surrogate, which no parquet file can store.
             columns[name] = pandas.Series([displayable(str(value)) for value in values])
-    # Built at once: a table that grows by columns takes twice as long.
+    # All columns at once, because adding them one by one takes twice as long.
     return pandas.DataFrame(columns)
 
 
@@ -111,7 +111,7 @@ class CompletionGroup:
 
     @property
     def title(self) -> str:
-        """Step and number of the group. A table that another program wrote may name no step."""
+        """Step and number of the group. A table of another program may have no step."""
         if "step" not in self.table:
             return f"Group {self.number}"
         return f"Step {self.table['step'].iloc[0]}, group {self.number}"

@@ -45,7 +45,7 @@ class Rise:
     def is_clear(self) -> bool:
         """True if `p_value` is below `SIGNIFICANCE_LEVEL`, and the last steps have the higher mean.
 
-        The test sees only ranks. A high outlier at the start can leave the last mean lower.
+        The test uses only ranks, so after a high outlier at the start the last mean can be lower.
         """
         return self.p_value < SIGNIFICANCE_LEVEL and self.last_mean > self.first_mean
 
@@ -167,7 +167,8 @@ class Outcome:
 
     Attributes:
         has_worked: True if all conditions of `decide_outcome` hold.
-        facts: What happened. The first one starts with "It worked." or with what is missing.
+        facts: Sentences on the run. The first fact starts with "It worked.", or with the evidence
+            that is missing.
     """
 
     has_worked: bool
@@ -240,7 +241,7 @@ def _missing_in_comparison(comparison: Any) -> list[str]:
 
 
 def _facts_of_comparison(comparison: Any) -> list[str]:
-    """Return the results of a comparison in words; without one, how to make it."""
+    """Return the results of a comparison in words, or advice to make a comparison."""
     if comparison is None:
         return [
             "gn.compare(run, task) compares them. A task without held-out questions needs "

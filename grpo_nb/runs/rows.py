@@ -1,6 +1,6 @@
 """Rows of a run, one for each logged step: made from the trainer's logs, and read from a file.
 
-Also the measures of held-out answers, and the error that names a damaged file.
+The module also has the measures of held-out answers, and the error that names a damaged file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 #: Share of correct answers to the held-out questions.
 ACCURACY = "holdout/accuracy"
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
-#: whatever their scores were. The step of a row without it reused earlier completions.
+#: whatever their scores were. If a row lacks this key, its step reused earlier completions.
 MEAN_LENGTH = "completions/mean_length"
 
 
@@ -197,6 +197,6 @@ def best_row(rows: Iterable[Row]) -> Row | None:
     >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
     {'step': 2, 'holdout/accuracy': 0.8}
     """
-    # A NaN would be the best forever, because no number is greater.
+    # A NaN would stay the best, because no number is greater.
     scored = [row for row in rows if metric_values([row], ACCURACY)]
     return max(scored, key=lambda row: row[ACCURACY], default=None)

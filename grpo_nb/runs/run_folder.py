@@ -249,7 +249,7 @@ class Run(ReprMixin):
             step: One of `steps`; None returns the completions of all steps.
 
         Raises:
-            FileNotFoundError: The step reused completions of an earlier one, or was not logged. Or
+            FileNotFoundError: The step reused completions of an earlier step or was not logged, or
                 the run has no completions at all.
         """
         import pandas
@@ -304,10 +304,10 @@ class Run(ReprMixin):
     def outcome(self, comparison: Any = None) -> Outcome:
         """Return the verdict on the run.
 
-        `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also be one
-        between the start of this run and its present adapter, which is checked if the comparison
-        recorded its models. None of its questions may be known to have been trained on. Otherwise
-        the sentence names what is missing.
+        `runs.outcome.decide_outcome` lists what "It worked" needs. Two more conditions hold for the
+        comparison. It must be between the start of this run and its present adapter, which is
+        checked if the comparison recorded its models. No question in it may be known to have been
+        trained on. The sentence names the conditions that are not met.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -368,12 +368,13 @@ class Run(ReprMixin):
 
     @property
     def trained_questions(self) -> dict[str, str] | None:
-        """Mapping from each training question's hash to `the training questions of the run X`.
+        """Hashes of the training questions, each mapped to `the training questions of the run X`.
 
         None if the run did not keep the hashes.
 
         Raises:
-            ValueError: The file is empty or damaged. If used, every question would seem new.
+            ValueError: The file is empty or damaged. With an empty file, every question would seem
+                new.
         """
         file = self._file("train_questions.txt")
         if not file.is_file():
@@ -401,7 +402,7 @@ class Run(ReprMixin):
     # Writing
 
     def write_info(self, info: RunInfo) -> None:
-        """Write `run.json`. It makes a folder a run, so it is written first."""
+        """Write `run.json`. A folder without it is no run, so write it before all other files."""
         write_json(self.path / "run.json", info.to_dict())
 
     def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
@@ -417,7 +418,7 @@ class Run(ReprMixin):
             (self.path / "completions").mkdir(exist_ok=True)
             with staged_file(self.completions_file(row["step"])) as staged:
                 table.to_parquet(staged, index=False)
-        # Opened for each row, because a network drive uploads a file when it is closed.
+        # Open the file for each row, because a network drive uploads a file when it is closed.
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
@@ -481,20 +482,22 @@ def open_run(path: str | Path | Run) -> Run:
         return path
     path = Path(path).expanduser()
     root = Path(Settings().run_root)
-    # The path itself comes first, because a folder can have the name of a run.
+    # Try the path itself first, because a folder can have the name of a run.
     for folder in (path, root / path):
         if (folder / "run.json").is_file():
             # Somebody else may have made the folder.
             refuse_links(folder)
             return Run(folder)
+    advice = f"gn.runs.list() shows the runs in {str(root)!r}."
+    if path.parent != Path():
+        advice = f"gn.runs.list({str(path.parent)!r:.200}) shows the runs in that folder."
     raise FileNotFoundError(
-        f"{str(path)!r:.200} is not a run, because it has no run.json. gn.runs.list() shows the "
-        f"runs in {str(root)!r}."
+        f"{str(path)!r:.200} is not a run, because it has no run.json. {advice}"
     )
 
 
 def all_trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
-    """Return a text for the hash of each question: the task or run that trained on it.
+    """Map the hash of each training question to a text: the task or run that trained on it.
 
     Args:
         train: The training part of a task; None if there is none.

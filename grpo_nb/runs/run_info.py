@@ -209,7 +209,7 @@ class SavedTests(ComparisonPart):
 
 
 class SavedContamination(ComparisonPart):
-    """`Contamination` of a comparison, whose keys in comparison.json are older."""
+    """`Contamination` of a comparison. comparison.json has earlier names of two fields."""
 
     question_count: Count = Field(alias="questions")
     trained_count: Count = Field(alias="count")

@@ -153,12 +153,12 @@ def _facts_of(run: Run) -> list[str]:
     """Return settings, versions of packages, rewards and task of a run as `name=value`."""
     info = run.info
     task = info["task"]
-    facts = {
+    values = {
         **info["settings"],
         **info["versions"],
         "task": f"{task['name']} ({task['fingerprint']})",
     }
     for reward in info["rewards"]:
         # The hash shows a change of its code or parameters.
-        facts[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({reward['hash'][:8]})"
-    return [f"{name}={value}" for name, value in facts.items()]
+        values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({reward['hash'][:8]})"
+    return [f"{name}={value}" for name, value in values.items()]

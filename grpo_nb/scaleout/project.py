@@ -36,7 +36,7 @@ from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
 #: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
 COPIED_BASE = "base"
-#: Entries of a project that are read, and may hold no link to the outside.
+#: Entries of a project that are read, and must hold no link that leads out of the folder.
 READ_ENTRIES = (
     "origin.json",
     "train.jsonl",
@@ -54,8 +54,8 @@ REQUIRED_FOR_RUN = (
     "result/adapter/adapter_model.safetensors",
     "train.jsonl",
 )
-#: Note for users: `write_project` changes this setting, and no other, in a way that affects the
-#: training (`project_writing._trainer_arguments`).
+#: Note for users on the only setting that `write_project` changes with an effect on the training
+#: (`project_writing._trainer_arguments`).
 BNPO_NOTE = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -102,7 +102,7 @@ class Project(ReprMixin):
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
-        # The start shows if it is the same training. File times are of two machines' clocks.
+        # The start times show if it is the same training. File times come from two clocks.
         elif run.info["started"] != started:
             raise FileExistsError(
                 f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
@@ -143,7 +143,7 @@ def open_project(folder: str | Path) -> Project:
     origin = read_run_info(origin_file)
     with reporting_damage_in(origin_file):
         model = origin.settings["model"]
-    # With a path, the sender of the folder could choose any model on this machine.
+    # If a path were allowed, the sender of the folder could choose any model on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
@@ -168,7 +168,7 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
     source = project.path
     run = Run(target)
     with reporting_damage_in(source, " (origin.json or result/)"):
-        # An earlier train.py recorded of run.yaml only what is under `trainer`.
+        # An earlier train.py recorded only the `trainer` part of run.yaml, hence the defaults.
         origin = project.origin
         weights = summary.get("reward_weights", {})
         rewards = [
@@ -238,8 +238,8 @@ def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
             place = settings if name in settings else extra
             place[name] = value
-    # By default, a generation lasts `gradient_accumulation_steps` micro-batches. `--set` may have
-    # changed one of the two numbers alone.
+    # `steps_per_generation` defaults to `gradient_accumulation_steps`. Record it if `--set` has
+    # changed only one of the two.
     generation_steps = arguments["steps_per_generation"]
     if settings["gradient_accumulation_steps"] != generation_steps:
         extra["steps_per_generation"] = generation_steps

@@ -71,8 +71,8 @@ COPIED_FIELDS = (
     "is_base_local",
     "reference",
 )
-#: Arguments that train.py sets itself, or that mean something on this machine only. vLLM is left
-#: out because it needs packages of its own, and the folder should train anywhere.
+#: Arguments that train.py sets itself, or that are valid on this machine only. `use_vllm` is left
+#: out because vLLM needs packages of its own, and the folder should train anywhere.
 NOT_IN_RUN_YAML = {
     "generation_batch_size",
     "use_vllm",
@@ -226,12 +226,13 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
     arguments = dict(run.info["effective"]["arguments"])
     if settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
-    # Only memory differs. In several processes (DDP), reentrant checkpointing ends in an error.
+    # This changes only the memory used. Reentrant checkpointing fails in several processes (DDP).
     arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    # Rows in an order, as for a curriculum, must not be shuffled by TRL.
+    # TRL must not shuffle ordered rows, such as those of a curriculum.
     is_ordered = run.info["task"].get("is_ordered", False)
     arguments.setdefault("shuffle_dataset", not is_ordered)
-    # train.py divides sizes of one process among several, and needs no `generation_batch_size`.
+    # train.py divides the sizes of one process among several. It reads the size of a generation
+    # from `steps_per_generation`, not from `generation_batch_size`.
     arguments["steps_per_generation"] = settings.gradient_accumulation_steps
     public_arguments = without_private_parts(arguments)
     left_out_names = NOT_IN_RUN_YAML | HUB_ARGUMENTS
@@ -241,20 +242,20 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     """Return rows, completions, scores and losses of the first steps that the run kept.
 
-    The list is empty if the run did not log its first step, or if a generation is not the batch of
-    one step.
+    The list is empty if the run did not log its first step, or if a generation is larger or smaller
+    than the batch of a step.
     """
     settings = run.settings
     if settings.generation_batch_size != settings.completions_per_step:
         return []
-    # bnpo becomes dapo, and they are equal only if a step is one forward pass.
+    # bnpo becomes dapo, which gives the same loss only if a step is one forward pass.
     has_equal_losses = settings.loss_type != "bnpo" or settings.gradient_accumulation_steps == 1
     metrics_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
     for file in sorted(run.start_path.glob("generation_*.json")):
         generation = json.loads(file.read_text("utf-8"))
         GENERATION_SCHEMA.validate_python(generation)
-        # TRL counts the steps that are done, and a run counts its steps from 1.
+        # TRL counted the steps done before the generation. A run counts its steps from 1.
         step = generation["step"] + 1
         if step not in run.steps or step not in metrics_by_step:
             break
@@ -340,7 +341,7 @@ def _write_origin(staged: Path, run: Run, trainer_arguments: dict[str, Any], *, 
     """Write origin.json for `open_project`: the run.json of the run, without private parts."""
     settings = {**run.settings.to_dict(), "run_root": "runs"}
     settings["extra"] = without_private_parts(run.settings.extra)
-    # The embedded model is known by its name everywhere, although its files are in base/ too.
+    # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
     origin = {name: run.info.get(name) for name in COPIED_FIELDS}

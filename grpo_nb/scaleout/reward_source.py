@@ -76,7 +76,7 @@ class RewardSource:
             NotPortableError: The reward holds something that exists in this process only.
         """
         name = reward_name(reward)
-        # Before the check for `Reward`, because a judge is one too.
+        # Checked before `Reward`, because a judge is a `Reward` too.
         if isinstance(reward, judge):
             raise NotPortableError(
                 f"the judge {name!r} calls a function that may hold an address or a key, so the "
@@ -92,14 +92,14 @@ class RewardSource:
 
         Args:
             name: Name by which a reward uses the value.
-            value: A module, function, class or constant. Its own name may be another one, as in
-                `import numpy as np`.
+            value: A module, function, class or constant. Its `__name__` may differ from `name`, as
+                after `import numpy as np`.
         """
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         if isinstance(value, types.ModuleType):
-            # Refused here, because the fresh process would not notice: it finds the file too, if it
-            # is installed in editable mode.
+            # Refused here, because the fresh process would not notice a file that is installed in
+            # editable mode: it can import the file too.
             if not is_installed(own_name):
                 raise NotPortableError(
                     f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
@@ -135,12 +135,12 @@ class RewardSource:
         source = portable_source(name, function)
         if self.definitions.get(name) == source:
             return
-        # Added before what it uses, which ends the recursion of a function that uses itself.
+        # Added before the names that it uses, so that a function that calls itself is added once.
         self._add_once(self.definitions, name, source)
         namespace = inspect.unwrap(function).__globals__
         for used_name in sorted(global_names(source) & namespace.keys()):
             self._add_global(used_name, namespace[used_name])
-        # Put it last, after what it uses.
+        # Moved after the names that it uses.
         self.definitions[name] = self.definitions.pop(name)
 
     def _expression_of(self, name: str, value: Any) -> str:

@@ -16,7 +16,7 @@ def answer(request):
     sys.path.insert(0, folder)
     from rewards import REWARDS
 
-    # Only now, because rewards.py puts the copy of grpo_nb on the path.
+    # Imported after rewards.py, which puts the copy of grpo_nb on the path.
     from grpo_nb.scoring.scores import call_reward, to_floats
 
     scores = []

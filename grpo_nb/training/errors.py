@@ -19,7 +19,7 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.scoring.scores import RewardError, find_failure, to_floats
 
-#: TRL's keywords for rewards that are not lists with one value per completion.
+#: Arguments that TRL passes to rewards, and that are not lists with one value per completion.
 TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
 #: Only these errors of a reward are searched for an out-of-memory text, because the message of
 #: another error may quote a completion that contains one.
@@ -30,7 +30,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
     Scores that TRL could not use (too few, infinite, not numbers) raise an error here too, because
-    TRL would not know which reward gave them.
+    an error of TRL would not name the reward.
     """
     name = reward_name(reward)
 
@@ -45,7 +45,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
-            # `find_failure` scores rows again. A paid judge charges for them once more.
+            # `find_failure` scores rows again, so a paid judge charges for them twice.
             batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
             failure = find_failure(reward, batch, others.get("trainer_state"), texts, error)

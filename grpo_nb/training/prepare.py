@@ -94,7 +94,7 @@ def prepare(
         )
     settings = task.settings_for_template(with_adapter_settings(model, settings))
     if task.tools is not None:
-        # Called for its error if the chat template cannot be trained with tools.
+        # This raises an error if the chat template cannot be trained with tools.
         prepare_tool_template(tokenizer)
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
@@ -125,7 +125,7 @@ def prepare(
 
 
 def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> None:
-    """Refuse names in `generation_kwargs` without effect, or that belong in `Settings` or `extra`.
+    """Refuse `generation_kwargs` that have no effect, or that belong in `Settings` or `extra`.
 
     `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
     `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
@@ -161,7 +161,7 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
 def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
     """Call each reward on the first row, as TRL does at step 0, and restore its state.
 
-    So a missing column or a wrong return value shows before training.
+    A missing column or a wrong return value is thus found before training.
 
     Raises:
         RewardError: A reward fails, or returns values that TRL could not use.
@@ -337,9 +337,9 @@ def restoring_adapter_values(model: Any) -> Iterator[None]:
 def deleting_reference_adapter(model: Any) -> Iterator[None]:
     """Delete TRL's reference adapter `ref` after the block.
 
-    If `ref` stayed, transformers would save it in a subfolder. Its loader restores only the
-    adapters in subfolders when there are any, so the trained adapter would stay at the zeros that a
-    new LoRA starts with.
+    If `ref` stayed, transformers would save it in a subfolder. If there are such subfolders, its
+    loader restores only them, so the trained adapter would stay as a new LoRA starts: without
+    effect.
     """
     try:
         yield

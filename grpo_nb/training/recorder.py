@@ -101,8 +101,8 @@ class Recorder(TrainerCallback):
     def stopping_at_interrupt(self) -> Iterator[None]:
         """End the training after the current step at the first Ctrl-C within the block.
 
-        A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
-        nothing changes.
+        A second Ctrl-C ends the training at once. Outside the main thread, where no interrupt
+        arrives, the block runs as usual.
         """
 
         def on_interrupt(number: int, frame: Any) -> None:
@@ -138,7 +138,7 @@ class Recorder(TrainerCallback):
         is_summary = logs is None or "train_runtime" in logs
         if is_summary:
             return
-        # 1. The row, the completions, and what observers and health rules add to them.
+        # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         # A step without this metric reused the completions of an earlier one.
@@ -156,7 +156,7 @@ class Recorder(TrainerCallback):
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
         self._show(row, new_alerts)
-        # 3. Whatever ends the training, its last step is saved.
+        # 3. Save the last step, whatever ends the training.
         if self.is_stop_requested or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
@@ -186,7 +186,7 @@ class Recorder(TrainerCallback):
                 if observer(row, table):
                     name = getattr(observer, "__name__", type(observer).__name__)
                     self.stopped_by.append(name)
-            # Raised only after the row is written and saved, so that the step is not lost.
+            # Kept until the row is written and saved, so that the step is not lost.
             except BaseException as error:
                 self.error = self.error or error
 
@@ -195,7 +195,7 @@ class Recorder(TrainerCallback):
         stored = {}
         for key, value in row.items():
             try:
-                # One by one, so that a bad value of an observer does not lose the whole row.
+                # Convert each value alone, so that an observer's bad value loses no other value.
                 stored |= json.loads(json.dumps({key: value}, default=_number_or_text))
             except Exception as error:
                 error.add_note(f"An observer put {key!r} into the row of a step.")

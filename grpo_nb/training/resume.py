@@ -40,7 +40,7 @@ class EarlierRun(NamedTuple):
     run: Run
     checkpoint: NewestCheckpoint
     changes: list[str]
-    """Sentences on the differences from the earlier part of the run."""
+    """Sentences on what has changed since the earlier part of the run."""
     has_nothing_left: bool = False
     """True if all steps are trained, so that `train` returns the run as it is."""
 
@@ -85,7 +85,7 @@ def find_run(
         return None
     lock_run(run.path, locks)
     old_info = run.info
-    # Through JSON, so that tuples are lists, as in the file.
+    # Convert through JSON, because in the values from the file tuples have become lists.
     new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
     max_steps = new_info["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
@@ -103,7 +103,7 @@ def find_run(
     if blocking_changes:
         advice = "Resume it with what it started with, or give a new run another name."
         if is_finished_and_auto:
-            advice = "It is finished. Give a new run another name, or pass resume=None."
+            advice = "It is finished. To start a new run, pass resume=None and another name."
         raise ValueError(
             f"the run {run.name!r} was another training: {'; '.join(blocking_changes)}. {advice}"
         )
@@ -133,7 +133,7 @@ def find_run(
         *_changed_values(old_info, new_info, MACHINE_PARTS),
         *[f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons],
     ]
-    # `run.info` leaves out settings of earlier versions.
+    # Read the file, because `run.info` leaves out settings of earlier versions.
     stored_settings = json.loads((run.path / "run.json").read_text("utf-8"))["settings"]
     if stored_settings.get("keep_adapter") == "best":
         changes.append("keep_adapter was 'best', but is no setting any more: the last one is kept")
@@ -186,12 +186,12 @@ def _newest_run(root: Path) -> Run | None:
     """
     runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
     # If several runs started in the same second, the last name is taken.
-    runs_by_start = sorted(runs, key=lambda run: run.started)
-    return open_run(runs_by_start[-1].path) if runs_by_start else None
+    ordered_runs = sorted(runs, key=lambda run: run.started)
+    return open_run(ordered_runs[-1].path) if ordered_runs else None
 
 
 def _changes_in_training(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
-    """Return sentences on the changes that make it another training."""
+    """Return a sentence for each change that makes the run another training."""
     fixed_settings = [key for key in old_info["settings"] if key not in CHANGEABLE_SETTINGS]
     sentences = [
         *_changed_values(old_info["settings"], new_info["settings"], fixed_settings),
@@ -249,7 +249,7 @@ def resumed_info(earlier_run: EarlierRun, run_info: RunInfo) -> RunInfo:
 def rewind(earlier_run: EarlierRun) -> Path:
     """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
-    If it was interrupted, call it again.
+    After an interruption, a second call completes the rewind.
     """
     run = earlier_run.run
     step = earlier_run.checkpoint.step

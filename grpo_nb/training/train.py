@@ -81,11 +81,11 @@ def train(
         name: Name of the run's folder under `settings.run_root`. Default: the time of the start.
         resume: Which run to resume:
 
-            - None: none; a new run starts.
+            - None: no run is resumed; a new one starts.
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
               is none, a new run starts. A finished run is returned with its adapter, or continued
-              if `max_steps` is larger now. A finished run of other settings, data or rewards is an
-              error.
+              if `max_steps` is larger now. A run with other settings or data raises an error; so
+              does a finished run with other rewards.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: One function or several, called at each logged step. They may add to its row and
             may stop the training (`gn.training.Observer`).
@@ -257,8 +257,8 @@ def _run_trainer(
     if earlier_run is None:
         trainer.train()
         return
-    # A run can be lost after its last step, before its adapter was written. Then there is no step
-    # left to do, but transformers would do one more.
+    # A run can be lost after its last step, before its adapter was written. Then no step is left to
+    # train, but transformers would train one more.
     if earlier_run.checkpoint.step < settings.max_steps:
         trainer.train(resume_from_checkpoint=str(earlier_run.checkpoint.path))
     else:
@@ -268,7 +268,7 @@ def _run_trainer(
 def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
     """Write adapter, run.json, figure and card; return a sentence for each failure.
 
-    The adapter comes first. A run without it is not called finished, so that it is resumed.
+    The adapter is written first. If that fails, the run counts as failed and can be resumed.
     """
     run = recorder.run
     problems = []
@@ -294,7 +294,7 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
 def _write_adapter(recorder: Recorder, run_info: RunInfo) -> None:
     """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
     has_started = recorder.bar is not None
-    # An error before the first step has trained nothing, so the adapter is left as it is.
+    # An error before the first step: nothing was trained, so the adapter is left as it is.
     if run_info.status == "failed" and not has_started:
         return
     run = recorder.run

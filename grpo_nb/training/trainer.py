@@ -30,11 +30,11 @@ from trl import GRPOTrainer
 
 from grpo_nb.cpu.engine import CpuEngine
 
-#: Checkpoints that are kept while a run is trained.
+#: Number of checkpoints that are kept while a run is trained.
 KEPT_CHECKPOINTS = 2
 #: Time between two saves without `save_steps`.
 SECONDS_BETWEEN_SAVES = 180.0
-#: Generations whose completions are recorded, so that a run can be replayed elsewhere.
+#: Number of first generations that are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
 
 
@@ -87,9 +87,9 @@ class ResumableTrainer(GRPOTrainer):
     # - TRL's count of micro-batches;
     # - the order of the data in later passes;
     # - the state of rewards and observers.
-    # A checkpoint follows a logged step, and normally lies between two generations. If a training
-    # stops within a generation, its last checkpoint also stores the unused rest. Two things are not
-    # covered: the random state inside vLLM, which cannot be read, and several processes.
+    # A checkpoint follows a logged step, normally between two generations. If a training stops
+    # within a generation, its last checkpoint also stores the unused completions. Two things are
+    # not covered: the random state inside vLLM, which cannot be read, and several processes.
 
     @property
     def is_between_generations(self) -> bool:
@@ -145,7 +145,7 @@ class ResumableTrainer(GRPOTrainer):
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
         if metrics.is_file():
-            sync(metrics)  # no row of a complete checkpoint is missing
+            sync(metrics)  # so that the rows of a complete checkpoint are on the disk
         write_checkpoint(root, step, self._fill_checkpoint)
         keep_newest(root, KEPT_CHECKPOINTS)
 
@@ -158,6 +158,7 @@ class ResumableTrainer(GRPOTrainer):
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
         states = {name: fn.state_dict() for name, fn in self.stateful.items()}
+        # These two names must not change, because older checkpoints have them.
         loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
         (folder / "loop.json").write_text(json.dumps(loop_state))
         if not self.is_between_generations:
@@ -254,7 +255,7 @@ def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any
 
 
 def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
-    """Restore rewards and observers from a checkpoint; one without a saved state starts afresh."""
+    """Restore rewards and observers from a checkpoint; skip those without a saved state."""
     states = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
     for name in functions.keys() & states.keys():
         functions[name].load_state_dict(states[name])

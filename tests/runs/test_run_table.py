@@ -89,6 +89,8 @@ def test_open_run_misspelt_name_says_how_to_list_the_runs(root: Path, monkeypatc
     monkeypatch.chdir(root.parent)
     with pytest.raises(FileNotFoundError, match=r"gn\.runs\.list\(\) shows the runs in 'runs'"):
         gn.open_run("plian")
+    with pytest.raises(FileNotFoundError, match=r"gn\.runs\.list\('out'\) shows the runs in that"):
+        gn.open_run("out/plian")
 
 
 def test_list_shows_each_held_out_measure(root: Path) -> None:

@@ -149,7 +149,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
             ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
         ) as caught:
             find_run(changed, name, "auto", **now)
-        assert "Give a new run another name, or pass resume=None." in str(caught.value)
+        assert "To start a new run, pass resume=None and another name." in str(caught.value)
         assert "Resume it" not in str(caught.value)
 
 
