@@ -27,18 +27,11 @@
 # %% [markdown]
 # @CELLS _setup.py@
 
-# %% [markdown]
-# ## Settings and model
-#
-# Leave the settings for the first run. Another seed samples other completions, and then your numbers differ from those in the text.
-#
-# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
-
 # %% tags=["parameters"]
+# Leave these for the first run: with another seed your numbers differ from those in the text.
 SEED = 0  # @param {"type": "integer"}
 STEPS = 8  # @param {"type": "integer"}
 
-# %%
 import matplotlib.pyplot as plt
 import pandas
 from matplotlib_inline.config import InlineBackend
@@ -49,6 +42,7 @@ model, tokenizer = gn.load_model(settings, report=print)
 import torch  # below load_model: Unsloth wants to be imported first
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+# Only the LoRA is trained: small matrices that `load_model` puts next to the large frozen weights.
 lora = [weight for weight in model.parameters() if weight.requires_grad]
 print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
 # Grey text without a background is readable in light and dark notebooks.
@@ -95,8 +89,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
 # `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
-# matter. The loss below uses the model's own probabilities. With another temperature the samples would come from another distribution, and
-# the loss would no longer point to more reward.
+# matter. The loss below uses the model's own probabilities. With another temperature the samples come from another distribution, and then the
+# average push is no longer the gradient of the expected reward.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
 # most eight words. When you read the table, cover its last column and score the eight yourself first.
@@ -140,7 +134,8 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 #
 # <details><summary>What you should see</summary>
 #
-# A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group. The advantages of
+# A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group. In the picture the mean was
+# 1.0, here it is 0.81: so the same reward of 1.0 gets 0 there and +0.32 here. The advantages of
 # a group add up to zero, so some completions gain at the expense of others. And where all rewards are equal, every advantage is
 # exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were wrong. This is a common
 # reason why a GRPO run does not get anywhere.
@@ -230,44 +225,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight texts.
 # GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this less often.
 #
-# **Why does it raise the expected reward, and why subtract the mean?** An example: the right answer has probability $p = 0.2$ and reward 11,
-# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$. Which way does one sample push them,
-# and which way do all samples push on average? (By the chain rule $\nabla \log p = \nabla p / p$, and
-# $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
-#
-# | sampled | how often | gradient of its log-probability | push with the rewards 11 and 10 | push with the mean, 10.2, subtracted |
-# | --- | --- | --- | --- | --- |
-# | the right answer | 0.2 | 5 ∇p | 11 · 5 ∇p = 55 ∇p | 0.8 · 5 ∇p = 4 ∇p |
-# | the other one | 0.8 | −1.25 ∇p | 10 · −1.25 ∇p = −12.5 ∇p | −0.2 · −1.25 ∇p = 0.25 ∇p |
-# | **average** | | | **∇p** | **∇p** |
-#
-# Both average to ∇p, the direction that we want. A minus sign means that the right answer becomes less likely. So without the mean, each draw of
-# the wrong answer makes the *wrong* answer more likely (−12.5 ∇p). Only the average over many samples comes out right: single pushes scatter
-# around it with a standard deviation of 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With
-# rewards of 1 and 0 it changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model for that mean; GRPO needs none.
-#
-# <details><summary>The proof for every reward, in one line</summary>
-#
-# Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
-# the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
-# reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
-# The mean of a group of eight contains the completion itself. This shortens the average push to 7/8 and does not turn it. Here $p$ is
-# that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are choices of GRPO.
-# </details>
-#
-# **Which token was good?** GRPO does not know: all tokens of a completion get the same advantage. But the pushes of completions with the
-# same beginning add up. So think of the eight texts as a tree:
-#
-# ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
-#
-# *In each box:* how many of the eight texts pass it, and the sum of their advantages. *On a line:* the probability of this continuation.
-#
-# On *The* all pushes cancel. Where the completions part, they do not: *Canberra* is pushed up and *Sydney* down. **The comparison within the
-# group finds the words that matter, where the completions part.**
-#
-# The code computes the loss (its mask removes the padding) and the numbers of the tree; section 6 needs the last two columns. The value of
-# this loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which direction the
-# loss grows, and how fast.
+# The value of this loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
+# direction the loss grows, and how fast. (The mask leaves out the padding.)
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -282,6 +241,55 @@ def gradient_of(loss):
 
 plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
+
+# %% [markdown]
+# ### Why subtract the mean?
+#
+# Does this loss raise the expected reward? And what is the mean good for? An example: the right answer has probability $p = 0.2$ and reward 11,
+# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$. Which way does one sample push them,
+# and which way do all samples push on average? (By the chain rule $\nabla \log p = \nabla p / p$, and
+# $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
+#
+# | sampled | how often | gradient of its log-probability | push with the rewards 11 and 10 | push with the mean, 10.2, subtracted |
+# | --- | --- | --- | --- | --- |
+# | the right answer | 0.2 | 5 ∇p | 11 · 5 ∇p = 55 ∇p | 0.8 · 5 ∇p = 4 ∇p |
+# | the other one | 0.8 | −1.25 ∇p | 10 · −1.25 ∇p = −12.5 ∇p | −0.2 · −1.25 ∇p = 0.25 ∇p |
+# | **average** | | | **∇p** | **∇p** |
+#
+# Both average to ∇p, the direction that we want. A minus sign means that the right answer becomes less likely. So without the mean, each draw of
+# the wrong answer makes the *wrong* answer more likely (−12.5 ∇p). The average over many samples is right, but single pushes scatter around
+# it: their standard deviation is 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With
+# rewards of 1 and 0 it changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model for that mean; GRPO needs none.
+#
+# **So the mean does not change the direction, only the noise.**
+#
+# <details><summary>The proof for every reward, in one line</summary>
+#
+# Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
+# the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
+# reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
+# The mean of a group of eight contains the completion itself. This shortens the average push to 7/8 and does not turn it. Here $p$ is
+# that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are choices of GRPO.
+# </details>
+#
+# ### Which token was good?
+#
+# GRPO does not know: all tokens of a completion get the same advantage. But the advantages of completions with the same beginning add up. So
+# think of the eight texts as a tree:
+#
+# ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
+#
+# *In each box:* how many of the eight texts pass it, and the sum of their advantages. *On a line:* the probability of this continuation.
+#
+# On *The* the advantages cancel: their sum is 0. Where the texts part, it is not: *Canberra* is pushed up and *Sydney* down. **The comparison
+# within the group finds the words that matter.**
+#
+# (The loss also divides by $T_i$, so a token of a short text counts more: a small push of +0.15 is left on *The*, against +0.33 on
+# *Canberra*. `gn.train` by default divides all tokens by the same number, and then the pushes on *The* cancel exactly.)
+#
+# The code below shows the main branches. Section 6 needs the last two columns.
+
+# %%
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
 parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
@@ -344,10 +352,13 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$. The average of $-d$ is the KL. But for a single token $-d$ can be negative, and the loss would
-# then reward it for moving away. Adding $e^d - 1$, whose average is 0, leaves the average as it is and makes every value at least 0 (right half of the figure
-# above). TRL also multiplies by
-# $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+# $d = \log p_{\text{ref}} - \log p$ (right half of the figure above), for three reasons:
+#
+# 1. The average of $-d$ is the KL.
+# 2. But for a single token $-d$ can be negative. The loss would then reward it for moving away.
+# 3. $e^d - 1$ has the average 0. With it added no token has a negative cost, and the average is still the KL.
+#
+# TRL also multiplies by $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
 # `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
 # first GRPO paper used 0.04. [What four values do to the training of section 8](../docs/reference/losses.md#what-beta-costs).
@@ -410,8 +421,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 #
 # <details><summary>The rule, and the last two columns of the table in section 4</summary>
 #
-# From section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So the derivative of the summed log-probabilities with respect to the logit $z_k$ of a branch
-# is *its sum* − $p_k$ × *the sum of the branch above* (the *share*). The comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
+# From section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So take the log-probabilities, each times its advantage, and add them up over the eight texts.
+# The derivative with respect to the logit $z_k$ of a branch is *its sum* − $p_k$ × *the sum of the branch above* (the *share*). The comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
 # </details>
 #
 # <details><summary>What you should see</summary>
@@ -426,7 +437,7 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
 # * The bar adds up the changes of all tokens. A rambling text has many unlikely ones: so −1.37 gives × 0.03, and +1.16 only × 1.58.
 # * Completions share weights, and many share their first words, so a push on one text also moves the others: +0.32 gives × 1.45, nearly as
-#   much as +1.16. In another batch a bar may even point the wrong way.
+#   much as +1.16.
 #
 # The printed line counts the tokens that have already moved by more than 20 % in the direction that their advantage asks for. If the same
 # eight completions were used for one more step, these would be clipped: the gradient of their gain would be zero.
@@ -545,8 +556,7 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 #
 # Has the model learned geography? Nothing here shows it. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
-# that the model has not seen. The default loss of the kit differs in one detail: it averages over all tokens of the batch, so a long
-# completion weighs more than a short one.
+# that the model has not seen.
 
 # %%
 vector_to_parameters(start.clone(), lora)
@@ -632,7 +642,8 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # <details><summary>Answer</summary>
 #
 # `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. Dividing by 24 makes long
-# texts weigh more. All eight advantages were divided by the same 0.59; with many prompts each group is divided by *its own* number:
+# texts weigh more. (The cell after the loss then shows a difference from the first version, because that one still divides by each length.)
+# All eight advantages were divided by the same 0.59; with many prompts each group is divided by *its own* number:
 #
 # | rewards of the group | largest advantage, divided | not divided |
 # | --- | --- | --- |
