@@ -58,7 +58,7 @@ DRIVE = ""  # @param {"type": "string"}
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
 # trained on them, and in the end they show whether it learned anything.
 #
-# You should see two sizes, and the first prompt as the model gets it.
+# You should see how many prompts are trained on, how many are held out, and the first prompt as the model gets it.
 
 # %%
 run_root = gn.machine.choose_run_folder(DRIVE, report=print)
@@ -154,9 +154,8 @@ print(choice.sentence)
 # figure updates itself while the model trains.
 # `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
 #
-# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Up to step 4 the model hardly changes: here
-# the curve falls mostly because these questions are harder.
-# Then you should see tags and format rise first, and correct answers after them.
+# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions, so the curve also rises and falls by
+# luck. You should see tags and format rise first, and correct answers after them.
 #
 # The left and the middle part show answers *sampled* in training: an unlikely token is picked now and then. The held-out questions (right)
 # are answered *greedily*: each token is the most likely one. At the end, greedy answers are correct more often than sampled ones.
@@ -179,11 +178,11 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## What the model wrote
 #
-# **Predict before you run** (on a CPU): the mean of the early group is 0.98. One of its completions has the whole format and a wrong answer.
-# Another has the right answer, and its last tag is missing. What total does each earn (section *The rewards*), and which of the two is
+# **Predict before you run** (on a CPU): the mean of the early group is 0.98. Two of its completions have the whole format and a wrong answer.
+# Two others have the right answer, and their last tag is missing. What total does each earn (section *The rewards*), and which are
 # pushed up?
 #
-# Every completion is kept with its scores. You see a group of step 5, the first with the full learning rate, and a group of the last step.
+# You see a group of step 5, the first with the full learning rate, and a group of the last step.
 # The first lines compute the advantages of the early group again, with the formula from *GRPO in one minute*.
 #
 # The advantages of a group add up to zero: the pushes up and the pushes down are equally large in total. Where all totals are equal, every advantage
@@ -194,7 +193,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # GRPO knows only these numbers. On a CPU you see two consequences.
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
-#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
+#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. Add up the
+#    advantages: the three completions in the format get +3.05, the five others −3.05. So this group teaches mostly the format.
 # 2. **All tokens of a completion share its advantage.** In the last group all eight begin with *18 + 6 = 24*. On these words the pushes
 #    cancel (6 × 0.540 = 2 × 1.620). A push remains only from the first word on that differs.
 # </details>
@@ -219,7 +219,7 @@ display(early_group, last_group)
 # | advantage | +0.44 | −1.62 |
 #
 # The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. A right answer in the format is
-# pushed up in both groups. Nobody planned this: the mean moves. Why the sums come later at all is a question for [Rewards](02_rewards.ipynb).
+# pushed up in both groups. Nobody planned this: the mean moves. Why do the sums come later? [Rewards](02_rewards.ipynb) answers it.
 #
 # ## Before and after
 #
@@ -262,8 +262,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   | 1 | 16 % to 100 % | 53 % to 60 % | 0.07 |
 #
 #   Three times as many steps may help: in 42 steps, seed 0 went from 54 % to 72 % (p < 0.001).
-# * *Does it add better, or does only the first tag help?* 17 − 3 = 14 more sums are right (53 to 67). Some of this comes from the first tag alone: started with
-#   `<reasoning>`, the original model gets 58 right. So about 9 of the 14 are better adding.
+# * *Is the adding better, or is it only the first tag?* 17 − 3 = 14 more sums are right (53 to 67). Some of this comes from the first tag alone:
+#   if we write `<reasoning>` for it, the original model gets 58 right instead of 53. So about 9 of the 14 are better adding.
 #
 # So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as long.
 #

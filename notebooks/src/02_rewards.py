@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Rewards that are hard to cheat
 #
-# A model is trained to raise a number. If some of its samples earn it in an easier way than you had in mind, it learns the easier way. In this
+# A model is trained to raise a number. If some of its samples get points by a shortcut, it learns the shortcut. In this
 # notebook you write a reward with a loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
@@ -79,7 +79,7 @@ task
 # tags.)
 #
 # You should see that nothing is found, and one line for each reward. *Tells right from wrong* says that plain right answers score above
-# plain wrong ones, and no more than that: a reward that can be cheated gets this line too.
+# plain wrong ones. A reward that can be cheated gets this line too.
 
 # %%
 right = gn.rewards.correctness(weight=2.0)
@@ -142,7 +142,7 @@ lab
 # | critical | the trick replaces the task, and the model learns the trick instead | a completion that lists all answers of the task contains the right one |
 # | warning | the reward also pays for something else. How bad that is depends on how much it pays | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
 #
-# *Critical* means that it ends badly if the model finds the trick. How soon it finds it depends on its samples. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
+# *Critical* means that it ends badly if the model finds the trick. A model finds a trick only if it sometimes samples it. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
 # details of the same two.)
 #
 # How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
@@ -204,7 +204,7 @@ for when, group in groups.items():
 # nothing.) This is **reward hacking**: it did what you scored, not what you wanted.
 #
 # Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
-# *answer outside the slot*. All eight texts earn them, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
+# *answer outside the slot*. All eight texts earn the 2 points, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
 #
 # All eight of the last group still write the sum first. The long ones then fill the place of the answer with words.
 #
@@ -255,7 +255,7 @@ for name in ("before", "after"):
 # %% [markdown]
 # ## Close the loopholes
 #
-# The training below uses `correctness`. First repair `gold_somewhere` yourself, because you will write such rewards. The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
+# The training below uses `correctness`. **Before you read the code:** which line of `gold_somewhere` would you change, and into what? The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
 # bonus for length is dropped, because length is not what you want. `task.format.extract_final` returns the content of the answer
 # tags. You should see that nothing is found any more.
 #
@@ -308,16 +308,15 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# In the first step format and tags probably decide: their spreads are 0.35 and 0.17, against 0.35 for the sums. (Step 1 itself moves nothing, because
-# the learning rate is 0.) In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
+# Step 1 alone does not decide it: the spreads are 0.35 for the format, 0.17 for the tags and 0.35 for the sums, in two groups. (Its learning rate is
+# 0, so it moves nothing anyway.) The eight groups of the section before do: there the format has the largest product. In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
 # spread is 0, and these prompts have nothing more to teach.
 #
-# **Why is the format learned first?** First, it differs more within a group. Second (probably), the pushes of different prompts agree: every prompt
-# asks for the same tags, so these pushes add up, while each sum has another answer. Besides, an answer counts only between its tags.
+# **Why is the format learned first?** First, it differs in more groups: the section before shows the sums in only 2 of 8. Second (probably), the
+# pushes of different prompts agree: every prompt asks for the same tags, so these pushes add up, while each sum has another answer. Besides, an
+# answer counts only between its tags.
 #
-# The KL does not tell a hacked training from a sound one: in the lines under the two figures (the mean of the last third of the steps) it is
-# 0.094 for the hacked one and 0.184 for the sound one. This is one run with one seed.
-# [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies.
+# This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies.
 # </details>
 
 # %%
@@ -334,8 +333,15 @@ comparison
 # %% [markdown]
 # ## Did it work?
 #
-# The cell stops with a message if one of four checks fails. Then it prints the results. Both trainings raised their reward by more than
-# chance, so the total reward alone would call both a success. Only the last two lines tell them apart.
+# The cell stops with a message if one of four checks fails. Then it prints the results. The whole lesson in two rows (on a CPU):
+#
+# | training | reward | right sums anywhere, held out | KL |
+# | --- | --- | --- | --- |
+# | with loopholes | 3.12 to 6.25 | 58 % to 12 % | 0.094 |
+# | sound | 0.62 to 3.19 | 58 % to 83 % | 0.184 |
+#
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL (the mean of the last third of
+# the steps) does not tell them apart either. Only the held-out answers do.
 #
 # Two things changed between the two trainings: where the answer is read, and the bonus for length. Which one cured it? Exercise 2 says: not the
 # first alone.

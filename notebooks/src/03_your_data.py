@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Your own data: from a CSV to a trained model
 #
-# Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with the simplest competitor there
-# is: always giving the most frequent label.
+# Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with two simple competitors: always giving the most
+# frequent label, and counting words.
 #
 # **Is GRPO the right tool here?**
 #
@@ -25,7 +25,7 @@
 # | no texts, but a program that can check one | GRPO |
 #
 # For labels alone GRPO is not the right tool. For replies it would be: *write at most 30 words that name the thing, and apologise if the remark is
-# negative*. A program can check all of it, and nobody has written the replies (exercise 2). We use labels all the same, because they are easy to
+# negative*. A program can check all of it, and nobody has written the replies (exercise 2). This notebook uses labels, because they are easy to
 # count: you see which of them GRPO learns and which it does not. The model also writes a short reason before each label. Nothing here rewards a
 # *good* reason.
 #
@@ -100,7 +100,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 # * **answers**: the kit found that the answers are labels (a *choice*), so the system prompt asks for *one of* them.
 # * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
 #
-# The small table counts the moods. The rows were split at random, so a mood can be rare in one part: *neutral* is.
+# The small table counts the moods. The rows were split at random: *neutral* is rare in one part and frequent in the other.
 
 # %%
 import pandas
@@ -176,7 +176,7 @@ report
 # correct answers that you would get by always giving the most frequent label, without reading anything. A model that does not beat it
 # may not have read the remarks at all.
 #
-# The second table counts the right answers by mood. It matters, because GRPO makes more frequent only what the model already samples: a group
+# The second table counts the right answers by mood. It matters, because GRPO can only make more frequent what the model already samples: a group
 # in which nobody answers *neutral* cannot teach *neutral*.
 #
 # <details><summary>What you should see</summary>
@@ -224,20 +224,20 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # ## Before and after
 #
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
-# the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: only an
-# accuracy clearly above it shows by itself that the model reads the remarks. The column *how sure* says whether the *training* improved
+# the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: a
+# model below it may not read the remarks at all. The column *how sure* says whether the *training* improved
 # anything. The held-out part has more *neutral* remarks (15 of 42; above, 6 of 60). So always answering *positive* gets only 36 %, and the model also starts
 # lower than above.
 #
-# The first line of the output is the competitor that the beginning of this notebook recommends: a few lines that count which words came with
+# The first line of the output is the second competitor: a few lines that count which words came with
 # which mood. **Predict before you run:** will our trained model beat it?
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains: 45 % before, 64 % after. Only then is its accuracy clearly above the majority-class baseline. Before the training the interval
+# The model gains: 45 % before, 64 % after. Only after the training is its accuracy clearly above the majority-class baseline. Before the training the interval
 # (31 % to 60 %) contains the baseline, so the accuracy alone does not show that the model reads the remarks.
 #
-# It does not beat the competitor: counting words gets all 42 remarks right, and the model 27. GRPO earns its place where the output is more than a
+# It does not beat the second competitor: counting words gets all 42 remarks right, and the model 27. GRPO earns its place where the output is more than a
 # label: where a program can check a text that nobody has written.
 # </details>
 
@@ -313,10 +313,10 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # The row *neutral, none* shows it. In these 8 groups *positive* got +4.3 and *negative* +3.2, at the expense of completions without a label
 # (−7.4), and *neutral* got 0. **A group without a right answer cannot teach the label. It still pushes wrong ones up.**
 #
-# 7 groups had a right answer, a few more than the 4 predicted, and there *neutral* was pushed up (+18.0). It was not enough: 9 of its 48 answers
-# were right in the first third, and 1 of 40 in the last. The probable reason: on its own 15 groups *neutral* gained 18.0. On the other 81
-# it lost 10.6, while *positive* and *negative* together gained 129.5. All remarks share one LoRA, so those pushes also act on neutral remarks. To be
-# pushed up is not enough if others are pushed up more, like the comma in [GRPO by hand](01_grpo_by_hand.ipynb), section 6.
+# 7 groups had a right answer, and there *neutral* was pushed up (+18.0). It was not enough: 9 of its 48 answers were right in the first third of
+# the steps, and 1 of 40 in the last. The probable reason is that all remarks share one LoRA. On the 43 groups of positive remarks *positive* got
+# +105.4, and these pushes act on neutral remarks too. To be pushed up is not enough if another answer is pushed up more, like the comma in
+# [GRPO by hand](01_grpo_by_hand.ipynb), section 6.
 # </details>
 
 # %%
