@@ -122,7 +122,8 @@ class Project(ReprMixin):
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _shown_parts(self) -> Iterator[Part]:
-        yield bold(f"To be trained by {self.path / 'train.py'}.")
+        is_trained = (self.path / "result" / "finished.json").exists()
+        yield bold(f"{'Trained' if is_trained else 'To be trained'} by {self.path / 'train.py'}.")
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_NOTE
 

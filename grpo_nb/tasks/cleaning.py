@@ -250,9 +250,11 @@ def _read_chat(messages: Any, changes: Changes) -> Chat:
     try:
         chat = []
         for message in messages:
-            # A message that only calls tools can have no content.
-            content = "" if message["content"] is None else message["content"]
-            chat.append({"role": message["role"], "content": displayable(content)})
+            # In a message that only calls tools, the content can be None or missing.
+            has_calls = "tool_calls" in message
+            content = message.get("content") if has_calls else message["content"]
+            text = displayable("" if content is None else content)
+            chat.append({"role": message["role"], "content": text})
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(

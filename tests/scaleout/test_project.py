@@ -38,6 +38,7 @@ def trained_project(
 def test_training_in_the_folder_is_a_run(
     trained_project: gn.scaleout.Project, run: gn.runs.Run
 ) -> None:
+    assert repr(trained_project).startswith("Trained by ")
     came = trained_project.run
     assert came.status == "finished"
     assert came.name == "moved"

@@ -217,7 +217,8 @@ def test_calls_that_a_chat_loses_are_noted() -> None:
     calls = [{"function": {"name": "read", "arguments": {"place": "mill"}}}]
     rows = [{"prompt": _chat(f"case {n}"), "answer": "a"} for n in range(3)]
     assert "tool_calls" not in repr(gn.load_task(rows, holdout=1).changes.notes)
-    rows[1]["prompt"][2] |= {"content": None, "tool_calls": calls}
+    rows[0]["prompt"][2] |= {"content": None, "tool_calls": calls}
+    rows[1]["prompt"][2] = {"role": "assistant", "tool_calls": calls}
     task = gn.load_task(rows, holdout=1)
     assert task.left_out == {}
     assert any("tool_calls in prompts were left out" in note for note in task.changes.notes)
