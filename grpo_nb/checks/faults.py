@@ -261,10 +261,10 @@ def _find_total_without_answers(
 ) -> list[Finding]:
     """Report a total that does not follow right answers.
 
-    The finding is critical, except in two cases in which no reward depends on the answer. If the
-    rewards read other columns, these may define right answers: the finding is a warning. If there
-    is one reward, and it is for format, length or wording, it is probably part of a larger set:
-    there is no finding.
+    The finding is critical if any reward depends on the answer. If none does, it is a warning if
+    the rewards read other columns, because these may define right answers. There is no finding if
+    the only reward is for format, length or wording, because it is probably part of a larger set.
+    Otherwise the finding is critical too.
     """
     critical = make_finding(
         "nothing tells right from wrong",

@@ -184,8 +184,9 @@ class Baseline(ReprMixin):
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
         `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        differs within no group. If the grader is not among the rewards, any weighted reward may be
-        the one for answers. It is then enough that one of them differs within no group.
+        differs within no group. If the grader is not among the rewards, the verdict is
+        `format only` as soon as one weighted reward differs within no group, because that one may
+        be the reward for answers.
         `signal`: all other cases.
         """
         if self.counts["differs"] == 0:

@@ -238,7 +238,8 @@ class RewardReport(ReprMixin):
 
     findings: tuple[Finding, ...]
     roles: Mapping[str, str]
-    """Role of each reward: whether it follows right answers, the format, or neither."""
+    """Role of each reward: whether it follows right answers, the format or neither, calls a judge,
+    or is unknown."""
     checked: str
     """Extent of the check, in one sentence with counts."""
     not_checked: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ class RewardResult:
     tried: TriedReward | None = None
     """The reward with its scores. None if no scores show what the reward adds to the total."""
     is_left_out_of_total: bool = False
-    """True if `tried` is None, but the weighted total is checked without this reward."""
+    """True if the total is checked without this reward, although it has no known scores."""
 
 
 def check_rewards(

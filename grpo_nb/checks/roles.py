@@ -29,7 +29,7 @@ SMALLEST_RANGE = 1e-3
 """Smallest range assumed for a reward, because a constant reward has rounding errors too."""
 
 MIN_GOLDS_FOLLOWED = 2
-"""Smallest number of gold answers that a reward for answers follows, if they are not the majority.
+"""Smallest number of gold answers that must score above wrong ones, if fewer than half of them do.
 
 A reward that follows only one gold answer may just reward that label.
 """
@@ -119,7 +119,7 @@ def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
     """Return the best scores of each row: of right and wrong answers, and of prose.
 
     Columns: `right` and `wrong` in this layout, and `prose`. A missing score is 0, as in TRL's sum.
-    Rows whose right answer has no score are left out, because they belong to another reward.
+    Rows for whose right answer the reward returned None are left out: another reward scores them.
     """
     columns = ["right", "wrong", "prose"]
     is_in_layout_or_prose = probes["layout"].isin([layout.name, ""])

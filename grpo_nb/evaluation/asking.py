@@ -192,9 +192,9 @@ def compare(
     # Only the full comparison with the starting model is a result of the run. No other comparison
     # may replace it in the summary and the model card. This is decided before grading, because
     # grading may change the state of a function, which then differs from its record.
-    is_result_of_run = is_against_start and exam.is_result_of_run
+    is_saved_with_run = is_against_start and exam.is_result_of_run
     comparison = Comparison(*exam.evaluate_all(labels))
-    if is_result_of_run:
+    if is_saved_with_run:
         comparison.save(run.path / "comparison")
         write_model_card(run)
     return comparison
@@ -251,7 +251,8 @@ def ask(
         {"prompt": [*first_messages, {"role": "user", "content": question}]}
         for question in questions
     ]
-    # Decoding is greedy, so that the two answers differ only because of the training.
+    # An exam without models: only its decoding and `answer_rows` are used. Decoding is greedy, so
+    # that the two answers differ only because of the training.
     exam = Exam(model_sources=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
     answers = []
     for version in (start_version(run), "adapter"):

@@ -125,7 +125,7 @@ class Exam:
     # The grader.
 
     @functools.cached_property
-    def chosen_grader(self) -> RewardFunction:
+    def grading_reward(self) -> RewardFunction:
         """Grader of the answers: the argument `grader`, or a reward of the training.
 
         The docstring of `evaluate` has the order of precedence.
@@ -163,10 +163,10 @@ class Exam:
         is_other_length = length != self.run.settings.max_completion_length
         if asked != held_out or is_other_length or self.samples > 1:
             return False
-        rewards = rewards_of_run(self.run, self.chosen_grader)
+        rewards = rewards_of_run(self.run, self.grading_reward)
         reward = deciding_reward(rewards) or correctness()
         record = reward.record if isinstance(reward, RecordedReward) else record_of(reward)
-        return _matches_record(self.chosen_grader, record)
+        return _matches_record(self.grading_reward, record)
 
     # Asking and grading.
 
@@ -180,7 +180,7 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.chosen_grader, SlotReward)
+        is_function = not isinstance(self.grading_reward, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
@@ -191,7 +191,7 @@ class Exam:
                 # All models share one grader. A function is called with gold answers here, to find
                 # its full score. This may cost money, so it is done once.
                 grader = grader or choose_grader(
-                    self.chosen_grader,
+                    self.grading_reward,
                     self.rows,
                     self.question_set.format,
                     tokenizer=tokenizer,
@@ -249,7 +249,7 @@ class Exam:
             contamination.require_none()
         if contamination.trained_count:
             return contamination
-        # An unknown training question may be held out, even if no known one is.
+        # If some training questions are unknown, finding none among the known ones proves nothing.
         is_complete = bool(trained) and all(run.trained_questions is not None for run in runs)
         return contamination if is_complete else None
 
@@ -291,7 +291,8 @@ def rewards_of_run(
             if record.get("is_relative") or record.get("kind") == "judge":
                 # Neither a relative reward nor a judge may decide which answers are correct.
                 reward = relative(reward)
-        # Only the reward in memory shows that a user's class compares the answer slot.
+        # A record does not show that a user's class compares the answer slot (`SlotReward`). The
+        # object in memory does.
         if isinstance(reward_in_memory, SlotReward) and _matches_record(reward_in_memory, record):
             reward = reward_in_memory
         rewards.append(reward)

@@ -141,7 +141,7 @@ def test_exam_with_an_edited_function_is_not_its_result() -> None:
 
     edited.__name__ = "brevity"
     exam = exam_of_reopened_run(rewards=edited)
-    assert exam.chosen_grader is edited
+    assert exam.grading_reward is edited
     assert not exam.is_result_of_run
 
 
@@ -187,7 +187,7 @@ def test_own_slot_reward_of_a_reopened_run_decides_at_any_weight() -> None:
     exam = exam_of_reopened_run(
         trained_with=(everything,), minor=(Lenient(),), rewards=[everything, Lenient()]
     )
-    assert exam.chosen_grader == Lenient()
+    assert exam.grading_reward == Lenient()
     assert exam.is_result_of_run
 
 
@@ -201,33 +201,33 @@ def ranks(completions: list, **columns: object) -> list[float]: ...
 @pytest.mark.parametrize("reward", [JUDGE, ranks], ids=["judge", "relative"])
 def test_reward_of_a_reopened_run_that_never_decides(reward: Callable) -> None:
     exam = exam_of_reopened_run(trained_with=(reward,))
-    assert exam.chosen_grader == gn.rewards.correctness()
+    assert exam.grading_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
 
 
 def test_function_beside_a_judge_of_a_reopened_run_is_named() -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, JUDGE))
     with pytest.warns(UserWarning, match=r"your function brevity\(\)"):
-        assert exam.chosen_grader == gn.rewards.correctness()
+        assert exam.grading_reward == gn.rewards.correctness()
 
 
 def test_two_functions_of_a_reopened_run_leave_it_to_correctness() -> None:
     code_tests = gn.rewards.code_tests(weight=1.0)
     exam = exam_of_reopened_run(trained_with=(brevity, everything, code_tests))
-    assert exam.chosen_grader == gn.rewards.correctness()
+    assert exam.grading_reward == gn.rewards.correctness()
 
 
 def test_function_beside_code_tests_of_a_reopened_run_is_not_its_main_one(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     exam = exam_of_reopened_run(trained_with=(brevity, gn.rewards.code_tests(weight=1.0)))
-    assert exam.chosen_grader == gn.rewards.correctness()
+    assert exam.grading_reward == gn.rewards.correctness()
     assert exam.is_result_of_run
     assert not recwarn.list
 
 
 def test_exam_is_graded_by_the_given_reward() -> None:
-    assert exam_of_reopened_run(rewards=gn.rewards.maths()).chosen_grader == gn.rewards.maths()
+    assert exam_of_reopened_run(rewards=gn.rewards.maths()).grading_reward == gn.rewards.maths()
 
 
 def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.runs.Run) -> None:
