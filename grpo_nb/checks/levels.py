@@ -53,9 +53,10 @@ def choose_level(
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
     A level is mastered if two thirds of the sampled answers are correct. Measuring stops at the
-    first level that is not mastered. For a small model, this is usually the first level. If the first level that is not mastered gives no signal, the hardest of the easier levels
-    with a signal is chosen. If all levels are mastered, the hardest is chosen. `has_room` is false
-    if the chosen level is mastered. The model and the random state do not change.
+    first level that is not mastered. For a small model, this is usually the first level. If the
+    first level that is not mastered gives no signal, the hardest of the easier levels with a signal
+    is chosen. If all levels are mastered, the hardest is chosen. `has_room` is false if the chosen
+    level is mastered. The model and the random state do not change.
 
     Args:
         model: As for `baseline`.
