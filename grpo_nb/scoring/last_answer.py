@@ -46,7 +46,8 @@ _NUMBER_IN_TEXT = re.compile(
     [$\u20ac\u00a3\u00a5\u20b9]?
     (?:
         \\[dtc]?frac\s*\{{\s*-?[\d.]+\s*\}}\s*\{{\s*-?[\d.]+\s*\}}
-        |(?<![\w.])(?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
+        |(?<![\w.^])(?<!\^\{{)  # no exponent, such as the 2 of cm^2
+        (?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
         {_DECIMAL}(?:\s?/\s?{_DECIMAL})?
         (?:  # the power of ten in 1e3 and 1 x 10^3
             [eE][-+]?\d{{1,3}}(?!\w)
@@ -58,7 +59,11 @@ _NUMBER_IN_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-_WORD_AFTER_NUMBER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
+# Such as apples, km/h, cm^2 and km per hour.
+_WORD_AFTER_NUMBER = re.compile(
+    r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*(?:[\u00b2\u00b3]|\^\{?-?\d\}?)?"
+    r"(?:\s+per\s+[A-Za-z]+)?)"
+)
 # Words for things that are counted, such as apples.
 _COUNTED_THING = re.compile(
     r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s"
@@ -182,11 +187,13 @@ def _last_number(text: str, gold: str) -> list[str]:
     unit = parsed_with_word.unit
     # "5 in total" is five inches only if the gold answer is in inches.
     is_preposition = word == "in" and gold_unit != unit
-    is_known_unit = measurement_unit(unit.partition("/")[0])
+    # The first unit of km/h or cm^2.
+    is_known_unit = measurement_unit(re.split(r"[/^]", unit)[0])
     # The name of another counted thing is kept, because 5 pears are not 5 apples. It is dropped if
     # the gold unit begins with it, as apples/day does with apples. A word without the s of a plural
     # is dropped, because it may not name a thing: "12 left".
-    is_other_thing = _COUNTED_THING.fullmatch(word) and not gold_unit.startswith(unit)
+    is_thing = _COUNTED_THING.fullmatch(word.partition(" ")[0])
+    is_other_thing = is_thing and not gold_unit.startswith(unit)
     is_unit = not is_preposition and (is_known_unit or is_other_thing)
     return [with_word if is_unit else number]
 
