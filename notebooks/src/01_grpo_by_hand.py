@@ -27,11 +27,18 @@
 # %% [markdown]
 # @CELLS _setup.py@
 
+# %% [markdown]
+# ## Settings and model
+#
+# Leave the settings for the first run. Another seed samples other completions, and then your numbers differ from those in the text.
+#
+# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
+
 # %% tags=["parameters"]
-# Leave these for the first run: with another seed your numbers differ from those in the text.
 SEED = 0  # @param {"type": "integer"}
 STEPS = 8  # @param {"type": "integer"}
 
+# %%
 import matplotlib.pyplot as plt
 import pandas
 from matplotlib_inline.config import InlineBackend
@@ -42,7 +49,6 @@ model, tokenizer = gn.load_model(settings, report=print)
 import torch  # below load_model: Unsloth wants to be imported first
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-# Only the LoRA is trained: small matrices that `load_model` puts next to the large frozen weights.
 lora = [weight for weight in model.parameters() if weight.requires_grad]
 print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
 # Grey text without a background is readable in light and dark notebooks.
@@ -225,24 +231,6 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight texts.
 # GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this less often.
 #
-# The value of this loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
-# direction the loss grows, and how fast. (The mask leaves out the padding.)
-
-# %%
-per_token = -advantages[:, None] * log_probs
-loss = ((per_token * mask).sum(dim=1) / mask.sum(dim=1)).mean()
-
-
-def gradient_of(loss):
-    """Return the gradient with respect to all LoRA weights as one long vector."""
-    parts = torch.autograd.grad(loss, lora, retain_graph=True)
-    return torch.cat([part.flatten().cpu() for part in parts]).double()
-
-
-plain_gradient = gradient_of(loss)
-print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
-
-# %% [markdown]
 # ### Why subtract the mean?
 #
 # Does this loss raise the expected reward? And what is the mean good for? An example: the right answer has probability $p = 0.2$ and reward 11,
@@ -261,16 +249,7 @@ print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 # it: their standard deviation is 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With
 # rewards of 1 and 0 it changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model for that mean; GRPO needs none.
 #
-# **So the mean does not change the direction, only the noise.**
-#
-# <details><summary>The proof for every reward, in one line</summary>
-#
-# Sampling weighs each completion with its $p$, and $p \, \nabla \log p = \nabla p$. So
-# the average of $r \, \nabla \log p$ is $\sum p \, r \, \nabla \log p = \sum r \, \nabla p = \nabla \sum p \, r$, the gradient of the expected
-# reward. Subtracting a constant $b$ changes nothing on average, because probabilities add up to 1: $\sum b \, \nabla p = b \, \nabla 1 = 0$.
-# The mean of a group of eight contains the completion itself. This shortens the average push to 7/8 and does not turn it. Here $p$ is
-# that of the whole completion, so the proof is for the sum over its tokens. Dividing by $T_i$ and by the standard deviation are choices of GRPO.
-# </details>
+# **So the mean does not change the direction, only the noise.** ([The proof for every reward](../docs/reference/losses.md#why-the-mean-may-be-subtracted).)
 #
 # ### Which token was good?
 #
@@ -287,9 +266,22 @@ print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 # (The loss also divides by $T_i$, so a token of a short text counts more: a small push of +0.15 is left on *The*, against +0.33 on
 # *Canberra*. `gn.train` by default divides all tokens by the same number, and then the pushes on *The* cancel exactly.)
 #
-# The code below shows the main branches. Section 6 needs the last two columns.
+# The value of the loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
+# direction the loss grows, and how fast. (The mask leaves out the padding. Section 6 needs the last two columns of the table.)
 
 # %%
+per_token = -advantages[:, None] * log_probs
+loss = ((per_token * mask).sum(dim=1) / mask.sum(dim=1)).mean()
+
+
+def gradient_of(loss):
+    """Return the gradient with respect to all LoRA weights as one long vector."""
+    parts = torch.autograd.grad(loss, lora, retain_graph=True)
+    return torch.cat([part.flatten().cpu() for part in parts]).double()
+
+
+plain_gradient = gradient_of(loss)
+print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
 parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
@@ -372,8 +364,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # $\sum p \cdot p_{\text{ref}} / p = \sum p_{\text{ref}} = 1$. So adding it changes no average.
 #
 # **The right value is not enough: the gradient must be right too.** The gradient of the KL with respect to the logit of the first token is
-# 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0** (the average of $\nabla \log p$ is always 0, as in the proof of
-# section 4): it pulls nowhere, and only noise is left.
+# 0.22. Put into a loss on samples, the plain $-d$ has an average gradient of **0** (the average of $\nabla \log p$ is always 0): it pulls nowhere, and only noise is left.
 # $e^d - d - 1$ has 0.30, which is the gradient of KL(ref ‖ model), the divergence the other way round. With $\rho$ in front of it
 # the average gradient is 0.22, also where $\rho = 1$.
 # </details>
