@@ -16,8 +16,9 @@
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
 # learns from these scores with GRPO (*group relative policy optimization*). Supervised fine-tuning needs a good answer to
-# every prompt. GRPO needs only a program that checks answers. So it helps where checking is easier than writing: sums, code, formats. How it
-# turns scores into a better model is explained [before the training](#GRPO-in-one-minute).
+# every prompt. GRPO needs only a program that checks answers. So it helps where a program can check a text that nobody has written: code,
+# formats, replies. (For sums, whose answers are known, fine-tuning would do too. We take them because you can check every step by eye.) How
+# scores turn into a better model is explained [before the training](#GRPO-in-one-minute).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -124,17 +125,17 @@ gn.score(rewards, examples, {"answer": "7"})
 # +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
 # again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
 #
-# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too. An answer would
-# gain just because it was drawn often. With the mean, the sign says at once whether a completion is better or worse than the model's other
-# attempts.
+# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too, just because it was
+# drawn. Over very many samples such pushes would balance out; in a group of eight they are noise. With the mean, the sign says at once whether a
+# completion is better or worse than the model's other attempts.
+#
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # ## Is the task hard enough?
 #
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
-# from them. So the task has levels of difficulty, and this cell takes the first level at which fewer than two thirds of the
-# sampled answers are correct. For the small model that is level 0, the easiest. On a GPU a larger model will move on to harder levels,
-# such as products. The search stops after about two minutes.
+# from them. So this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct. For the small
+# model that is level 0, the easiest. The search stops after about two minutes.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -226,9 +227,16 @@ display(early_group, last_group)
 # The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
 # questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
 #
-# Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct anywhere**
-# compares the last number of the completion with the sum, so it does not need the tags. The column *how sure* has a p-value: if the
-# training had changed nothing, how often would a change this large appear by chance?
+# Read the three rows:
+#
+# | row | needs the tags | needs the right sum | before |
+# | --- | --- | --- | --- |
+# | *correct* | yes | yes | 9 % |
+# | *in the format* | yes | no | 17 % |
+# | *correct anywhere* (the last number of the completion) | no | yes | 55 % |
+#
+# (The 11 % of the level search were sampled answers, these are greedy.) The column *how sure* has a p-value: if the training had changed
+# nothing, how often would a change this large appear by chance?
 #
 # **Predict before you run:** of the 96 sums, 53 are right before the training. How many of the other 43 become right? And how many of the 53
 # become wrong?
@@ -262,8 +270,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   | 1 | 16 % to 100 % | 53 % to 60 % | 0.07 |
 #
 #   Three times as many steps may help: in 42 steps, seed 0 went from 54 % to 72 % (p < 0.001).
-# * *Is the adding better, or is it only the first tag?* 17 − 3 = 14 more sums are right (53 to 67). Some of this comes from the first tag alone:
-#   if we write `<reasoning>` for it, the original model gets 58 right instead of 53. So about 9 of the 14 are better adding.
+# * *How much of it is better adding?* 67 sums are right instead of 53. If we write only the first tag, `<reasoning>`, for the original model, it
+#   gets 58. So about 5 of the 14 come from the tag and 9 from adding.
 #
 # So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as long.
 #

@@ -234,9 +234,9 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # ### Why subtract the mean?
 #
 # Does this loss raise the expected reward? And what is the mean good for? An example: the right answer has probability $p = 0.2$ and reward 11,
-# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$. Which way does one sample push them,
-# and which way do all samples push on average? (By the chain rule $\nabla \log p = \nabla p / p$, and
-# $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
+# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$, the direction in which $p$ grows. A
+# *push* is the reward (or the advantage) times the gradient of the log-probability. The table compares one push with the average push. (By the
+# chain rule $\nabla \log p = \nabla p / p$, and $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
 #
 # | sampled | how often | gradient of its log-probability | push with the rewards 11 and 10 | push with the mean, 10.2, subtracted |
 # | --- | --- | --- | --- | --- |
@@ -258,7 +258,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# *In each box:* how many of the eight texts pass it, and the sum of their advantages. *On a line:* the probability of this continuation.
+# *In each box:* how many of the eight texts pass it, and the sum of their advantages (green: above 0, which is not yet a win). *On a line:* the
+# probability of this continuation, where section 6 needs it.
 #
 # On *The* the advantages cancel: their sum is 0. Where the texts part, it is not: *Canberra* is pushed up and *Sydney* down. **The comparison
 # within the group finds the words that matter.**
@@ -347,8 +348,9 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # $d = \log p_{\text{ref}} - \log p$ (right half of the figure above), for three reasons:
 #
 # 1. The average of $-d$ is the KL.
-# 2. But for a single token $-d$ can be negative. The loss would then reward it for moving away.
-# 3. $e^d - 1$ has the average 0. With it added no token has a negative cost, and the average is still the KL.
+# 2. But as a cost, $-d$ has the same slope everywhere: it would push *every* sampled token down.
+# 3. $e^d - d - 1$ has its minimum at $d = 0$. It pushes a token that is more likely than in the reference down, and a less likely one up. Its
+#    average is the KL too, because $e^d - 1$ averages to 0.
 #
 # TRL also multiplies by $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
@@ -410,10 +412,15 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # **Predict before you run:** will the comma after *Canberra* become more or less likely? The bars show how much more or less likely each of the
 # eight completions is after the step. Which will point to the right, and is a bar twice as long where the advantage is twice as large?
 #
-# <details><summary>The rule, and the last two columns of the table in section 4</summary>
+# <details><summary>The rule</summary>
 #
-# From section 3, $\log p_k = z_k - \text{logsumexp}(z)$. So take the log-probabilities, each times its advantage, and add them up over the eight texts.
-# The derivative with respect to the logit $z_k$ of a branch is *its sum* − $p_k$ × *the sum of the branch above* (the *share*). The comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
+# **A fork is a small group of its own.** A branch gains if the *average* advantage of its texts is above the average of all texts at the fork. At
+# *Canberra* the average is 3.26 / 5 = 0.65. The full stop has 2.31 / 2 = 1.16, above it, and goes up. The comma has 0.95 / 3 = 0.32. This is
+# below it, so the comma goes down, although its advantage is positive.
+#
+# The last two columns of the table in section 4 say it exactly, with probabilities in place of counts: *its sum* − *probability* × *the sum of
+# the branch above* (the *share*). It is the derivative of the advantages times log-probabilities with respect to the logit of the branch. The
+# comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
 # </details>
 #
 # <details><summary>What you should see</summary>

@@ -309,7 +309,8 @@ display(without_example, with_example)
 # <details><summary>What you should see</summary>
 #
 # Step 1 alone does not decide it: the spreads are 0.35 for the format, 0.17 for the tags and 0.35 for the sums, in two groups. (Its learning rate is
-# 0, so it moves nothing anyway.) The eight groups of the section before do: there the format has the largest product. In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
+# 0, so it moves nothing anyway.) The eight groups of the section before are a little clearer: 0.21 for the format, 0.18 for the sums, 0.15 for the
+# tags. In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
 # spread is 0, and these prompts have nothing more to teach.
 #
 # **Why is the format learned first?** First, it differs in more groups: the section before shows the sums in only 2 of 8. Second (probably), the
@@ -343,8 +344,8 @@ comparison
 # Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL (the mean of the last third of
 # the steps) does not tell them apart either. Only the held-out answers do.
 #
-# Two things changed between the two trainings: where the answer is read, and the bonus for length. Which one cured it? Exercise 2 says: not the
-# first alone.
+# Three things changed between the two trainings: where the answer is read, no bonus for length, and two rewards for the format. One run cannot
+# say which of them cured it. Exercise 2 looks at the first two in one group.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
@@ -387,14 +388,15 @@ print(f"Held-out answers, without: {comparison.headline}")
 # *format outweighs the answer*, because length then adds at most 1. It still teaches length and nothing else, so give it a small weight or leave it out.
 # </details>
 #
-# **2. What cured it?** (five minutes, with pencil and paper). The sound training changed two things: it reads the answer in its place, and it does not
+# **2. What cured it?** (five minutes, with pencil and paper). The sound training reads the answer in its place, and it does not
 # pay for length. Suppose that `correctness` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
 # place keeps its 2 points. Is it pushed up now?
 #
 # <details><summary>Answer</summary>
 #
 # No. The totals are 15.75, 8.20, 4.85, 4.30, 2.65, 2.35, 1.75 and 0.50, and their mean is 5.04. The right answer (4.85) is still pushed down, by
-# −0.04. A sound reward does not save you from an unbounded one beside it.
+# −0.04, and the long text without the sum gets +2.17. A sound reward does not save you from an unbounded one beside it. With at most one point
+# for length, `min(1.0, ...)`, the totals are 3, six times 1, and 0.5. Their mean is 1.19, and the right answer gets +2.41. Here the limit does it.
 # </details>
 #
 # **3. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum

@@ -26,7 +26,7 @@
 #
 # For labels alone GRPO is not the right tool. For replies it would be: *write at most 30 words that name the thing, and apologise if the remark is
 # negative*. A program can check all of it, and nobody has written the replies (exercise 2). This notebook uses labels, because they are easy to
-# count: you see which of them GRPO learns and which it does not. The model also writes a short reason before each label. Nothing here rewards a
+# count: you see which labels GRPO learns. The model also writes a short reason before each label. Nothing here rewards a
 # *good* reason.
 #
 # About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
@@ -226,8 +226,8 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: a
 # model below it may not read the remarks at all. The column *how sure* says whether the *training* improved
-# anything. The held-out part has more *neutral* remarks (15 of 42; above, 6 of 60). So always answering *positive* gets only 36 %, and the model also starts
-# lower than above.
+# anything. Held out, 15 of 42 remarks are *neutral*; in the baseline 6 of 60 were. So always answering *positive* gets only 36 %, and the model
+# starts at 45 %, not at 68 %.
 #
 # The first line of the output is the second competitor: a few lines that count which words came with
 # which mood. **Predict before you run:** will our trained model beat it?
@@ -313,10 +313,10 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # The row *neutral, none* shows it. In these 8 groups *positive* got +4.3 and *negative* +3.2, at the expense of completions without a label
 # (−7.4), and *neutral* got 0. **A group without a right answer cannot teach the label. It still pushes wrong ones up.**
 #
-# 7 groups had a right answer, and there *neutral* was pushed up (+18.0). It was not enough: 9 of its 48 answers were right in the first third of
-# the steps, and 1 of 40 in the last. The probable reason is that all remarks share one LoRA. On the 43 groups of positive remarks *positive* got
-# +105.4, and these pushes act on neutral remarks too. To be pushed up is not enough if another answer is pushed up more, like the comma in
-# [GRPO by hand](01_grpo_by_hand.ipynb), section 6.
+# 7 groups had a right answer, and there *neutral* was pushed up as hard as the others in theirs: 18.0 / 7 = 2.6 for each group, *positive*
+# 105.4 / 43 = 2.5, *negative* 104.9 / 31 = 3.4. But it had 7 such groups, and the others 43 and 31. All remarks share one LoRA, and the model began
+# with *positive* for nearly every neutral remark. Probably 7 groups were too few to turn that: 9 of 48 answers were right in the first third of the
+# steps, and 1 of 40 in the last.
 # </details>
 
 # %%
@@ -351,8 +351,8 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # For the small model you should see *It worked*. That is true, and it is not the whole story: the tables above show that the
 # model never answers *neutral*. A clear verdict on the average does not replace a look at the parts.
 #
-# More neutral rows and more steps help: we trained once with three phrases for each mood and 36 steps, and all of 27 held-out remarks were
-# right, among them all 7 neutral ones (52 % before). In `words`, keep the first three phrases of each mood, and add
+# Equally many rows of each mood and more steps: we trained once with three phrases for each mood and 36 steps, and all of 27 held-out remarks were
+# right, among them all 7 neutral ones (52 % before). Three things differ in it (the phrases, the balance, the steps), so it does not say which helped. In `words`, keep the first three phrases of each mood, and add
 # `{"max_steps": 36, "per_device_train_batch_size": 32}` to `CHANGES`.
 
 # %%
