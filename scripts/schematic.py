@@ -60,16 +60,13 @@ THE = Branch(0.6, 2.5, "The", 8, 0.0)
 CAPITAL = Branch(2.9, 3.3, "capital of Australia is", 7, 1.37)
 CLAIM = Branch(2.9, 0.6, "proud claim of ...", 1, -1.37)
 CANBERRA = Branch(5.7, 4.3, "Canberra", 5, 3.26, "0.66")
-SYDNEY = Branch(5.7, 1.5, "Sydney", 2, -1.89, "0.31")
+SYDNEY = Branch(5.7, 2.0, "Sydney", 2, -1.89, "0.31")
 FULL_STOP = Branch(8.4, 5.0, "full stop", 2, 2.31, "0.51")
 COMMA = Branch(8.4, 3.5, "comma", 3, 0.95, "0.47")
-SYDNEY_FULL_STOP = Branch(8.4, 2.0, "full stop", 1, -0.53)
-SYDNEY_COMMA = Branch(8.4, 0.6, "comma", 1, -1.37)
 TREE = {
     THE: [CAPITAL, CLAIM],
     CAPITAL: [CANBERRA, SYDNEY],
     CANBERRA: [FULL_STOP, COMMA],
-    SYDNEY: [SYDNEY_FULL_STOP, SYDNEY_COMMA],
 }
 
 
@@ -95,6 +92,8 @@ def draw_step() -> Figure:
     put_arrow(axes, (1.65, 2.5), (2.4, 2.5))
     for column, x in COLUMNS.items():
         axes.text(x, 5, column, ha="center", va="center", color=GREY)
+    spread = "mean 1.0, std 0.41"
+    axes.text(COLUMNS["reward"], 4.62, spread, ha="center", va="center", color=GREY, fontsize=8)
     for y, row in zip((4, 3, 2, 1), ROWS, strict=True):
         put_arrow(axes, (3.3, 2.5), (3.95, y))
         for column, x in COLUMNS.items():
@@ -110,6 +109,9 @@ def put_branch(axes: Axes, branch: Branch) -> None:
     colour = NEUTRAL
     if branch.sum_of_advantages:
         colour = UP if branch.sum_of_advantages > 0 else DOWN
+    if branch in TREE[CANBERRA]:
+        # The reader predicts which of the two wins.
+        colour = BLUE
     total = f"{branch.sum_of_advantages:+.2f}" if branch.sum_of_advantages else "0"
     total = total.replace("-", "\N{MINUS SIGN}")
     put_box(axes, branch.x, branch.y, f"{branch.words}\n{branch.texts} of 8,  {total}", colour)
@@ -130,7 +132,7 @@ def draw_tree() -> Figure:
             middle_y = (branch.y + next_branch.y) / 2
             above_the_line = middle_y + 0.12
             axes.text(middle_x, above_the_line, next_branch.probability, color=GREY, ha="center")
-    for branch in (THE, CLAIM, CAPITAL, CANBERRA, SYDNEY, *TREE[CANBERRA], *TREE[SYDNEY]):
+    for branch in (THE, CLAIM, CAPITAL, CANBERRA, SYDNEY, FULL_STOP, COMMA):
         put_branch(axes, branch)
     return figure
 

@@ -16,9 +16,9 @@
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
 # better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
 # learns from these scores with GRPO (*group relative policy optimization*). Supervised fine-tuning needs a good answer to
-# every prompt. GRPO needs only a program that checks answers. So it helps where a program can check a text that nobody has written: code,
-# formats, replies. (For sums, whose answers are known, fine-tuning would do too. We take them because you can check every step by eye.) How
-# scores turn into a better model is explained [before the training](#GRPO-in-one-minute).
+# every prompt. GRPO needs only a program that checks answers. So it helps where nobody has written good answers but a program can recognise
+# them: code, formats, replies. Sums are only our example, because you can check them by eye. How scores turn into a better model is explained
+# [before the training](#GRPO-in-one-minute).
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -126,7 +126,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
 #
 # Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too, just because it was
-# drawn. Over very many samples such pushes would balance out; in a group of eight they are noise. With the mean, the sign says at once whether a
+# drawn. Over very many samples such pushes would balance out, because probabilities add up to 1; in a group of eight they are noise. With the mean, the sign says at once whether a
 # completion is better or worse than the model's other attempts.
 #
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
@@ -244,8 +244,8 @@ display(early_group, last_group)
 # <details><summary>What you should see</summary>
 #
 # On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
-# format. The last lines count the sums themselves: 17 became right and 3 became wrong. Toss 20 coins: a split of 17 to 3 or a more uneven one,
-# in either direction, comes up in 0.3 % of cases. This is the p-value of *correct anywhere*.
+# format. The last lines count the sums themselves: 17 became right and 3 became wrong. If each
+# change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of cases. This is the p-value of *correct anywhere*.
 # </details>
 
 # %%
@@ -271,7 +271,7 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #
 #   Three times as many steps may help: in 42 steps, seed 0 went from 54 % to 72 % (p < 0.001).
 # * *How much of it is better adding?* 67 sums are right instead of 53. If we write only the first tag, `<reasoning>`, for the original model, it
-#   gets 58. So about 5 of the 14 come from the tag and 9 from adding.
+#   gets 58. So up to 5 of the 14 may come from the tag.
 #
 # So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as long.
 #

@@ -95,8 +95,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
 # `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
-# matter. The loss below uses the model's own probabilities. With another temperature the samples come from another distribution, and then the
-# average push is no longer the gradient of the expected reward.
+# matter. The loss below uses the model's own probabilities, so we must sample with them.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
 # most eight words. When you read the table, cover its last column and score the eight yourself first.
@@ -258,8 +257,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# *In each box:* how many of the eight texts pass it, and the sum of their advantages (green: above 0, which is not yet a win). *On a line:* the
-# probability of this continuation, where section 6 needs it.
+# *In each box:* how many of the eight texts pass it, and the sum of their advantages (green: above 0, orange: below). *On a line:* the
+# probability of this continuation. *Blue:* section 6 asks which of these two wins.
 #
 # On *The* the advantages cancel: their sum is 0. Where the texts part, it is not: *Canberra* is pushed up and *Sydney* down. **The comparison
 # within the group finds the words that matter.**
@@ -268,7 +267,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # *Canberra*. `gn.train` by default divides all tokens by the same number, and then the pushes on *The* cancel exactly.)
 #
 # The value of the loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
-# direction the loss grows, and how fast. (The mask leaves out the padding. Section 6 needs the last two columns of the table.)
+# direction the loss grows, and how fast. (The mask leaves out the padding. You may skip the last two columns of the table until section 6.)
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -348,7 +347,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # $d = \log p_{\text{ref}} - \log p$ (right half of the figure above), for three reasons:
 #
 # 1. The average of $-d$ is the KL.
-# 2. But as a cost, $-d$ has the same slope everywhere: it would push *every* sampled token down.
+# 2. But as a cost, $-d$ would push *every* sampled token down, whether it is too likely or too rare.
 # 3. $e^d - d - 1$ has its minimum at $d = 0$. It pushes a token that is more likely than in the reference down, and a less likely one up. Its
 #    average is the KL too, because $e^d - 1$ averages to 0.
 #
@@ -419,8 +418,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # below it, so the comma goes down, although its advantage is positive.
 #
 # The last two columns of the table in section 4 say it exactly, with probabilities in place of counts: *its sum* − *probability* × *the sum of
-# the branch above* (the *share*). It is the derivative of the advantages times log-probabilities with respect to the logit of the branch. The
-# comma: 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
+# the branch above* (the *share*). This is the slope of $\sum A \log p$ along the logit of the branch. The comma:
+# 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
 # </details>
 #
 # <details><summary>What you should see</summary>
@@ -596,7 +595,8 @@ print("The last group:", *texts, sep="\n")
 # <details><summary>What you should see</summary>
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
-# the texts that began alike parted. The model now writes this sentence five times out of six, and wrote it one time in six before.
+# the texts that began alike parted. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
+# small push on it, see section 4.) The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%

@@ -308,9 +308,8 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# Step 1 alone does not decide it: the spreads are 0.35 for the format, 0.17 for the tags and 0.35 for the sums, in two groups. (Its learning rate is
-# 0, so it moves nothing anyway.) The eight groups of the section before are a little clearer: 0.21 for the format, 0.18 for the sums, 0.15 for the
-# tags. In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
+# The two rewards for the format mostly go together, so add them: in step 1 up to 0.35 + 0.17 = 0.52, against 0.35 for the sums, and in the eight
+# groups of the section before up to 0.21 + 0.15 = 0.36, against 0.18. So at first the format decides. In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
 # spread is 0, and these prompts have nothing more to teach.
 #
 # **Why is the format learned first?** First, it differs in more groups: the section before shows the sums in only 2 of 8. Second (probably), the
@@ -342,7 +341,7 @@ comparison
 # | sound | 0.62 to 3.19 | 58 % to 83 % | 0.184 |
 #
 # Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL (the mean of the last third of
-# the steps) does not tell them apart either. Only the held-out answers do.
+# the steps) gives no warning: it is larger in the sound training. Only the held-out answers tell them apart.
 #
 # Three things changed between the two trainings: where the answer is read, no bonus for length, and two rewards for the format. One run cannot
 # say which of them cured it. Exercise 2 looks at the first two in one group.

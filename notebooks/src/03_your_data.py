@@ -14,7 +14,8 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with two simple competitors: always giving the most
-# frequent label, and counting words.
+# frequent label, and counting words. You will see a training that passes its test and hardly ever gives one of the three labels. Finding this,
+# and why, is the lesson.
 #
 # **Is GRPO the right tool here?**
 #
@@ -313,10 +314,9 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # The row *neutral, none* shows it. In these 8 groups *positive* got +4.3 and *negative* +3.2, at the expense of completions without a label
 # (−7.4), and *neutral* got 0. **A group without a right answer cannot teach the label. It still pushes wrong ones up.**
 #
-# 7 groups had a right answer, and there *neutral* was pushed up as hard as the others in theirs: 18.0 / 7 = 2.6 for each group, *positive*
-# 105.4 / 43 = 2.5, *negative* 104.9 / 31 = 3.4. But it had 7 such groups, and the others 43 and 31. All remarks share one LoRA, and the model began
-# with *positive* for nearly every neutral remark. Probably 7 groups were too few to turn that: 9 of 48 answers were right in the first third of the
-# steps, and 1 of 40 in the last.
+# You predicted 4 groups with a right answer; there were 7. Add the two rows of *neutral*: *neutral* got +18.0, *no label* −19.4, and *positive*
+# only −0.5. So the neutral remarks taught the model to give a label, and hardly to stop saying *positive*. Positive remarks pushed *positive* up
+# by 105.4, and all remarks share one LoRA. Probably this is why *neutral* fell from 9 of 48 right answers in the first third to 1 of 40 in the last.
 # </details>
 
 # %%
