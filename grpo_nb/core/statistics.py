@@ -174,7 +174,7 @@ def paired_interval(
 def detectable_difference(changes: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
-    The field also calls it the minimum detectable effect. The result depends on how many answers
+    It is also called the minimum detectable effect. The result depends on how many answers
     changed, and not on the direction in which they changed. At least one change in each direction
     is assumed. The formula is Connor's (Biometrics 43, 1987, equation 3). For a difference d the
     sample size is n - 1/d (continuity correction).
