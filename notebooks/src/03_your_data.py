@@ -427,7 +427,7 @@ print(run.outcome(comparison))
 # 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
 # </details>
 #
-# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and set `"max_steps": 36` in `CHANGES`. Will *neutral* be learned? If so, do you know why?
+# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and add `"max_steps": 36, "per_device_train_batch_size": 32` to `CHANGES`. Will *neutral* be learned? If so, do you know why?
 #
 # <details><summary>Answer</summary>
 #
