@@ -151,7 +151,8 @@ print(choice.sentence)
 # ## Train
 #
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
-# figure updates itself. `gn.train` drives TRL's `GRPOTrainer` ([which argument is which](../docs/guide/from_other_tools.md)).
+# figure updates itself. `gn.train` drives TRL's `GRPOTrainer` ([which argument is which](../docs/guide/from_other_tools.md), and
+# [the same training as a plain TRL script](a2_scale_out.ipynb)).
 #
 # You should see tags and format rise first, and correct answers after them. Two things to know about the curves:
 #

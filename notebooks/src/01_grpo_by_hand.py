@@ -392,7 +392,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line:* the probability of this continuation.
+# *Box:* how many of the eight texts pass it, and the sum of their advantages (green above 0, orange below; the two blue boxes are the
+# question below). *Line:* the probability of this continuation.
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
 # finds the words that matter.**
