@@ -4,7 +4,6 @@ Nothing here loads a model or reads data. `machine` reports what the computer ha
 the trainer's configuration and shows what will really run.
 """
 
+# Not `plan` and `preset`, which import `machine` and would make `gn.Settings` load slower.
 from grpo_nb.config.arguments import LOSS_TYPES
-from grpo_nb.config.planning import plan
-from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings

@@ -43,23 +43,17 @@ def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Comp
             settings decide, because Unsloth may store some layers in another dtype than the one
             that it computes in.
     """
-    if gpu is None:
-        return _compute_dtype_on_cpu(settings, model)
-    if settings.dtype != "auto":
-        return ComputeDtype(settings.dtype, "As set.")
-    reason = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
-    return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", reason)
-
-
-def _compute_dtype_on_cpu(settings: Settings, model: Any) -> ComputeDtype:
     # The weights of a loaded model keep their dtype, whatever the settings say.
-    if model is not None:
+    if gpu is None and model is not None:
         return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
-    if settings.dtype == "float16":
+    if gpu is None and settings.dtype == "float16":
         reason = "A CPU computes float16 slowly, and its gradients would vanish."
         return ComputeDtype("float32", reason)
     if settings.dtype != "auto":
         return ComputeDtype(settings.dtype, "As set.")
+    if gpu is not None:
+        reason = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
+        return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", reason)
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")

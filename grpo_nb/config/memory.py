@@ -111,11 +111,22 @@ def sizes_of(name: str) -> ModelSizes:
         raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None
 
 
+def vllm_share_bytes(settings: Settings, gpu: Gpu) -> float:
+    """Return the memory of a GPU that vLLM takes, weights included."""
+    return settings.gpu_memory_utilization * gpu.memory_gib * 2**30
+
+
+def has_weight_copies(settings: Settings, *, is_on_gpu: bool, dtype: str) -> bool:
+    """Return True if `grpo_nb.cpu` samples with two copies of the weights, kept during training."""
+    is_float32_on_cpu = not is_on_gpu and dtype == "float32"
+    return is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
+
+
 def estimate_memory_parts(
     settings: Settings,
     sizes: ModelSizes,
     gpu: Gpu | None,
-    bytes_per_number: int,
+    dtype: str,
     prompt_tokens: int,
 ) -> Iterator[MemoryPart]:
     """Estimate each part, for completions of full length and a LoRA over all linear layers.
@@ -124,9 +135,10 @@ def estimate_memory_parts(
         settings: Settings of the run. With `fast_inference` on a GPU, vLLM generates.
         sizes: Sizes of the model.
         gpu: GPU that trains, or None for a CPU.
-        bytes_per_number: Bytes of a number that is not quantized: 2, or 4 in float32.
+        dtype: Dtype of the numbers that are not quantized, from `choose_dtype`.
         prompt_tokens: Tokens of the longest prompt.
     """
+    bytes_per_number = _BYTES_OF_FLOAT32 if dtype == "float32" else 2
     weight_bytes = sizes.parameters * bytes_per_number
     explanation = f"{sizes.parameters / 1e6:,.0f} million in {8 * bytes_per_number} bit"
     if settings.load_in_4bit:
@@ -141,13 +153,13 @@ def estimate_memory_parts(
     yield MemoryPart(
         "gradients", lora_weights * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training"
     )
+    state_bytes_per_weight = 2 * _BYTES_OF_FLOAT32
+    explanation = "two states in float32"
     # On a CPU, Unsloth replaces 8-bit optimizers by AdamW in float32 (unsloth_zoo/cpu/trainer.py).
     if gpu is not None and settings.optim in _OPTIMIZERS_IN_8_BIT:
-        yield MemoryPart(
-            "optimizer", lora_weights * _STATE_BYTES_PER_WEIGHT_8_BIT, "two states in 8 bit"
-        )
-    else:
-        yield MemoryPart("optimizer", lora_weights * 2 * _BYTES_OF_FLOAT32, "two states in float32")
+        state_bytes_per_weight = _STATE_BYTES_PER_WEIGHT_8_BIT
+        explanation = "two states in 8 bit"
+    yield MemoryPart("optimizer", lora_weights * state_bytes_per_weight, explanation)
     if gpu is None:
         yield MemoryPart(
             "Python and libraries", CPU_BASE_BYTES, "measured with the pinned versions"
@@ -157,11 +169,10 @@ def estimate_memory_parts(
             "CUDA and fragmentation", _GPU_RESERVE_BYTES, "a margin, not a measurement"
         )
     if gpu is not None and settings.fast_inference:
-        share_bytes = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         # `Plan.fits` checks if the share holds the weights.
         yield MemoryPart(
             "vLLM",
-            max(share_bytes - weight_bytes, 0),
+            max(vllm_share_bytes(settings, gpu) - weight_bytes, 0),
             "its share of the GPU, minus the weights, which it shares with training; freed while "
             "gradients are computed",
             "generation",
@@ -180,14 +191,7 @@ def estimate_memory_parts(
             "generation",
         )
     yield from _training_pass_parts(settings, sizes, gpu, bytes_per_number, prompt_tokens)
-    has_weight_copies = (
-        gpu is None
-        and settings.shared_prompts
-        and not settings.load_in_4bit
-        and bytes_per_number == _BYTES_OF_FLOAT32
-    )
-    if has_weight_copies:
-        # grpo_nb.cpu samples with copies of the weights, and keeps the copies during training.
+    if has_weight_copies(settings, is_on_gpu=gpu is not None, dtype=dtype):
         yield MemoryPart(
             "folded weights",
             sizes.linear_weights * _BYTES_OF_FLOAT32,

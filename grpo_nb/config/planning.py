@@ -19,6 +19,7 @@ from grpo_nb.config.memory import (
     ModelSizes,
     estimate_memory_parts,
     sizes_of,
+    vllm_share_bytes,
 )
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import line_to_write, memory_savings
@@ -51,9 +52,8 @@ class Plan(ReprMixin):
     @property
     def memory_parts(self) -> list[MemoryPart]:
         """Memory by part."""
-        bytes_per_number = 4 if self.dtype.name == "float32" else 2
         parts = estimate_memory_parts(
-            self.settings, self.sizes, self.gpu, bytes_per_number, self.prompt_tokens
+            self.settings, self.sizes, self.gpu, self.dtype.name, self.prompt_tokens
         )
         return list(parts)
 
@@ -68,23 +68,21 @@ class Plan(ReprMixin):
     @property
     def fits(self) -> bool:
         """True if the memory is enough, and vLLM's share of the GPU holds the weights."""
-        return self._vllm_holds_weights and self.peak_gb <= self.available_gb
+        return not self._share_problem and self.peak_gb <= self.available_gb
 
     @property
-    def _weights_gb(self) -> float:
-        return next(part.gb for part in self.memory_parts if part.name == "weights")
-
-    @property
-    def _vllm_share_gb(self) -> float | None:
-        """Memory that vLLM takes, weights included; None if it does not generate."""
+    def _share_problem(self) -> str:
+        """Sentence about a share of vLLM that is too small for the weights; else empty."""
         if self.gpu is None or not self.settings.fast_inference:
-            return None
-        return self.settings.gpu_memory_utilization * self.gpu.memory_gib * 2**30 / 1e9
-
-    @property
-    def _vllm_holds_weights(self) -> bool:
-        share = self._vllm_share_gb
-        return share is None or share > self._weights_gb
+            return ""
+        share_gb = vllm_share_bytes(self.settings, self.gpu) / 1e9
+        (weights,) = (part for part in self.memory_parts if part.name == "weights")
+        if share_gb > weights.gb:
+            return ""
+        return (
+            f"vLLM's share of the GPU (gpu_memory_utilization), {share_gb:.1f} GB, is too small "
+            f"for the weights, {weights.gb:.1f} GB. "
+        )
 
     def require_fit(self) -> None:
         """Raise if a run on a CPU does not fit; warn if a run on a GPU does not.
@@ -113,12 +111,7 @@ class Plan(ReprMixin):
         advice = "No smaller settings fit; take a smaller model."
         if changes:
             advice = f"These settings fit: {line_to_write(changes)}"
-        if not self._vllm_holds_weights:
-            advice = (
-                f"vLLM's share of the GPU (gpu_memory_utilization), {self._vllm_share_gb:.1f} GB, "
-                f"is too small for the weights, {self._weights_gb:.1f} GB. {advice}"
-            )
-        return f"This run needs {need}; {free}. {advice}"
+        return f"This run needs {need}; {free}. {self._share_problem}{advice}"
 
     def _fitting_changes(self) -> dict[str, Any]:
         """Return the changes with which the run fits; empty if no smaller settings fit."""
@@ -144,19 +137,18 @@ class Plan(ReprMixin):
 
     def _shown_parts(self) -> Iterable[str | Table]:
         """Yield the verdict and the table."""
-        yield f"Plan for {self.settings.model}. {self._verdict()}"
-        rows = [*self._rows_of_run(), *self._rows_of_memory()]
-        yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
-
-    def _rows_of_run(self) -> list[tuple[Any, ...]]:
-        """Return the rows of the requested and the effective settings."""
         settings = self.settings
+        yield f"Plan for {settings.model}. {self._verdict()}"
         passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
         engine = "vLLM" if settings.fast_inference else "without vLLM"
         why_engine = (
             f"requested: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as requested"
         )
-        return [
+        parts = []
+        for part in self.memory_parts:
+            phase = "" if part.phase == "always" else f"; in {part.phase}"
+            parts.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
+        rows = [
             (bold("requested and effective"), "", ""),
             ("training steps", f"{settings.max_steps:,}", ""),
             (
@@ -166,27 +158,22 @@ class Plan(ReprMixin):
             ),
             ("dtype", self.dtype.name, f"requested: {settings.dtype}. {self.dtype.reason}"),
             ("sampling", engine, why_engine),
-        ]
-
-    def _rows_of_memory(self) -> list[tuple[Any, ...]]:
-        """Return the rows of the estimated memory and of the available memory."""
-        rows = []
-        for part in self.memory_parts:
-            phase = "" if part.phase == "always" else f"; in {part.phase}"
-            rows.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
-        disk = f"{self.sizes.parameters * 2 / 1e9:.2f} GB"
-        return [
             (bold("needed (estimate)"), "", ""),
-            *rows,
+            *parts,
             (
                 bold("memory, peak"),
                 bold(f"{self.peak_gb:.2f} GB"),
                 "estimate: the larger of generation and training",
             ),
-            ("disk, merged export", disk, "all weights in 16 bit"),
+            (
+                "disk, merged export",
+                f"{self.sizes.parameters * 2 / 1e9:.2f} GB",
+                "all weights in 16 bit",
+            ),
             (bold("available"), "", ""),
             ("memory", f"{self.available_gb:.2f} GB", "free for this run"),
         ]
+        yield Table(rows, head=("", "value", "explanation"), right=(1,), narrow=(0, 1))
 
 
 def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: Any = None) -> Plan:

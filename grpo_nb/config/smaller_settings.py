@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from grpo_nb.config.hardware import choose_dtype
+from grpo_nb.config.memory import has_weight_copies
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
@@ -67,10 +68,8 @@ def memory_savings(
             "In 4 bit the weights need about a third of the memory.",
             {"load_in_4bit": True},
         )
-    # grpo_nb.cpu copies the weights only in float32.
-    is_float32_on_cpu = not is_on_gpu and dtype == "float32"
-    has_weight_copies = is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
-    if has_weight_copies and phase != "loading":
+    has_copies = has_weight_copies(settings, is_on_gpu=is_on_gpu, dtype=dtype)
+    if has_copies and phase != "loading":
         yield MemorySaving(
             "Sampling with shared prompts holds two copies of the weights. Without them the "
             "training stays the same, but each step takes longer.",

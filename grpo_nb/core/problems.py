@@ -21,20 +21,13 @@ def warn_user(message: str) -> None:
     The warning points to the line that called the kit. Its stack level is computed: a fixed number
     would be wrong after the next change of the code, and `skip_file_prefixes` needs Python 3.12.
     """
-    warnings.warn(message, stacklevel=_level_of_caller())
-
-
-def _level_of_caller() -> int:
-    """Return the stack level, seen from `warn_user`, of the code that called the kit.
-
-    That code is just outside the outermost frame of the kit. The nearest frame outside the kit
-    would be wrong: it can be in TRL, which calls the kit's callbacks, or in a user's reward.
-    """
-    frames = traceback.walk_stack(sys._getframe(1))
+    # The caller is just outside the outermost frame of the kit. The nearest frame outside the kit
+    # would be wrong: it can be in TRL, which calls the kit's callbacks, or in a user's reward.
+    frames = traceback.walk_stack(sys._getframe())
     for level, (frame, _) in enumerate(frames, start=1):
         if frame.f_code.co_filename.startswith(_PACKAGE):
             outermost_of_kit = level
-    return outermost_of_kit + 1
+    warnings.warn(message, stacklevel=outermost_of_kit + 1)
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:

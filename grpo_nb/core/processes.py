@@ -122,9 +122,8 @@ def run_script(
     """Return the result of a script's `answer(request)`, run in a child process.
 
     The child imports nothing from `PYTHONPATH` or from the working directory, which could hold a
-    module with the name of a package. The child imports from
-    the environment of this kernel and from the user's own `pip install --user`. Relative paths
-    still work.
+    module with the name of a package. The child imports from the environment of this kernel and
+    from the user's own `pip install --user`. Relative paths still work.
 
     Args:
         script: Path of a Python file that defines `answer`.

@@ -130,12 +130,12 @@ def paired_p_value(differences: Sequence[float], answers_per_question: int = 1) 
     from scipy.stats import binomtest, permutation_test
 
     # A difference of 0 is the same under either sign.
-    nonzero_differences = [c for c in differences if abs(c) > 1e-12]
+    nonzero_differences = [value for value in differences if abs(value) > 1e-12]
     # With one changed question both flips are equally extreme, so p = 1.
     if len(nonzero_differences) < 2:
         return 1.0
     if answers_per_question == 1:
-        improved = sum(c > 0 for c in nonzero_differences)
+        improved = sum(value > 0 for value in nonzero_differences)
         return float(binomtest(improved, len(nonzero_differences)).pvalue)
     # In batches: 9999 flips of thousands of questions at once would take gigabytes.
     test = permutation_test(
@@ -164,7 +164,7 @@ def paired_interval(
     # The two added questions are included.
     n = len(differences) + 2
     middle = sum(differences) / n
-    sum_of_squares = sum(c * c for c in differences)
+    sum_of_squares = sum(value * value for value in differences)
     mean_square = (sum_of_squares + 2 / answers_per_question) / n
     variance_of_mean = (mean_square - middle * middle) / n
     half_width = Z_95 * math.sqrt(variance_of_mean)
@@ -190,7 +190,7 @@ def detectable_difference(changes: Sequence[float]) -> float | None:
     questions = len(changes)
     if questions < MIN_QUESTIONS:
         return None
-    sum_of_squares = sum(c * c for c in changes)
+    sum_of_squares = sum(value * value for value in changes)
     changed_share = max(sum_of_squares / questions, 2 / (questions + 2))
     for step in range(1, 1001):
         difference = step / 1000
