@@ -248,9 +248,6 @@ def _train_and_close(
             failure.add_note(problem)
     if failure is not None:
         raise failure
-    # More steps can be added from the last checkpoint, so the others only take space.
-    if run_info.status == "finished" and not problems:
-        keep_newest(run.path / "checkpoints", 1)
 
 
 def _run_trainer(
@@ -291,6 +288,9 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
             write()
         except Exception as error:
             problems.append(f"Not saved: {type(error).__name__}: {error}.")
+    # More steps can be added from the last checkpoint, so the others only take space.
+    if run_info.status == "finished" and not problems:
+        keep_newest(run.path / "checkpoints", 1)
     return problems
 
 
