@@ -160,7 +160,7 @@ class AnswerFormat:
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
-        spans: list[tuple[int, int] | None] = []
+        spans = []
         for tag in self.tags:
             start = text.find(tag)
             is_once = text.count(tag) == 1
@@ -207,8 +207,8 @@ class AnswerFormat:
     def _slot_pattern(self) -> re.Pattern[str]:
         """Pattern of the slot with its tags; the answer is the group."""
         if self.is_bare:
-            return re.compile("(.*)", re.DOTALL)
-        if self.answer_close == "}":
+            content = ".*"
+        elif self.answer_close == "}":
             # Braces in the answer come in pairs.
             content = BALANCED_TEXT
         elif self.answer_close == "":

@@ -26,6 +26,7 @@ from grpo_nb.tasks.cleaning import (
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
+    Chat,
     Example,
     TaskRows,
     fitting_format,
@@ -240,14 +241,14 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    held_keys: set[str] = set()
+    held_keys = set()
     held_count = 0
     for key in order:
         if held_count < holdout:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    train: TaskRows = []
-    held_out: TaskRows = []
+    train = []
+    held_out = []
     for row, key in zip(rows, keys, strict=True):
         part = held_out if key in held_keys else train
         part.append(row)
@@ -268,9 +269,9 @@ def _without(
     return kept
 
 
-def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
+def _require_unchanged_calls(messages: Chat) -> None:
     """Raise ValueError if a `Dataset` would change the tool calls of an example."""
-    calls: list[Any] = []
+    calls = []
     for message in messages:
         calls += message.get("tool_calls") or ()
     if is_changed_by_arrow(calls):

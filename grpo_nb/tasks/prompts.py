@@ -58,7 +58,7 @@ def split_system(chat: Chat) -> tuple[Chat, Chat]:
     return system, [message for message in chat if message["role"] not in SYSTEM_ROLES]
 
 
-def messages_of_example(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
+def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
     """Return the chat messages of an example.
 
     Raises:

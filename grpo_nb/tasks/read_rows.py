@@ -113,19 +113,19 @@ def _rows_of_table(table: Any) -> Rows:
     import pandas
 
     frame = pandas.DataFrame(table, dtype=object)
-    rows = frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
-    return [{name: _as_python(cell) for name, cell in row.items()} for row in rows]
+    frame = frame.where(frame.notna(), None).rename(columns=str)
+    return _as_python(frame.to_dict("records"))
 
 
-def _as_python(cell: Any) -> Any:
-    """Return a cell with lists in place of the numpy arrays that pandas.read_parquet makes."""
-    if hasattr(cell, "tolist"):
-        cell = cell.tolist()
-    if isinstance(cell, list):
-        return [_as_python(item) for item in cell]
-    if isinstance(cell, dict):
-        return {name: _as_python(value) for name, value in cell.items()}
-    return cell
+def _as_python(value: Any) -> Any:
+    """Return a value with lists in place of the numpy arrays that pandas.read_parquet makes."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_as_python(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _as_python(item) for name, item in value.items()}
+    return value
 
 
 # Files.

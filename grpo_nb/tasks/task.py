@@ -221,7 +221,7 @@ class Task(ReprMixin):
         if not runs:
             return self
         prompts = list(map(json.dumps, self.starting_prompts(self.train)))
-        times_sampled: Counter[str] = Counter()
+        times_sampled = Counter()
         for run in runs:
             times_sampled.update(run.completions()["prompt"])
         order = list(range(len(prompts)))
@@ -235,7 +235,7 @@ class Task(ReprMixin):
 
     def _shown_parts(self) -> Iterable[RichText | Table | str]:
         yield bold(f"Task {self.name}")
-        summary: list[tuple[str, Any]] = [
+        summary = [
             ("training prompts", len(self.train)),
             ("held-out prompts", f"{len(self.holdout)}, no question in both"),
             ("rows left out", self.left_out.total() or "none"),
