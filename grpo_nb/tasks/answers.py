@@ -54,7 +54,7 @@ _WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 _HEDGE = re.compile(
     rf"""(?i)
     \b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather)\b
-    |
+    |  # or a second letter:
     \b
     (?<!\w')  # not the s of "Newton's"
     (?<!\d[ ])  # not the unit in "B) 3 m"

@@ -18,6 +18,7 @@ from typing import Any
 from grpo_nb.core.words import short_repr
 
 Row = Mapping[str, Any]
+# Rows as they come from a source. Each is a dict of its own, which may be changed.
 Rows = list[dict[str, Any]]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
