@@ -33,25 +33,31 @@ _LATEX_FRACTION = re.compile(
 # Each line is one part of a number. Spaces are written as \s or in brackets.
 _NUMBER = re.compile(
     rf"""
-    (?:(?P<name>  # x =, x_1 =, f(x) =, AB =, \theta =
-        [A-Za-z](?:_\{{?\w\}}?)?(?:\([a-z]\))?|[A-Z]{{2,4}}|p[A-Z]{{1,2}}|\\[a-z]+
+    (?:(?P<name>
+        [A-Za-z](?:_\{{?\w\}}?)?(?:\([a-z]\))?  # x =, x_1 =, f(x) =
+        |[A-Z]{{2,4}}  # AB =
+        |p[A-Z]{{1,2}}  # pH =
+        |\\[a-z]+  # \theta =
     )\s*=(?!=)\s*)?
     (?P<sign>[-+]?)\s*
     (?:US[ ]?(?=\$))?(?P<money>(?:[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*
     (?P<minus>-?)\s*  # the sign of $-5
     (?:(?P<whole>[1-9]\d*)[ ]+(?=[\d.,]+\s*/\s*-?[\d.]))?  # the 1 of 1 3/4
     (?P<numerator>{_DECIMAL})(?:\s*/\s*(?P<denominator>-?\s*{_DECIMAL}))?
-    (?:  # the power of ten in 1e3 and 1 x 10^3
-        [eE](?P<exponent>[-+]?\d{{1,3}})
-        |\s*(?:x|\*|\\times|\\cdot)\s*10
+    (?:  # a power of ten
+        [eE](?P<exponent>[-+]?\d{{1,3}})  # 1e3
+        |\s*(?:x|\*|\\times|\\cdot)\s*10  # 1 x 10^3
         \s*(?:\^|\*\*)\s*\{{?\s*(?P<power_of_ten>[-+]?\d{{1,3}})\s*\}}?
     )?
     (?:\s*(?P<scale>
-        (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b
+        (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)
+        |k\b
+        |(?<=\d)K\b  # 5K, but 5 K is a temperature
     )s?)?
     (?:  # a unit
-        (?!\s*[\d.,;=])(?P<gap>\s*)
-        (?!(?<=\S)[A-Za-z]\b)  # 2x is a product, and 2 m a length
+        (?!\s*[\d.,;=])  # not a second number
+        (?P<gap>\s*)
+        (?!(?<=\S)[A-Za-z]\b)  # not one letter directly after the digits: 2x is a product
         (?P<unit>.{{1,40}})
     )?
     """,
