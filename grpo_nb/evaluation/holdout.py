@@ -22,7 +22,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_scores,
 )
 from grpo_nb.tasks.answers import answers_of
-from grpo_nb.tasks.cleaning import Changes, clean
+from grpo_nb.tasks.cleaning import CleaningReport, clean
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Example, fitting_format, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows, sample_rows
@@ -69,7 +69,7 @@ def load_holdout(
 
     read = read_rows(source, "test")
     # The seed never changes, so two evaluations with the same limit ask the same questions.
-    rows = sample_rows(clean(read, Changes(), columns), limit)
+    rows = sample_rows(clean(read, CleaningReport(), columns), limit)
     # The kind of the answers decides how the system prompt asks for them.
     format = fitting_format(format, answers_of([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.

@@ -52,4 +52,4 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
         )
     wrong = make_wrong_answers(golds, all_golds=golds)[0]
     # Both completions differ in the answer alone, so a difference in score comes from the answer.
-    return [format.completion(PLAIN_REASONING, answer) for answer in (golds[0], wrong)]
+    return [format.render_completion(PLAIN_REASONING, answer) for answer in (golds[0], wrong)]

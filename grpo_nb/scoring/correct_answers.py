@@ -150,7 +150,9 @@ def choose_grader(
     ]
     # The texts with the gold answers come first, then those with the wrong answers, then the empty
     # ones.
-    answer_texts = [format.completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
+    answer_texts = [
+        format.render_completion("reasoning", answer) for answer in [*golds, *wrong_answers]
+    ]
     texts = [*answer_texts, *[""] * len(golds)]
     # Each text gets an environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]

@@ -52,19 +52,15 @@ _WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 # A letter is not a clear choice if one of these words or a second letter follows: "B or C", "B, C",
 # "B is wrong". "B) Romeo and Juliet" is refused too.
 _HEDGE = re.compile(
-    rf"""(?i)\b
-    (?:
-        or|nor|and|not|but|if|wrong|maybe|either|instead|rather
-        |
-        # A second letter, with four exceptions:
-        (?<!\w')  # the s of "Newton's"
-        (?<!\d[ ])  # the unit in "B) 3 m"
-        (?:
-            [b-z]
-            |a(?!\s+{_WORD_AFTER_ARTICLE})  # the article in "B) a dog"
-        )
-        (?!\s*=)  # the variable in "B) x = 4"
-    )\b
+    rf"""(?i)
+    \b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather)\b
+    |  # or a second letter:
+    \b
+    (?<!\w')  # not the s of "Newton's"
+    (?<!\d[ ])  # not the unit in "B) 3 m"
+    (?!a\s+{_WORD_AFTER_ARTICLE})  # not the article in "B) a dog"
+    (?!.\s*=)  # not the variable in "B) x = 4"
+    [a-z]\b
     """,
     re.VERBOSE,
 )
@@ -74,7 +70,7 @@ _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerSummary:
     """The kind of a task's gold answers, and its labels with their shares."""
 
     kind: Kind
@@ -83,7 +79,7 @@ class Answers:
 
     Empty unless the answers are choices, or numbers that repeat, such as ratings.
     """
-    others: tuple[str, ...] = ()
+    of_other_kinds: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers.
 
     They are compared as text, unless they are numbers or JSON.
@@ -113,7 +109,7 @@ class Answers:
 # Which kind?
 
 
-def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
+def answers_of(golds: Sequence[str], kind: Kind | None = None) -> AnswerSummary:
     """Find the kind of these answers, or use the given one.
 
     Args:
@@ -135,8 +131,8 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     if kind == "choice" or (are_labels and kind == "number"):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
-    others = _answers_of_other_kinds(golds, kind)
-    return Answers(kind, labels=tuple(labels), others=others)
+    of_other_kinds = _answers_of_other_kinds(golds, kind)
+    return AnswerSummary(kind, labels=tuple(labels), of_other_kinds=of_other_kinds)
 
 
 def _count_labels(golds: Sequence[str]) -> Counter[str]:

@@ -18,8 +18,8 @@ from grpo_nb.tasks.read_rows import Row, SourceRows
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
 ROLES = ("question", "answer", "prompt")
-# Column names that mean something to TRL's GRPOTrainer (arguments of rewards, and images) or to
-# the rewards of the kit. A reward that is a method has the argument self.
+# Column names that are arguments of rewards or images in TRL's GRPOTrainer, or that rewards of the
+# kit use. `self` is one of them, because a reward may be a method.
 TAKEN_NAMES = {
     *ROLES,
     "completion",
@@ -41,7 +41,7 @@ _SOLUTION_AND_ANSWER = re.compile(
 
 
 @dataclass
-class Changes:
+class CleaningReport:
     """Report on a source: the rows left out, with reasons and examples, and notes."""
 
     left_out: Counter[str] = field(default_factory=Counter)
@@ -79,7 +79,7 @@ _Reasons = dict[int, str]
 
 def clean(
     source: SourceRows,
-    changes: Changes,
+    changes: CleaningReport,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: Kind | None = None,
@@ -192,7 +192,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
 
 
 def _read_row(
-    row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool, changes: Changes
+    row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool, changes: CleaningReport
 ) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
@@ -245,7 +245,7 @@ def _as_json(value: Any) -> str:
     return displayable(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _read_chat(messages: Any, changes: Changes) -> Chat:
+def _read_chat(messages: Any, changes: CleaningReport) -> Chat:
     """Return chat messages with `role` and `content` alone; note if that leaves out tool calls."""
     try:
         chat = []
@@ -271,7 +271,7 @@ def _read_chat(messages: Any, changes: Changes) -> Chat:
     return chat
 
 
-def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
+def _split_solutions(rows: Collection[TaskRow], changes: CleaningReport) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
     matches = [_SOLUTION_AND_ANSWER.match(row["answer"]) for row in rows]
     if matches.count(None) >= len(rows) / 2:
@@ -285,7 +285,7 @@ def _split_solutions(rows: Collection[TaskRow], changes: Changes) -> None:
     changes.note("answers were read after ####; the text before is in the column solution")
 
 
-def _complete_accepted(rows: Collection[TaskRow], changes: Changes) -> None:
+def _complete_accepted(rows: Collection[TaskRow], changes: CleaningReport) -> None:
     """Give rows with a single answer a list too, so that every row has the column."""
     for row in rows:
         row.setdefault(ACCEPTED, [row["answer"]])
@@ -343,7 +343,9 @@ def _repeated_rows(
 # The other columns.
 
 
-def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes: Changes) -> None:
+def _add_column(
+    rows: Collection[TaskRow], name: str, values: list[Any], changes: CleaningReport
+) -> None:
     """Add a column to the rows, under another name if its own is taken."""
     new_name = name
     reason = "its name is taken"
@@ -359,7 +361,7 @@ def _add_column(rows: Collection[TaskRow], name: str, values: list[Any], changes
         row[new_name] = value
 
 
-def store_as_text(rows: TaskRows, changes: Changes) -> None:
+def store_as_text(rows: TaskRows, changes: CleaningReport) -> None:
     """Store as text each column that a `Dataset` of these rows would change or refuse.
 
     Lists of accepted answers become lists of texts.

@@ -41,7 +41,8 @@ class AnswerFormat:
 
     Raises:
         ValueError: An `answer_open` that is white space, inside another tag, or empty next to
-            other tags; or a `reasoning_close` without a `reasoning_open`.
+            other tags; or, without a `reasoning_open`, a `reasoning_close` or
+            `is_opened_by_template`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -64,10 +65,11 @@ class AnswerFormat:
                 f"answer_open = {self.answer_open!r}: without a tag before it, no answer can be "
                 "found."
             )
-        if self.reasoning_close and not self.reasoning_open:
+        if (self.reasoning_close or self.is_opened_by_template) and not self.reasoning_open:
             raise ValueError(
-                f"reasoning_close = {self.reasoning_close!r} needs a reasoning_open. If the chat "
-                "template writes that tag, name it and write is_opened_by_template=True."
+                f"reasoning_close = {self.reasoning_close!r} and is_opened_by_template = "
+                f"{self.is_opened_by_template} need a reasoning_open. If the chat template writes "
+                "that tag, name it and write is_opened_by_template=True."
             )
         for other in filter(None, tags[1:]):
             if self.answer_open in other:
@@ -112,7 +114,7 @@ class AnswerFormat:
             f"{self.answer_open}\n{answer}\n{self.answer_close}"
         )
 
-    def completion(self, reasoning: str, answer: str) -> str:
+    def render_completion(self, reasoning: str, answer: str) -> str:
         """Return `render` without the opening tag if the chat template has written it already."""
         text = self.render(reasoning, answer)
         if self.is_opened_by_template:
@@ -158,7 +160,7 @@ class AnswerFormat:
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
-        spans: list[tuple[int, int] | None] = []
+        spans = []
         for tag in self.tags:
             start = text.find(tag)
             is_once = text.count(tag) == 1
@@ -170,14 +172,14 @@ class AnswerFormat:
             spans[-1] = (slot.end() - 1, slot.end()) if is_once else None
         return spans
 
-    def reasoning(self, text: str) -> str:
+    def extract_reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.
 
         Without any of these tags, all of the text is reasoning.
 
-        >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>")
+        >>> xml().extract_reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>")
         '3 + 4 = 7'
-        >>> bare().reasoning("7")
+        >>> bare().extract_reasoning("7")
         ''
         """
         if self.is_bare:
@@ -205,8 +207,8 @@ class AnswerFormat:
     def _slot_pattern(self) -> re.Pattern[str]:
         """Pattern of the slot with its tags; the answer is the group."""
         if self.is_bare:
-            return re.compile("(.*)", re.DOTALL)
-        if self.answer_close == "}":
+            content = ".*"
+        elif self.answer_close == "}":
             # Braces in the answer come in pairs.
             content = BALANCED_TEXT
         elif self.answer_close == "":

@@ -14,9 +14,9 @@ from typing import Any, get_args
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.words import did_you_mean, require_choice, require_whole_number, short_repr
-from grpo_nb.tasks.answers import Answers, Kind, answers_of
+from grpo_nb.tasks.answers import AnswerSummary, Kind, answers_of
 from grpo_nb.tasks.cleaning import (
-    Changes,
+    CleaningReport,
     Columns,
     OnConflict,
     clean,
@@ -26,6 +26,7 @@ from grpo_nb.tasks.cleaning import (
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
+    Chat,
     Example,
     TaskRows,
     fitting_format,
@@ -148,7 +149,7 @@ def load_task(
         source_rows = read_rows(source)
 
     # 2. Find question and answer in each row, the user's held-out rows included.
-    changes = Changes()
+    changes = CleaningReport()
     train = clean(source_rows, changes, columns, on_conflict, kind)
     held_out: TaskRows = []
     if not is_share_or_count:
@@ -240,21 +241,23 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    held_keys: set[str] = set()
+    held_keys = set()
     held_count = 0
     for key in order:
         if held_count < holdout:
             held_keys.add(key)
             held_count += rows_per_key[key]
-    train: TaskRows = []
-    held_out: TaskRows = []
+    train = []
+    held_out = []
     for row, key in zip(rows, keys, strict=True):
         part = held_out if key in held_keys else train
         part.append(row)
     return train, held_out
 
 
-def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Changes) -> TaskRows:
+def _without(
+    rows: TaskRows, questions: Iterable[str], reason: str, changes: CleaningReport
+) -> TaskRows:
     """Leave out the rows that ask one of these questions."""
     keys = set(map(question_key, questions))
     kept = []
@@ -266,9 +269,9 @@ def _without(rows: TaskRows, questions: Iterable[str], reason: str, changes: Cha
     return kept
 
 
-def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
+def _require_unchanged_calls(messages: Chat) -> None:
     """Raise ValueError if a `Dataset` would change the tool calls of an example."""
-    calls: list[Any] = []
+    calls = []
     for message in messages:
         calls += message.get("tool_calls") or ()
     if is_changed_by_arrow(calls):
@@ -281,14 +284,14 @@ def _require_unchanged_calls(messages: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _note_problems(
-    rows: TaskRows, answers: Answers, format: AnswerFormat, changes: Changes
+    rows: TaskRows, answers: AnswerSummary, format: AnswerFormat, changes: CleaningReport
 ) -> None:
     """Note answers of another kind, and a prompt that does not name the format."""
-    if answers.others:
+    if answers.of_other_kinds:
         changes.note(
-            f"{len(answers.others)} of {len(rows)} answers are not of kind {answers.kind}, such "
-            f"as {answers.others[0]!r:.60}: they are compared as text, unless they are numbers or "
-            "JSON"
+            f"{len(answers.of_other_kinds)} of {len(rows)} answers are not of kind "
+            f"{answers.kind}, such as {short_repr(answers.of_other_kinds[0])}: they are compared "
+            "as text, unless they are numbers or JSON"
         )
     tag = format.answer_open.strip()
     if tag not in "".join(message.get("content") or "" for message in rows[0]["prompt"]):

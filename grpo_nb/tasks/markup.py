@@ -11,10 +11,6 @@ from functools import lru_cache
 # Longer texts are not answers; the patterns below are not run on them.
 _LONGEST_ANSWER = 2000  # characters
 
-# Signs of one character: minus, dashes, hyphens, quotation marks, slash, apostrophe.
-_ASCII_OF_SIGN = str.maketrans(
-    "\u2212\u2013\u2012\u2010\u2011\u201c\u201d\u201e\u2044\u2018\u2019", '-----"""/\'\''
-)
 # Pattern -> spelling that replaces its matches.
 _SIGN_SPELLINGS = {
     # Soft hyphens, zero-width spaces and byte order marks are invisible.
@@ -26,6 +22,10 @@ _SIGN_SPELLINGS = {
     # Exponents and indices; the digits themselves become ASCII later.
     "([\u00b2\u00b3\u00b9\u2070-\u207f]+)": r"^{\1}",
     "([\u2080-\u209c]+)": r"_{\1}",
+    # Hyphens, dashes and the minus sign, also as exponent, as index and in vertical writing.
+    "[\u2010-\u2013\u2212\u207b\u208b\ufe32]": "-",
+    "[\u201c-\u201e]": '"',
+    "[\u2018\u2019]": "'",
     # A space before the fraction in 1½.
     "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
 }
@@ -109,7 +109,8 @@ def in_ascii(text: str) -> str:
     if text.isascii():
         return text
     text = rewrite(text, _SIGN_SPELLINGS)
-    text = unicodedata.normalize("NFKC", text).translate(_ASCII_OF_SIGN)
+    # NFKC writes the fraction bar of \u00bd as \u2044.
+    text = unicodedata.normalize("NFKC", text).replace("\u2044", "/")
     # Decimal digits of other scripts.
     return re.sub(r"\d", lambda match: str(int(match[0])), text)
 

@@ -30,30 +30,35 @@ _END_OF_FRACTION = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _LATEX_FRACTION = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_END_OF_FRACTION}"
 )
-# A letter directly after the digits is a factor, as in 2x, not a unit. The lookbehind checks that
-# there is no space before the letter.
-_NO_GLUED_LETTER = r"(?![A-Za-z]\b(?<!\s.))"
 # Each line is one part of a number. Spaces are written as \s or in brackets.
 _NUMBER = re.compile(
     rf"""
-    (?:(?P<name>  # x =, x_1 =, f(x) =, AB =, \theta =
-        [A-Za-z](?:_\{{?\w\}}?)?(?:\([a-z]\))?|[A-Z]{{2,4}}|p[A-Z]{{1,2}}|\\[a-z]+
+    (?:(?P<name>
+        [A-Za-z](?:_\{{?\w\}}?)?(?:\([a-z]\))?  # x =, x_1 =, f(x) =
+        |[A-Z]{{2,4}}  # AB =
+        |p[A-Z]{{1,2}}  # pH =
+        |\\[a-z]+  # \theta =
     )\s*=(?!=)\s*)?
     (?P<sign>[-+]?)\s*
     (?:US[ ]?(?=\$))?(?P<money>(?:[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*
     (?P<minus>-?)\s*  # the sign of $-5
     (?:(?P<whole>[1-9]\d*)[ ]+(?=[\d.,]+\s*/\s*-?[\d.]))?  # the 1 of 1 3/4
     (?P<numerator>{_DECIMAL})(?:\s*/\s*(?P<denominator>-?\s*{_DECIMAL}))?
-    (?:  # the power of ten in 1e3 and 1 x 10^3
-        [eE](?P<exponent>[-+]?\d{{1,3}})
-        |\s*(?:x|\*|\\times|\\cdot)\s*10
+    (?:  # a power of ten
+        [eE](?P<exponent>[-+]?\d{{1,3}})  # 1e3
+        |\s*(?:x|\*|\\times|\\cdot)\s*10  # 1 x 10^3
         \s*(?:\^|\*\*)\s*\{{?\s*(?P<power_of_ten>[-+]?\d{{1,3}})\s*\}}?
     )?
     (?:\s*(?P<scale>
-        (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b
+        (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)
+        |k\b
+        |(?<=\d)K\b  # 5K, but 5 K is a temperature
     )s?)?
     (?:  # a unit
-        (?!\s*[\d.,;=])(?P<gap>\s*){_NO_GLUED_LETTER}(?P<unit>.{{1,40}})
+        (?!\s*[\d.,;=])  # not a second number
+        (?P<gap>\s*)
+        (?!(?<=\S)[A-Za-z]\b)  # not one letter directly after the digits: 2x is a product
+        (?P<unit>.{{1,40}})
     )?
     """,
     re.ASCII | re.VERBOSE,
@@ -180,7 +185,7 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     difference_as_written = abs(_value_as_written(given) - _value_as_written(gold))
     if gold.unit == "%":
         return difference_as_written <= tolerance or 100 * difference <= tolerance
-    if given.unit == "%" and _is_in_percent(gold.value):
+    if given.unit == "%" and _may_be_percentage(gold.value):
         return difference_as_written <= tolerance
     return difference <= tolerance
 
@@ -190,7 +195,7 @@ def _value_as_written(number: Number) -> Fraction:
     return number.value * 100 if number.unit == "%" else number.value
 
 
-def _is_in_percent(gold: Fraction) -> bool:
+def _may_be_percentage(gold: Fraction) -> bool:
     """Return True if a gold answer without a percent sign may be a percentage: 42, but not 0.5.
 
     Integers above 1 and all numbers from 10 on may be percentages. Other numbers are shares: 3.5 is
@@ -212,12 +217,10 @@ _VALUE_OF_WORD = dict(zip(_NUMBER_WORDS, [*range(20), *range(20, 100, 10)], stri
 def _value_of_words(words: str) -> int | None:
     """Return the value of an English number word, such as `two hundred and five`."""
     for scale in ("billion", "million", "thousand", "hundred"):
-        count_words, found_scale, rest_words = words.partition(f" {scale}")
-        if found_scale:
-            if rest_words and not rest_words.startswith(" "):
-                return None
-            count = 1 if count_words == "a" else _value_of_words(count_words)
-            rest = _value_of_words(rest_words.strip().removeprefix("and ")) if rest_words else 0
+        match = re.fullmatch(rf"(.+?) {scale}(?: (?:and )?(.+))?", words)
+        if match:
+            count = 1 if match[1] == "a" else _value_of_words(match[1])
+            rest = _value_of_words(match[2] or "zero")
             if count is None or rest is None or rest >= _SCALES[scale]:
                 return None
             return count * _SCALES[scale] + rest

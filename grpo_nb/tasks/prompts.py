@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from grpo_nb.core.words import short_repr
-from grpo_nb.tasks.answers import Answers
+from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 TaskRow = dict[str, Any]
@@ -20,7 +20,7 @@ SYSTEM_ROLES = ("system", "developer")
 
 
 def fitting_format(
-    format: AnswerFormat | None, answers: Answers, system: str | None = None
+    format: AnswerFormat | None, answers: AnswerSummary, system: str | None = None
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with a hint that fits the answers."""
     if callable(format):
@@ -58,7 +58,7 @@ def split_system(chat: Chat) -> tuple[Chat, Chat]:
     return system, [message for message in chat if message["role"] not in SYSTEM_ROLES]
 
 
-def messages_of_example(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
+def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
     """Return the chat messages of an example.
 
     Raises:

@@ -18,6 +18,8 @@ from typing import Any
 from grpo_nb.core.words import short_repr
 
 Row = Mapping[str, Any]
+# Rows as they come from a source. Each is a dict of its own, which may be changed.
+Rows = list[dict[str, Any]]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
@@ -28,7 +30,7 @@ class SourceRows:
     """The rows of a source, with its name."""
 
     name: str
-    rows: list[dict[str, Any]]
+    rows: Rows
     note: str = ""
     """Sentence on how the source was read, if the user should check it."""
     name_in_errors: str = "the data"
@@ -38,8 +40,8 @@ class SourceRows:
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
     """Return up to `limit` random rows in their original order; all rows for None.
 
-    The same seed chooses the same rows. Rows are chosen at random, because the first rows of a file
-    sorted by label all have one label, and so may every n-th row if labels alternate.
+    The same seed chooses the same rows. Rows are chosen at random: in a file sorted by label, the
+    first rows have one label, and where labels alternate, every n-th row may have one label too.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
     indices = random.Random(seed).sample(range(len(rows)), count)
@@ -82,15 +84,22 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     )
 
 
-def _rows_of_iterable(source: Iterable[Any]) -> list[dict[str, Any]]:
+def _rows_of_iterable(source: Iterable[Any], name_in_errors: str = "the data") -> Rows:
     """Return the rows of a `Dataset` or list, with names in place of `ClassLabel` numbers.
 
-    The number -1 stands for no label and becomes None.
+    The number -1 stands for no label and becomes None. The names of columns become texts.
 
     Raises:
         TypeError: A row is not a dict.
     """
-    rows = _as_dicts("the data", source)
+    rows = []
+    for row_number, row in enumerate(source):
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"{name_in_errors}: row {row_number} is {short_repr(row)}, not a dict such as "
+                '{"question": "2 + 2?"}.'
+            )
+        rows.append({str(name): value for name, value in row.items()})
     features = getattr(source, "features", None) or {}
     for name, feature in features.items():
         if hasattr(feature, "int2str"):
@@ -100,41 +109,24 @@ def _rows_of_iterable(source: Iterable[Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _as_dicts(name_in_errors: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return rows as dicts whose keys are texts.
-
-    Raises:
-        TypeError: A row is not a dict.
-    """
-    dicts = []
-    for row_number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise TypeError(
-                f"{name_in_errors}: row {row_number} is {short_repr(row)}, not a dict such as "
-                '{"question": "2 + 2?"}.'
-            )
-        dicts.append({str(name): value for name, value in row.items()})
-    return dicts
-
-
-def _rows_of_table(table: Any) -> list[dict[str, Any]]:
+def _rows_of_table(table: Any) -> Rows:
     """Return the rows of a DataFrame; an empty cell is None."""
     import pandas
 
     frame = pandas.DataFrame(table, dtype=object)
-    rows = frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
-    return [{name: _as_python(cell) for name, cell in row.items()} for row in rows]
+    frame = frame.where(frame.notna(), None).rename(columns=str)
+    return _as_python(frame.to_dict("records"))
 
 
-def _as_python(cell: Any) -> Any:
-    """Return a cell with lists in place of the numpy arrays that pandas.read_parquet makes."""
-    if hasattr(cell, "tolist"):
-        cell = cell.tolist()
-    if isinstance(cell, list):
-        return [_as_python(item) for item in cell]
-    if isinstance(cell, dict):
-        return {name: _as_python(value) for name, value in cell.items()}
-    return cell
+def _as_python(value: Any) -> Any:
+    """Return a value with lists in place of the numpy arrays that pandas.read_parquet makes."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_as_python(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _as_python(item) for name, item in value.items()}
+    return value
 
 
 # Files.
@@ -166,7 +158,7 @@ def _read_file(path: Path) -> SourceRows:
     return SourceRows(path.stem, rows, note, path.name)
 
 
-def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
+def _read_csv(path: Path) -> tuple[Rows, str]:
     """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
 
     The separator of a .csv file is the most frequent one in the first line.
@@ -200,7 +192,7 @@ def _read_csv(path: Path) -> tuple[list[dict[str, Any]], str]:
     return _rows_of_table(frame), note
 
 
-def _read_json(path: Path) -> list[dict[str, Any]]:
+def _read_json(path: Path) -> Rows:
     """Return the rows of JSON lines, or of one JSON text with a list of rows.
 
     The content decides, because JSON lines are often in a file that ends in .json.
@@ -210,7 +202,7 @@ def _read_json(path: Path) -> list[dict[str, Any]]:
         # A comma after each line but the last makes one JSON text, so that an error names the line.
         lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
         text = f"[{lines}]"
-    return _as_dicts(path.name, json.loads(text))
+    return _rows_of_iterable(json.loads(text), path.name)
 
 
 def _read_hub(name: str, split: str) -> SourceRows:
@@ -262,7 +254,7 @@ def arithmetic_rows(
     high: int = 20,
     operators: str = "+",
     terms: int = 2,
-) -> list[dict[str, Any]]:
+) -> Rows:
     """Return questions with their answers.
 
     Args:
@@ -299,8 +291,8 @@ def arithmetic_rows(
     texts.pop("3 + 4", None)  # the example
     if len(texts) < count:
         raise ValueError(
-            f"there are {len(texts)} distinct questions of train_size + holdout_size = {count}: "
-            "raise high."
+            f"train_size + holdout_size = {count}, but only {len(texts)} distinct questions exist "
+            "with these options: raise high, or lower a size."
         )
     sampled = rng.sample(list(texts), count)
     # eval() computes the answer: the text has only numbers and operators.

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import ReprMixin, RichText, Table, bold, escaped, verbatim
 from grpo_nb.core.words import shorten
-from grpo_nb.tasks.answers import Answers
-from grpo_nb.tasks.cleaning import Changes
+from grpo_nb.tasks.answers import AnswerSummary
+from grpo_nb.tasks.cleaning import CleaningReport
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import require_system_prompt, require_tokenizer, split_system
+from grpo_nb.tasks.prompts import TaskRow, require_system_prompt, require_tokenizer, split_system
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ class Task(ReprMixin):
     format: AnswerFormat
     train: Dataset
     holdout: Dataset
-    changes: Changes = dataclasses.field(default_factory=Changes)
+    changes: CleaningReport = dataclasses.field(default_factory=CleaningReport)
     """Report on rows left out and on changes of the source, with reasons and examples."""
     is_ordered: bool = False
     """True to train on the rows in their order; otherwise the trainer shuffles them."""
-    answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
+    answers: AnswerSummary = dataclasses.field(default_factory=lambda: AnswerSummary("text"))
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the chat template for every prompt, such as `{"enable_thinking": False}`."""
@@ -112,10 +113,10 @@ class Task(ReprMixin):
             return list(rows["prompt"])
         return [self.tools.start(row)[0] for row in rows]
 
-    def start_episode(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def start_episode(self, row: Row) -> TaskRow:
         """Start an episode; return its row, with its environment if the task has one."""
-        environment = self.tools.start(row)[1] if self.tools is not None else {}
-        return {**row, **environment}
+        columns = self.tools.start(row)[1] if self.tools is not None else {}
+        return {**row, **columns}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
         """Return the length of each prompt in tokens, as in training.
@@ -220,7 +221,7 @@ class Task(ReprMixin):
         if not runs:
             return self
         prompts = list(map(json.dumps, self.starting_prompts(self.train)))
-        times_sampled: Counter[str] = Counter()
+        times_sampled = Counter()
         for run in runs:
             times_sampled.update(run.completions()["prompt"])
         order = list(range(len(prompts)))
@@ -234,7 +235,7 @@ class Task(ReprMixin):
 
     def _shown_parts(self) -> Iterable[RichText | Table | str]:
         yield bold(f"Task {self.name}")
-        summary: list[tuple[str, Any]] = [
+        summary = [
             ("training prompts", len(self.train)),
             ("held-out prompts", f"{len(self.holdout)}, no question in both"),
             ("rows left out", self.left_out.total() or "none"),

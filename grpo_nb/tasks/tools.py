@@ -83,7 +83,7 @@ class Tools:
         return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
     @functools.cached_property
-    def environment_class(self) -> type | None:
+    def environment_factory(self) -> type | None:
         """The environment as a class whose `reset` starts each episode with an empty object.
 
         TRL reuses an object for a later completion, and attributes that the environment's own
@@ -113,9 +113,9 @@ class Tools:
 
         return call
 
-    def for_episode(self, environment: Any = None) -> list[Tool]:
-        """Return the tools of one episode, with the methods of its environment."""
-        methods = [getattr(environment, method.__name__) for method in self._methods]
+    def for_episode(self, instance: Any = None) -> list[Tool]:
+        """Return the tools of one episode, with the methods of its object of the environment."""
+        methods = [getattr(instance, method.__name__) for method in self._methods]
         return [self.with_time_limit(tool) for tool in (*self.functions, *methods)]
 
     @functools.cached_property
@@ -124,8 +124,8 @@ class Tools:
         # Imported here, because unsloth has to be imported before transformers.
         from transformers.utils import get_json_schema
 
-        environment = self.environment_class() if self.environment is not None else None
-        return [get_json_schema(tool) for tool in self.for_episode(environment)]
+        instance = self.environment_factory() if self.environment is not None else None
+        return [get_json_schema(tool) for tool in self.for_episode(instance)]
 
     @property
     def names(self) -> list[str]:
@@ -142,9 +142,9 @@ class Tools:
         prompt = [dict(message) for message in row["prompt"]]
         if self.environment is None:
             return prompt, {}
-        environment = self.environment_class()
-        prompt[-1]["content"] += environment.reset(**row) or ""
-        return prompt, {"environments": environment}
+        instance = self.environment_factory()
+        prompt[-1]["content"] += instance.reset(**row) or ""
+        return prompt, {"environments": instance}
 
     def require_repeatable(self, row: Row) -> None:
         """Refuse an environment that starts the same row differently each time.

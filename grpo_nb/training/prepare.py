@@ -171,7 +171,7 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
         if isinstance(reward, code_tests):
             reward.check(task.train)
     row = task.train[0]
-    content = task.format.completion("reasoning", row["answer"])
+    content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
     score_as_trial(
         rewards,
@@ -213,7 +213,7 @@ def build_trainer(
             arguments["max_tool_calling_iterations"] = tools.rounds
             tool_arguments = {
                 "tools": list(tools.functions),
-                "environment_factory": tools.environment_class,
+                "environment_factory": tools.environment_factory,
             }
         trainer = trainer_class(
             model=model,

@@ -163,7 +163,7 @@ def short_reason(completions, **columns):
     """Return 1 for each completion with a reason of three to fifteen words."""
     scores = []
     for completion in completions:
-        reason = task.format.reasoning(gn.rewards.completion_text(completion))
+        reason = task.format.extract_reasoning(gn.rewards.completion_text(completion))
         scores.append(1.0 if 3 <= len(reason.split()) <= 15 else 0.0)
     return scores
 

@@ -209,7 +209,7 @@ def test_slot_reward_in_another_format_keeps_nothing_of_its_own() -> None:
 
 def test_grading_leaves_the_memory_of_a_slot_reward_as_it_was() -> None:
     reward = Remembering()
-    texts = [BOXED.completion("reasoning", row["answer"]) for row in ROWS]
+    texts = [BOXED.render_completion("reasoning", row["answer"]) for row in ROWS]
     assert verdicts(reward, texts, ROWS, BOXED) == [True] * 3
     assert reward.seen == []
 

@@ -79,7 +79,7 @@ def test_read_number_any_text_does_not_raise(text: str) -> None:
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
 def test_answers_of_finds_kind_and_hint(golds: list[str], kind: str, hint: str) -> None:
     answers = answers_of(golds)
-    assert (answers.kind, answers.hint, answers.others) == (kind, hint, ())
+    assert (answers.kind, answers.hint, answers.of_other_kinds) == (kind, hint, ())
 
 
 def test_quotation_marks_around_an_answer_are_ignored() -> None:
@@ -90,9 +90,9 @@ def test_quotation_marks_around_an_answer_are_ignored() -> None:
 def test_answers_of_other_kinds_are_kept_apart() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
     assert answers_of(golds).kind == "number"
-    assert answers_of(golds).others == ("n/a", "unknown")
+    assert answers_of(golds).of_other_kinds == ("n/a", "unknown")
     assert answers_of(golds, "text").kind == "text"
-    assert answers_of(["7"], "expression").others == ()
+    assert answers_of(["7"], "expression").of_other_kinds == ()
     assert answers_of(["1", "2", "2"] * 4).majority == ("2", 2 / 3)
     assert answers_of(["1", "2", "3", "4"] * 2).majority is None
     assert answers_of(["no"] * 6 + ["yes"] * 2).in_words == "choice: no (75%), yes (25%)"

@@ -1,5 +1,7 @@
 """Answer formats: what is extracted, what counts as complete, and what does not."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,9 +89,12 @@ def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: 
 )
 def test_other_mark_inside_another_is_read(marks: dict[str, str]) -> None:
     format = formats.AnswerFormat(name="own", **marks)
-    assert format.extract_final(format.completion("3 + 4", "7")) == "7"
+    assert format.extract_final(format.render_completion("3 + 4", "7")) == "7"
 
 
-def test_reasoning_close_without_open_is_refused() -> None:
-    with pytest.raises(ValueError, match="'</think>' needs a reasoning_open"):
-        formats.AnswerFormat(name="think", reasoning_close="</think>", answer_open="####")
+@pytest.mark.parametrize(
+    "option", [{"reasoning_close": "</think>"}, {"is_opened_by_template": True}]
+)
+def test_option_of_reasoning_without_its_tag_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="need a reasoning_open"):
+        formats.AnswerFormat(name="think", answer_open="####", **option)

@@ -388,7 +388,7 @@ def test_misspelled_name_is_refused_at_once(
     ("options", "message"),
     [
         ({"hihg": 3}, "'arithmetic' has no option hihg=; did you mean 'high'"),
-        ({"low": 9, "high": 3}, "there are 0 distinct questions .* raise high"),
+        ({"low": 9, "high": 3}, "only 0 distinct questions .* raise high"),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:

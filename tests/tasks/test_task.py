@@ -66,7 +66,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     ("source", "options", "error", "message"),
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
-        ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
+        ("arithmetic", {"terms": 3, "high": 2}, ValueError, "only [0-9]+ distinct questions"),
         ("arithmetic", {"hihg": 30}, TypeError, "has no option hihg=; did you mean 'high'"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),

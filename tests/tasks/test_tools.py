@@ -137,7 +137,7 @@ def test_episode_starts_with_an_empty_environment(task: gn.tasks.Task) -> None:
             self.seen_before = 1
             return super().read(place)
 
-    played = task.with_tools(environment=Hoarding).tools.environment_class()
+    played = task.with_tools(environment=Hoarding).tools.environment_factory()
     row = task.train[0]
     played.reset(**row)
     played.read(place=row["chain"][0])
