@@ -24,12 +24,10 @@ _SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{SYMBOL_PRODUCT.pattern}", re.IGNORECAS
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
 _LETTERS_OR_COMMAND = re.compile(
-    r"(\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+)"
+    r"\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+"
 )
 # Without \Gamma, which is also a function, and \Pi, which is also the sign of a product.
 _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
-# The 1A of x_{1A}.
-_INDEX = re.compile(r"(?<=_\{)\w+(?=\})")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
 _SYMBOL_WITH_PRIMES = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
 # A variable at the end, after another variable. A letter that follows only a number, as in 5 h, is
@@ -70,23 +68,23 @@ def has_distinct_capitals(expression: str) -> bool:
 def capitals_to_indices(expression: str) -> str:
     r"""Rewrite each capital of an expression as a small symbol with an index. Words stay.
 
-    >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x_{A}")
-    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x_{acapital}'
+    >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x")
+    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x'
     """
-    # x_{A} becomes x_{acapital}.
-    expression = _INDEX.sub(
-        lambda index: re.sub("([A-Z])", r"\1capital", index[0]).lower(), expression
-    )
-    # The pieces are letters or a command, and the text between two of them.
-    pieces = _LETTERS_OR_COMMAND.split(expression)
-    for position, piece in enumerate(pieces):
-        if _GREEK_CAPITAL.fullmatch(piece):
-            pieces[position] = f"{piece.lower()}_{{capital}}"
-        elif _SYMBOL_OR_PRODUCT.fullmatch(piece):
-            # Mg becomes x_{capitalm}g.
-            pieces[position] = re.sub("([A-Z])", r"x_{capital\1}", piece).lower()
+    expression = _LETTERS_OR_COMMAND.sub(_capitals_to_index, expression)
     # Join two indices of a symbol: x_{capitalr}_{1} becomes x_{capitalr1}.
-    return re.sub(r"(_\{capital\w*)\}_\{", r"\1", "".join(pieces))
+    return re.sub(r"(_\{capital\w*)\}_\{", r"\1", expression)
+
+
+def _capitals_to_index(match: re.Match[str]) -> str:
+    """Return letters with an index for each capital; a word or another command as it is."""
+    letters = match[0]
+    if _GREEK_CAPITAL.fullmatch(letters):
+        return f"{letters.lower()}_{{capital}}"
+    if _SYMBOL_OR_PRODUCT.fullmatch(letters):
+        # Mg becomes x_{capitalm}g.
+        return re.sub("([A-Z])", r"x_{capital\1}", letters).lower()
+    return letters
 
 
 def protect_symbols(expression: str) -> str:
@@ -98,8 +96,7 @@ def protect_symbols(expression: str) -> str:
     >>> protect_symbols("y'' + 1"), protect_symbols(r"\pi r^2 h")
     ('y_{prime2} + 1', '\\pi r^2 {h}')
     """
-    _, unit = split_unit(expression)
-    if unit:
+    if without_unit(expression) != expression:
         return expression
     expression = _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
     last = _LAST_VARIABLE.fullmatch(expression)
@@ -112,13 +109,12 @@ def _primes_to_index(match: re.Match[str]) -> str:
     return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
 
 
-def split_unit(expression: str) -> tuple[str, str]:
-    r"""Split an expression from its unit, which is empty if there is none.
+def without_unit(expression: str) -> str:
+    r"""Return an expression without the unit at its end.
 
-    >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
-    (('5\\sqrt{2}', 'cm'), ('2ab', ''))
+    >>> without_unit(r"5\sqrt{2} cm"), without_unit("2ab")
+    ('5\\sqrt{2}', '2ab')
     """
     match = UNIT_AT_END.fullmatch(expression)
-    if match is None or not unit_name(match["unit"]):
-        return expression, ""
-    return match["expression"].strip(), match["unit"].strip()
+    has_unit = match is not None and unit_name(match["unit"])
+    return match["expression"].strip() if has_unit else expression
