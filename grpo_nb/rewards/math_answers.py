@@ -34,7 +34,7 @@ from grpo_nb.rewards.math_symbols import (
     UNIT_AT_END,
     capitals_to_indices,
     has_distinct_capitals,
-    protect_symbols,
+    primes_to_indices,
     without_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
@@ -257,8 +257,8 @@ def _is_same_expression(given: str, gold: str) -> bool:
         given = without_unit(given)
     if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    given = protect_symbols(given)
-    gold = protect_symbols(gold)
+    given = primes_to_indices(without_unit(given))
+    gold = primes_to_indices(without_unit(gold))
     # A prime that is still there belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 

@@ -1,9 +1,8 @@
-r"""A spelling of expressions from which math-verify drops no symbol.
+r"""A spelling of expressions from which math-verify drops no symbol, and expressions without unit.
 
-math-verify ignores capitals, drops primes, and takes a variable at the end for a unit: `R/r` would
-be `r/R`, `y'` would be `y`, and `\pi r^2 h` would be `\pi r^2`. It does keep indices, so a capital
-and a prime are each rewritten as an index. It also keeps a variable in braces. All functions here
-read the LaTeX of `math_shapes.normalize_latex`.
+math-verify ignores capitals and drops primes: `R/r` would be `r/R`, and `y'` would be `y`. It does
+keep indices, so a capital and a prime are each rewritten as an index. All functions here read the
+LaTeX of `math_shapes.normalize_latex`.
 """
 
 import re
@@ -30,25 +29,15 @@ _LETTERS_OR_COMMAND = re.compile(
 _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
 _SYMBOL_WITH_PRIMES = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# A variable at the end, after another variable. A letter that follows only a number, as in 5 h, is
-# a unit.
-_LAST_VARIABLE = re.compile(
-    r"""
-    (?P<before>.*(?<![\\A-Za-z])
-        (?:(?!d[A-Za-z]$)[A-Za-hj-z]+  # 2a before the b of 2ab; but not dx, and not bi
-        |[A-Za-z].*[\d}\s])  # \pi r^2 before h
-    )
-    (?P<variable>[A-Za-hj-z])
-    """,
-    re.VERBOSE,
-)
 UNIT_AT_END = re.compile(
     r"(?P<expression>.*[0-9})\]A-Za-z]) *"
-    r"(?P<unit>\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
+    r"(?P<unit>\\text\s*\{[^{}]*\}(?:\^\{?[23]\}?)?"  # 5 \text{cm}^{2}
     r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
 """An expression and a text after it, which is a unit if `unit_name` knows it."""
+# A letter after a number may be a unit, as in 2\pi m. After a variable, it is a variable too.
+_LETTER_AFTER_NUMBER = re.compile(r"(?P<expression>(?:\\[a-z]+|[^\\A-Za-z])+) (?P<unit>[A-Za-z])")
 
 
 def has_distinct_capitals(expression: str) -> bool:
@@ -87,20 +76,13 @@ def _capitals_to_index(match: re.Match[str]) -> str:
     return letters
 
 
-def protect_symbols(expression: str) -> str:
-    r"""Spell an expression so that math-verify drops no prime and no variable at the end.
+def primes_to_indices(expression: str) -> str:
+    r"""Rewrite the primes of each symbol as an index.
 
-    Primes become an index, and a variable at the end is put in braces. An expression with a unit is
-    returned as it is.
-
-    >>> protect_symbols("y'' + 1"), protect_symbols(r"\pi r^2 h")
-    ('y_{prime2} + 1', '\\pi r^2 {h}')
+    >>> primes_to_indices("y'' + 1")
+    'y_{prime2} + 1'
     """
-    if without_unit(expression) != expression:
-        return expression
-    expression = _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
-    last = _LAST_VARIABLE.fullmatch(expression)
-    return f"{last['before']}{{{last['variable']}}}" if last else expression
+    return _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
 
 
 def _primes_to_index(match: re.Match[str]) -> str:
@@ -115,6 +97,6 @@ def without_unit(expression: str) -> str:
     >>> without_unit(r"5\sqrt{2} cm"), without_unit("2ab")
     ('5\\sqrt{2}', '2ab')
     """
-    match = UNIT_AT_END.fullmatch(expression)
+    match = UNIT_AT_END.fullmatch(expression) or _LETTER_AFTER_NUMBER.fullmatch(expression)
     has_unit = match is not None and unit_name(match["unit"])
     return match["expression"].strip() if has_unit else expression
