@@ -69,11 +69,6 @@ _CANONICAL_COMMANDS = {
 _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
-def _canonical_command(match: re.Match[str]) -> str:
-    """Return the canonical spelling of a command, or the command itself if it is no synonym."""
-    return _CANONICAL_COMMANDS.get(match[1], match[0])
-
-
 # Pattern -> replacement. The order matters: each pattern sees the result of the earlier ones.
 _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # $x$ is x.
@@ -83,7 +78,10 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
     # Every command in its canonical spelling: \leq is \le.
-    (r"(?<!\\)\\([A-Za-z]+)\s*", _canonical_command),
+    (
+        r"(?<!\\)\\([A-Za-z]+)\s*",
+        lambda match: _CANONICAL_COMMANDS.get(match[1], match[0]),
+    ),
     # \text{and} is the word between two parts, and not a unit.
     (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
     (r"<=", r"\\le "),
@@ -193,12 +191,12 @@ def without_spaces(text: str) -> str:
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
-def split_name(text: str) -> tuple[str, str]:
+def _split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
     `f(x)` and `(p, q)` are names too, but a number is not. `\in` splits a text as `=` does.
 
-    >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
+    >>> _split_name("x = 42"), _split_name("41 = 42"), _split_name("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
     """
     match = _LEADING_NAME.match(text)
@@ -209,7 +207,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 def _distinct_names(parts: Sequence[str]) -> list[str]:
     """Return the parts' names if each part has a different one; else an empty list."""
-    names = [split_name(part)[0] for part in parts]
+    names = [_split_name(part)[0] for part in parts]
     return names if all(names) and len(set(names)) == len(names) else []
 
 
@@ -318,7 +316,7 @@ class Shape:
             variables = {name.partition("_")[0] for name in names}
             return cls("", ROOTS if len(variables) == 1 else NAMED, parts, conjunctions)
         # A name before one of these shapes: x = (1, 2).
-        name, rest = split_name(text)
+        name, rest = _split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
         # A ratio is not an expression: math-verify reads 1:3:2 as a quotient, which equals 1:2:3.

@@ -9,6 +9,7 @@ process ends, its pipe closes, and the worker ends too.
 
 import cmath
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -123,23 +124,15 @@ def _verify(given: str, gold: str) -> bool:
 
     Numbers with decimals must also be close to each other.
     """
-    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
     from sympy import Basic, Float
 
     # The time limits of math-verify are signal handlers, which never run inside a long
     # multiplication, so they are off.
-    config = LatexExtractionConfig(
-        boxed_match_priority=0,
-        # units=False: otherwise a variable at the end would be dropped as a unit.
-        normalization_config=NormalizationConfig(
-            basic_latex=True,
-            units=False,
-            malformed_operators=True,
-            nits=True,
-            boxed="all",
-        ),
-    )
+    config = LatexExtractionConfig(boxed_match_priority=0)
+    # units=False: otherwise a variable at the end of an expression would be dropped as a unit.
+    normalization = dataclasses.replace(config.normalization_config, units=False)
+    config = dataclasses.replace(config, normalization_config=normalization)
     expressions = []
     for text in (given, gold):
         parsed = parse(
