@@ -1,8 +1,9 @@
-"""Draw docs/grpo.png (one GRPO step), docs/tree.png (a group as a tree) and docs/loss.png.
+"""Draw the schematic pictures of the README and the first notebooks into docs/.
 
     PYTHONPATH=. python scripts/schematic.py
 
-The README and the first notebooks show them. The text is grey and the background transparent, so
+grpo.png shows one GRPO step, tree.png a group as a tree, loss.png the loss, hacking.png two
+trainings and your_data.png a result by label. The text is grey and the background transparent, so
 that light and dark pages can show it.
 """
 
@@ -155,16 +156,112 @@ def draw_loss() -> Figure:
     cost.plot(difference, numpy.exp(difference) - difference - 1, color=palette.GREEN)
     cost.set(title="KL term", xlabel=r"$d = \log\,p_{ref} - \log\,p$", ylabel="cost of a token")
     for axes in (gain, cost):
-        axes.set_facecolor("none")
-        axes.tick_params(colors=GREY)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(GREY)
-        for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
-            text.set_color(GREY)
+        make_grey(axes)
     return figure
+
+
+class Change(NamedTuple):
+    """A number before and after a training, and the look of its line."""
+
+    before: float
+    after: float
+    training: str
+    colour: str
+    style: str
+
+
+# The numbers of notebooks/02_rewards, as it was executed.
+REWARDS = [
+    Change(3.12, 6.25, "with loopholes", palette.VERMILION, "--"),
+    Change(0.62, 3.19, "sound", palette.BLUE, "-"),
+]
+RIGHT_ANYWHERE = [
+    Change(58.3, 11.9, "with loopholes", palette.VERMILION, "--"),
+    Change(58.3, 83.3, "sound", palette.BLUE, "-"),
+]
+
+
+def draw_hacking() -> Figure:
+    """Return two plots: the rewards of two trainings, and their held-out answers."""
+    figure = Figure(figsize=(8, 2.9), facecolor="none", layout="constrained")
+    reward, answers = figure.subplots(1, 2)
+    reward.set(title="Total reward: both rise", ylim=(0, 7.2))
+    reward.set_xticks([0, 1], ["first 5 steps", "last 5 steps"])
+    draw_changes(reward, REWARDS, "{:.2f}")
+    answers.set(title="Held out, correct anywhere: one falls", ylim=(0, 100))
+    answers.set_xticks([0, 1], ["before training", "after training"])
+    answers.set_yticks([0, 50, 100], ["0 %", "50 %", "100 %"])
+    draw_changes(answers, RIGHT_ANYWHERE, "{:.0f} %")
+    return figure
+
+
+def draw_changes(axes: Axes, changes: list[Change], number: str) -> None:
+    """Draw one line for each training, with its numbers and its name."""
+    for change in changes:
+        ends = [change.before, change.after]
+        axes.plot([0, 1], ends, change.style, color=change.colour, marker="o", linewidth=2)
+        before = number.format(change.before)
+        after = f"{number.format(change.after)}  {change.training}"
+        axes.text(-0.05, change.before, before, ha="right", va="center", color=change.colour)
+        axes.text(1.05, change.after, after, ha="left", va="center", color=change.colour)
+    axes.set_xlim(-0.35, 1.95)
+    make_grey(axes)
+
+
+class Label(NamedTuple):
+    """A label with its held-out remarks, and the right answers before and after the training."""
+
+    name: str
+    remarks: int
+    before: int
+    after: int
+
+
+# The numbers of notebooks/03_your_data, as it was executed.
+LABELS = [
+    Label("all remarks", 42, 19, 27),
+    Label("negative", 12, 6, 12),
+    Label("positive", 15, 13, 15),
+    Label("neutral", 15, 0, 0),
+]
+
+
+def draw_labels() -> Figure:
+    """Return bars with the share of right answers to each label, before and after a training."""
+    figure = Figure(figsize=(8, 2.7), facecolor="none", layout="constrained")
+    axes = figure.subplots()
+    for place, label in enumerate(LABELS):
+        draw_bar(axes, place - 0.2, label.before, label.remarks, palette.GREY)
+        draw_bar(axes, place + 0.2, label.after, label.remarks, palette.BLUE)
+    axes.text(-0.2, 0.03, "before", ha="center", color="white")
+    axes.text(0.2, 0.03, "after", ha="center", color="white")
+    axes.set_xticks(range(len(LABELS)), [label.name for label in LABELS])
+    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    axes.set(title="Right answers to held-out remarks", ylim=(0, 1.2))
+    make_grey(axes)
+    return figure
+
+
+def draw_bar(axes: Axes, x: float, right: int, remarks: int, colour: str) -> None:
+    """Draw the share of right answers as a bar, with the two counts above it."""
+    share = right / remarks
+    axes.bar(x, share, width=0.38, color=colour)
+    axes.text(x, share + 0.03, f"{right} of {remarks}", ha="center", va="bottom", color=colour)
+
+
+def make_grey(axes: Axes) -> None:
+    """Remove the background and two spines, and colour the rest of the axes grey."""
+    axes.set_facecolor("none")
+    axes.tick_params(colors=GREY)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        text.set_color(GREY)
 
 
 if __name__ == "__main__":
     draw_step().savefig(ROOT / "docs/grpo.png", dpi=160)
     draw_tree().savefig(ROOT / "docs/tree.png", dpi=160)
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)
+    draw_hacking().savefig(ROOT / "docs/hacking.png", dpi=160)
+    draw_labels().savefig(ROOT / "docs/your_data.png", dpi=160)

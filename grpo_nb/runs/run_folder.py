@@ -10,7 +10,7 @@ runs/<name>/
   chat_template.jinja     the chat template, for evaluations and exports
   response_template.json  the template by which tool calls are parsed out of a completion; only
                           with tools
-  checkpoints/            the newest two (`runs.checkpoints`)
+  checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
   adapter/                the trained LoRA, copied from the newest checkpoint, with the templates

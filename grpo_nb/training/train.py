@@ -20,7 +20,7 @@ from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import newest_checkpoint
+from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
@@ -248,6 +248,9 @@ def _train_and_close(
             failure.add_note(problem)
     if failure is not None:
         raise failure
+    # More steps can be added from the last checkpoint, so the others only take space.
+    if run_info.status == "finished" and not problems:
+        keep_newest(run.path / "checkpoints", 1)
 
 
 def _run_trainer(

@@ -14,17 +14,18 @@
 # # Train a small model, and measure whether it improved
 #
 # In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
-# better too, or only their form. The model never sees the solution of a training question. It gets only a score for what it wrote, and
-# learns from these scores with GRPO (*group relative policy optimization*). Supervised fine-tuning needs a good answer to
-# every prompt. GRPO needs only a program that checks answers. So it helps where nobody has written good answers but a program can recognise
-# them: code, formats, replies. Sums are only our example, because you can check them by eye. How scores turn into a better model is explained
-# [before the training](#GRPO-in-one-minute).
+# better too, or only their form.
+#
+# The model never sees the solution of a training question. It gets only a score for what it wrote, and learns from these scores with GRPO
+# (*group relative policy optimization*). Supervised fine-tuning needs a good answer to every prompt. GRPO needs only a program that checks
+# answers: it helps where a program can recognise what nobody has written yet, such as code, formats or replies. Sums are our example
+# because you can check them by eye.
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
-# *How to read it:* left, the score that the model is trained on; in the middle, its three parts. Right, 16 questions that it is never trained on:
-# the format is learned first. (*In the format*: all four tags. *Correct anywhere*: the right sum, with or without tags. *Correct*: both.) With 16
-# questions the rise of *correct* may be luck, so [the comparison](#Before-and-after) asks 96.
+# *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
+# means all four tags, *correct anywhere* the right sum with or without tags, and *correct* both. With 16 questions the rise may be luck, so
+# [the comparison](#Before-and-after) asks 96. On three seeds the format always reaches 100 %; better sums are shown on one of them.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -110,24 +111,22 @@ gn.score(rewards, examples, {"answer": "7"})
 # ## GRPO in one minute
 #
 # The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# GRPO compares this number with the average of the group, and divides the difference by the standard deviation of the group. The result
-# is the **advantage** of the completion:
+# GRPO compares it with the average of the group, measured in standard deviations. The result is the **advantage**:
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# The division puts all groups on one scale. (The standard deviation divides by n − 1, and adding 0.0001 avoids a division by zero.) The picture asks for the capital of Australia. The
-# right city earns 1 point, and a short answer half a point. The answer "Sydney." earns 0.5. That is more than zero, but less than the mean of its
-# group, 1.0. So it is pushed down.
+# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
 #
-# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, and each completion has its advantage as a weight. A weight of
-# +1.22 pushes the completion up, so that it becomes more likely, a negative weight pushes it down, and 0 does nothing. Then the model samples
-# again. It learns only from texts that it wrote itself. So it can only do more often what it already does sometimes.
+# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
 #
-# Why subtract the mean? All rewards here are positive. Without the mean, every completion would be pushed up, "Sydney." too, just because it was
-# drawn. Over very many samples such pushes would balance out, because probabilities add up to 1; in a group of eight they are noise. With the mean, the sign says at once whether a
-# completion is better or worse than the model's other attempts.
+# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, each with its advantage as a
+# weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
+# does sometimes.**
+#
+# Why subtract the mean? All rewards here are positive. Without the mean, even "Sydney." would be pushed up, just because it was drawn. Over very
+# many samples such pushes balance out, because probabilities add up to 1. In a group of eight they are noise.
 #
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
@@ -152,14 +151,14 @@ print(choice.sentence)
 # ## Train
 #
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
-# figure updates itself while the model trains.
-# `gn.train` drives TRL's `GRPOTrainer`, which most people use ([which argument is which](../docs/guide/from_other_tools.md)).
+# figure updates itself. `gn.train` drives TRL's `GRPOTrainer` ([which argument is which](../docs/guide/from_other_tools.md), and
+# [the same training as a plain TRL script](a2_scale_out.ipynb)).
 #
-# The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions, so the curve also rises and falls by
-# luck. You should see tags and format rise first, and correct answers after them.
+# You should see tags and format rise first, and correct answers after them. Two things to know about the curves:
 #
-# The left and the middle part show answers *sampled* in training: an unlikely token is picked now and then. The held-out questions (right)
-# are answered *greedily*: each token is the most likely one. At the end, greedy answers are correct more often than sampled ones.
+# * The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions, so the curve also moves by luck.
+# * Left and middle show answers that were *sampled*: an unlikely token is picked now and then. The held-out questions (right) are answered
+#   *greedily*: each token is the most likely one.
 #
 # **KL** in the line under the figure says how far the model's token probabilities have moved from those of the original model: 0 means not at
 # all. A small penalty in the loss (`beta`) makes moving away costly. If there are alerts, a table below the figure lists them.
@@ -219,15 +218,12 @@ display(early_group, last_group)
 # | mean of its group | 0.98 | 3.0 |
 # | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. A right answer in the format is
-# pushed up in both groups. Nobody planned this: the mean moves. Why do the sums come later? [Rewards](02_rewards.ipynb) answers it.
+# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. Nobody planned this: the mean moves.
 #
 # ## Before and after
 #
 # The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
-# questions can: the same questions, answered greedily (always the most likely token), with the LoRA switched off and on.
-#
-# Read the three rows:
+# questions can show it: answered greedily, with the LoRA switched off and on. Read three rows:
 #
 # | row | needs the tags | needs the right sum | before |
 # | --- | --- | --- | --- |
@@ -235,17 +231,15 @@ display(early_group, last_group)
 # | *in the format* | yes | no | 17 % |
 # | *correct anywhere* (the last number of the completion) | no | yes | 55 % |
 #
-# (The 11 % of the level search were sampled answers, these are greedy.) The column *how sure* has a p-value: if the training had changed
-# nothing, how often would a change this large appear by chance?
-#
 # **Predict before you run:** of the 96 sums, 53 are right before the training. How many of the other 43 become right? And how many of the 53
 # become wrong?
 #
 # <details><summary>What you should see</summary>
 #
-# On a CPU the format rises from 17 % to 100 % and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the
-# format. The last lines count the sums themselves: 17 became right and 3 became wrong. If each
-# change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of cases. This is the p-value of *correct anywhere*.
+# The format rises from 17 % to 100 %, and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the format.
+#
+# Of the sums, 17 became right and 3 became wrong. If each change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of
+# cases. This is the *p-value* of *correct anywhere*: how often chance alone would make a change this large.
 # </details>
 
 # %%
@@ -292,9 +286,9 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two measurements that agree. The reward rose by more than chance: the test asks how often the reward would rise as
-# clearly if the order of the steps were shuffled. And the held-out answers are better by a statistical test. If one of them is missing, the sentence says which one. It
-# judges this run, not the recipe. If the model could already do the task, you get a message saying so. That is not a failure.
+# *It worked* needs two things that agree. The reward rose by more than chance, which is tested by shuffling the order of the steps. And the
+# held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run, not the recipe: other
+# seeds may do worse, as the table above shows. If the model could already do the task, a message says so. That is not a failure.
 
 # %%
 assert run.status == "finished", run.status_sentence

@@ -80,12 +80,11 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # weights.
 # </details>
 #
-# "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
+# "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$ it is
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# In words: its distance from the average of the group, measured in standard deviations. (The 0.0001 only prevents a division by
-# zero, and the standard deviation is the one with $n - 1$.)
+# The 0.0001 only prevents a division by zero.
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
 #
@@ -94,8 +93,8 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # ***sample** → advantage → log-probability → loss → clipping and KL → step → check → repeat*
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
-# `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
-# matter. The loss below uses the model's own probabilities, so we must sample with them.
+# `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). With `temperature=1.0` and
+# `top_k=0` it uses the model's own probabilities. The loss below needs that.
 #
 # A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
 # most eight words. When you read the table, cover its last column and score the eight yourself first.
@@ -139,11 +138,11 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 #
 # <details><summary>What you should see</summary>
 #
-# A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group. In the picture the mean was
-# 1.0, here it is 0.81: so the same reward of 1.0 gets 0 there and +0.32 here. The advantages of
-# a group add up to zero, so some completions gain at the expense of others. And where all rewards are equal, every advantage is
-# exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were wrong. This is a common
-# reason why a GRPO run does not get anywhere.
+# * A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group.
+# * The group decides. In the picture the mean was 1.0, here it is 0.81: the same reward of 1.0 gets 0 there and +0.32 here.
+# * The advantages of a group add up to zero: some completions gain at the expense of others.
+# * Where all rewards are equal, every advantage is exactly 0. The model learns nothing from that prompt, whether all answers were
+#   perfect or all were wrong. This is a common reason why a GRPO run does not get anywhere.
 # </details>
 #
 # Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
@@ -199,7 +198,7 @@ def token_log_probs(completions):
     return chosen - logits.logsumexp(dim=-1)
 
 
-def probability_of(branch, parent, log_probs):
+def probability_of(branch, parent, log_probs):  # for section 6
     """Return the probability that a completion goes on from the text `parent` to `branch`."""
     row = [text.startswith(branch) for text in texts].index(True)
     begin, end = (len(tokenizer(part)["input_ids"]) for part in (parent, branch))
@@ -223,51 +222,46 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # An optimizer makes a number smaller. So we need one that gets smaller when good completions become more likely:
 # $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
 #
-# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that each completion has the same weight,
-# whatever its length. Multiply by the advantage: positive means "push up", negative "push down". Average over the group. The minus sign is there
-# because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
+# Read it from the right:
 #
-# If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight texts.
-# GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this less often.
+# * Average the log-probabilities over the $T_i$ tokens of completion $i$. So each completion has the same weight, whatever its length.
+# * Multiply by the advantage: positive pushes up, negative pushes down.
+# * Average over the group. The minus sign is there because optimizers minimise.
 #
-# ### Why subtract the mean?
+# This is the **policy gradient**, known as REINFORCE since 1992.
 #
-# Does this loss raise the expected reward? And what is the mean good for? An example: the right answer has probability $p = 0.2$ and reward 11,
-# the other one reward 10. The expected reward is $10 + p$, so we want to move the weights along $\nabla p$, the direction in which $p$ grows. A
-# *push* is the reward (or the advantage) times the gradient of the log-probability. The table compares one push with the average push. (By the
-# chain rule $\nabla \log p = \nabla p / p$, and $\nabla \log (1 - p) = -\nabla p / (1 - p)$.)
-#
-# | sampled | how often | gradient of its log-probability | push with the rewards 11 and 10 | push with the mean, 10.2, subtracted |
-# | --- | --- | --- | --- | --- |
-# | the right answer | 0.2 | 5 ∇p | 11 · 5 ∇p = 55 ∇p | 0.8 · 5 ∇p = 4 ∇p |
-# | the other one | 0.8 | −1.25 ∇p | 10 · −1.25 ∇p = −12.5 ∇p | −0.2 · −1.25 ∇p = 0.25 ∇p |
-# | **average** | | | **∇p** | **∇p** |
-#
-# Both average to ∇p, the direction that we want. A minus sign means that the right answer becomes less likely. So without the mean, each draw of
-# the wrong answer makes the *wrong* answer more likely (−12.5 ∇p). The average over many samples is right, but single pushes scatter around
-# it: their standard deviation is 27. With the mean subtracted, both rows push towards the right answer, and the scatter is 1.5. (With
-# rewards of 1 and 0 it changes less: [a lesson of its own](a1_algorithms.ipynb).) PPO trains a second model for that mean; GRPO needs none.
-#
-# **So the mean does not change the direction, only the noise.** ([The proof for every reward](../docs/reference/losses.md#why-the-mean-may-be-subtracted).)
-#
-# ### Which token was good?
-#
-# GRPO does not know: all tokens of a completion get the same advantage. But the advantages of completions with the same beginning add up. So
-# think of the eight texts as a tree:
-#
-# ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
-#
-# *In each box:* how many of the eight texts pass it, and the sum of their advantages (green: above 0, orange: below). *On a line:* the
-# probability of this continuation. *Blue:* section 6 asks which of these two wins.
-#
-# On *The* the advantages cancel: their sum is 0. Where the texts part, it is not: *Canberra* is pushed up and *Sydney* down. **The comparison
-# within the group finds the words that matter.**
-#
-# (The loss also divides by $T_i$, so a token of a short text counts more: a small push of +0.15 is left on *The*, against +0.33 on
-# *Canberra*. `gn.train` by default divides all tokens by the same number, and then the pushes on *The* cancel exactly.)
+# If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
+# texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
+# less often.
 #
 # The value of the loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
-# direction the loss grows, and how fast. (The mask leaves out the padding. You may skip the last two columns of the table until section 6.)
+# direction the loss grows, and how fast. (The mask leaves out the padding.)
+#
+# **Why subtract the mean?** It does not change the average push, only the noise. Unfold this for the proof and an example:
+#
+# <details><summary>Does this loss raise the expected reward? And what is the mean good for?</summary>
+#
+# Call the reward times the gradient of the log-probability a *push*. A text is sampled with probability $p$, and $p \nabla \log p = \nabla p$.
+# So the average push is $\sum r \nabla p$, the gradient of the expected reward $\sum r p$: **yes, the loss raises it.** (That is why we
+# had to sample with the model's own probabilities.)
+#
+# Subtract the same number $b$ from all rewards. The average push changes by $b \sum \nabla p$. That is 0, because the probabilities add up
+# to 1, whatever the weights are. **So the mean changes nothing on average.** ([What a group of eight and the division by $T_i$ change in this
+# argument](../docs/reference/losses.md#why-the-mean-may-be-subtracted).)
+#
+# It changes single pushes a lot. Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10:
+#
+# | sampled | how often | gradient of its log-probability | push with 11 and 10 | push with the mean, 10.2, subtracted |
+# | --- | --- | --- | --- | --- |
+# | the right answer | 0.2 | 5 ∇p | 55 ∇p | 4 ∇p |
+# | the other one | 0.8 | −1.25 ∇p | −12.5 ∇p | 0.25 ∇p |
+# | **average** | | | **∇p** | **∇p** |
+#
+# Without the mean, each draw of the wrong answer makes the *wrong* answer more likely (−12.5 ∇p), and only the average over many samples is
+# right: single pushes have a standard deviation of 27 ∇p. With the mean subtracted, both rows push towards the right answer, and it is 1.5 ∇p.
+# With rewards of 1 and 0 the mean matters less: [a lesson of its own](a1_algorithms.ipynb). PPO trains a second model for that mean; GRPO
+# needs none.
+# </details>
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -282,19 +276,6 @@ def gradient_of(loss):
 
 plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
-trunk = "The capital of Australia is"
-city = f"{trunk} Canberra"
-parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
-parents = {b: parents[b] for b in parents if any(text.startswith(b) for text in texts)}
-tree = []
-for branch, parent in parents.items():
-    above = torch.tensor([text.startswith(parent) for text in texts])
-    passes = torch.tensor([text.startswith(branch) for text in texts])
-    probability = probability_of(branch, parent, log_probs)
-    push, share = advantages[passes].sum().item(), probability * advantages[above].sum().item()
-    tree.append([branch, passes.sum().item(), push, probability, share, push - share])
-columns = ["the text begins with", "of 8", "sum", "probability", "share", "more than its share"]
-pandas.DataFrame(tree, columns=columns).style.format(precision=2).hide().set_table_styles(left)
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
@@ -304,22 +285,22 @@ pandas.DataFrame(tree, columns=columns).style.format(precision=2).hide().set_tab
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
-# 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. If a token is
-#    now twice as likely, the new model would write it twice as often. So each occurrence in the old sample counts twice: $\rho = 2$. (This is done token by token, which is only approximately right.) The **gain** of a token is $\rho A$, and the loss is minus the
-#    average gain.
-# 2. **Clipping.** Without it, nothing would stop further steps on the same batch from pushing the same token on and on. Once a token has
-#    moved by more than 20 % in the direction that its advantage asks for, its gain is constant. A constant has the gradient zero, so the
-#    gain no longer pushes the token. This 20 % is the argument `epsilon`. A token that has moved the wrong way is never clipped: it is
-#    always pushed back.
+# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. If it is now
+# twice as likely, the new model would write it twice as often, so it counts twice. The **gain** of a token is $\rho A$, and the loss is
+# minus the average gain.
+#
+# **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once a token has moved by more than
+# 20 % (`epsilon`) *in the direction that its advantage asks for*, its gain is constant. A constant has the gradient zero: no more push. A
+# token that has moved the wrong way is never clipped, so it is always pushed back.
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
-# The left half shows the gain of a token, with its two flat parts. (The right half belongs to the KL term below.)
-#
-# By default each batch is used for one step, and then $\rho = 1$. You need this part as soon as you set `num_iterations` to more than 1.
+# Left: the gain of a token, with its two flat parts. The right half belongs to the KL term below. By default each batch is used for one
+# step, and then $\rho = 1$. You need this part as soon as you set `num_iterations` to more than 1.
 #
 # The code takes the smaller of the clipped and the unclipped gain. **Predict before you run:** of four tokens, two have the advantage +1 and
-# two −1; in each pair one has $\rho = 0.7$ and one $\rho = 1.3$. Which two are no longer pushed? (The column *push* is the gradient of the gain with respect to the ratio.)
+# two −1. In each pair one has $\rho = 0.7$ and one $\rho = 1.3$. Which two are no longer pushed? The column *push* is the gradient of the
+# gain with respect to the ratio.
 #
 # <details><summary>What you should see</summary>
 #
@@ -343,18 +324,17 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 #
 # A third part keeps the model near its start. The *Kullback–Leibler divergence* (KL) measures how far two probability distributions are
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
-# we started with, here the same model with its LoRA switched off. For each token the loss uses $e^d - d - 1$ with
-# $d = \log p_{\text{ref}} - \log p$ (right half of the figure above), for three reasons:
+# we started with, here the same model with its LoRA switched off.
 #
-# 1. The average of $-d$ is the KL.
-# 2. But as a cost, $-d$ would push *every* sampled token down, whether it is too likely or too rare.
-# 3. $e^d - d - 1$ has its minimum at $d = 0$. It pushes a token that is more likely than in the reference down, and a less likely one up. Its
-#    average is the KL too, because $e^d - 1$ averages to 0.
+# With $d = \log p_{\text{ref}} - \log p$, the average of $-d$ is the KL. So why not add $-d$ to the loss? As a cost, it pushes every sampled
+# token down, whether it is too likely or too rare. On average these pushes cancel, so it pulls nowhere.
 #
-# TRL also multiplies by $\rho$ ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+# The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too, because $e^d - 1$ averages to 0. It has its
+# minimum at $d = 0$: a token that is more likely than in the reference is pushed down, a less likely one up. TRL also multiplies by $\rho$
+# ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
 #
-# `beta` says what KL costs. With 0 it costs nothing, and many recent recipes do that. With a large value the model stays where it is. The
-# first GRPO paper used 0.04. [What four values do to the training of section 8](../docs/reference/losses.md#what-beta-costs).
+# `beta` says what KL costs: 0 in many recent recipes, 0.04 in the first GRPO paper.
+# [What four values do to the training of section 8](../docs/reference/losses.md#what-beta-costs).
 #
 # <details><summary>The KL term in numbers, and why the ratio stands before it</summary>
 #
@@ -371,9 +351,9 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # </details>
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
-# is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
-# gradient with that of the first version: they are the same, because $\nabla\rho = \nabla\log p$ where $\rho = 1$, and the KL
-# term is at its minimum, where its gradient is zero. So do not judge a GRPO run by its loss. Look at the reward.
+# is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! The gradient is that of the
+# first version, because $\nabla\rho = \nabla\log p$ where $\rho = 1$, and the KL term is at its minimum. So do not judge a GRPO run by its
+# loss. Look at the reward.
 
 
 # %%
@@ -405,28 +385,41 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
 # which chooses the size of the step for each weight from the same gradients.)
 #
-# **A positive sum is not yet a win.** After *Canberra* the model chooses mainly between the full stop (+2.31) and the comma (+0.95), and their
-# probabilities share 1. Both are pushed up, one harder. Can both win?
+# ### Which token was good?
 #
-# **Predict before you run:** will the comma after *Canberra* become more or less likely? The bars show how much more or less likely each of the
-# eight completions is after the step. Which will point to the right, and is a bar twice as long where the advantage is twice as large?
+# GRPO does not know: all tokens of a completion get the same advantage. But completions with the same beginning share their first tokens, and
+# there their advantages add up. So think of the eight texts as a tree:
 #
-# <details><summary>The rule</summary>
+# ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# **A fork is a small group of its own.** A branch gains if the *average* advantage of its texts is above the average of all texts at the fork. At
-# *Canberra* the average is 3.26 / 5 = 0.65. The full stop has 2.31 / 2 = 1.16, above it, and goes up. The comma has 0.95 / 3 = 0.32. This is
-# below it, so the comma goes down, although its advantage is positive.
+# *Box:* how many of the eight texts pass it, and the sum of their advantages (green above 0, orange below; the two blue boxes are the
+# question below). *Line:* the probability of this continuation.
 #
-# The last two columns of the table in section 4 say it exactly, with probabilities in place of counts: *its sum* − *probability* × *the sum of
-# the branch above* (the *share*). This is the slope of $\sum A \log p$ along the logit of the branch. The comma:
-# 0.95 − 0.47 × 3.26 = −0.58. (The loss also divides by $T_i$.)
+# On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
+# finds the words that matter.**
+#
+# **Predict before you run:** the full stop (+2.31) and the comma (+0.95) are both pushed up, and their probabilities add up to nearly 1. Can
+# both win? The cell prints the probabilities of the forks before and after the step. Its bars show how much more or less likely each whole
+# completion became. Is a bar twice as long where the advantage is twice as large?
+#
+# <details><summary>The rule for a fork</summary>
+#
+# **A fork is a small group of its own.** A branch gains if the *average* advantage of its texts is above the average of all texts at the fork.
+# At *Canberra* the average is 3.26 / 5 = 0.65. The full stop has 2.31 / 2 = 1.16, above it, and goes up. The comma has 0.95 / 3 = 0.32. This
+# is below it, so the comma goes down, although its advantage is positive.
+#
+# This counts texts. With the model's probabilities it becomes exact: the slope of $\sum A \log p$ along the logit of a branch is its sum minus
+# its probability times the sum of the box before the fork. The comma: 0.95 − 0.47 · 3.26 = −0.58.
+#
+# One correction: our loss also divides by $T_i$, so a token of a short text counts more. On *The* a small push of +0.15 is left, against
+# +0.33 on *Canberra*. `gn.train` by default divides all tokens by the same number, and then the pushes on *The* cancel exactly.
 # </details>
 #
 # <details><summary>What you should see</summary>
 #
-# The printed lines give each probability after the branch above. After *Canberra* the full stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, although its sum was positive. The three texts with the
-# comma become more likely all the same. Up to the comma they gain only × 1.06 (1.09 × 1.17 × 0.83). The rest comes from the words after it: there
-# each text is alone, so its +0.32 meets no opposite push.
+# The full stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, although its sum was positive. The three texts with the
+# comma become more likely all the same. Up to the comma they gain only × 1.06 (1.09 × 1.17 × 0.83). The rest comes from the words after it:
+# there each text is alone, so its +0.32 meets no opposite push.
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone, for three reasons:
@@ -435,9 +428,6 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # * The bar adds up the changes of all tokens. A rambling text has many unlikely ones: so −1.37 gives × 0.03, and +1.16 only × 1.58.
 # * Completions share weights, and many share their first words, so a push on one text also moves the others: +0.32 gives × 1.45, nearly as
 #   much as +1.16.
-#
-# The printed line counts the tokens that have already moved by more than 20 % in the direction that their advantage asks for. If the same
-# eight completions were used for one more step, these would be clipped: the gradient of their gain would be zero.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -452,21 +442,22 @@ optimizer.step()
 log_probs = token_log_probs(completions)
 second_loss = grpo_loss(log_probs, old, reference, advantages, mask)
 second_gradient = gradient_of(second_loss)
-ratio = (log_probs - old).exp()
-has_gained_enough = torch.where(advantages[:, None] > 0, ratio > 1.2, ratio < 0.8) & (mask == 1)
-print(f"{has_gained_enough.sum()} of {mask.sum():.0f} tokens would be clipped in the next step")
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
 colours = ["#C75800" if advantages[i] < 0 else "#008A65" for i in order]
-for branch, parent in parents.items():
+trunk = "The capital of Australia is"
+city = f"{trunk} Canberra"
+parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
+taken = [branch for branch in parents if any(text.startswith(branch) for text in texts)]
+for branch in taken:
+    parent = parents[branch]
     p_before, p_after = (probability_of(branch, parent, one) for one in (old, log_probs))
     print(f"{branch:37} {p_before:.2f} before the step, {p_after:.2f} after it")
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
 axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
-axes.set_title(f"loss {first_loss:.3f} → {second_loss:.3f}")
-axes.set_xlabel("change of the log-probability")
+axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of log-probability")
 axes.margins(x=0.16)
 
 # %% [markdown]
@@ -515,12 +506,12 @@ class KeepGradients(TrainerCallback):
 gradients = []
 vector_to_parameters(start.clone(), lora)  # back to where we started
 question_as_data = Dataset.from_list([{"prompt": question}])
-same = {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "optim": "sgd", "learning_rate": 0.1}
-same |= {"num_generations": 8, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
-twice = {"num_iterations": 2, "max_steps": 2}  # two steps on the same completions
-machine = {"gradient_checkpointing": False, "bf16": False}
-quiet = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no"}
-config = GRPOConfig("runs/by_hand", **same, **twice, **machine, **quiet)
+same = {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "num_generations": 8}  # as above
+same |= {"optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant"}
+same |= {"max_steps": 2, "num_iterations": 2, "max_grad_norm": 0.0}  # the same completions twice
+rest = {"gradient_checkpointing": False, "bf16": False, "save_strategy": "no"}
+rest |= {"report_to": "none", "disable_tqdm": True, "logging_steps": 1}
+config = GRPOConfig("runs/by_hand", **same, **rest)
 own = {"rollout_func": our_completions, "callbacks": [KeepGradients], "processing_class": tokenizer}
 trainer = GRPOTrainer(model, our_reward, config, question_as_data, **own)
 trainer.remove_callback(PrinterCallback)
@@ -541,15 +532,19 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # *sample → advantage → log-probability → loss → clipping and KL → step → check → **repeat***
 #
 # A training is the same thing in a loop, with fresh completions in every step. All the pieces are there, so this cell is the
-# whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do. (SGD moves a weight by the learning
-# rate times its gradient. AdamW moves each weight by about the learning rate itself, so that rate is much smaller: 0.0002.) Each batch is
-# used for one step only, so the ratio is 1 and clipping does nothing here.
+# whole of GRPO on one screen, for one prompt. With several prompts it is the same loop: the advantages are computed within each
+# prompt's group, and the loss is averaged over all.
 #
-# **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
-# group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
-# and this prompt has nothing more to teach. The dashed line is the KL: how far the model has moved from its start. It jumps,
-# because it is measured on only eight completions, and one unlikely text among them is enough. The dotted line is the standard deviation
-# of the eight rewards. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs.
+# We start again from the original model, and use AdamW, as real runs do. SGD moves a weight by the learning rate times its gradient. AdamW
+# moves each weight by about the learning rate itself, so that rate is much smaller: 0.0002. Each batch is used for one step only, so the ratio
+# is 1 and clipping does nothing here.
+#
+# **You should see** three curves, and eight completions of the last step:
+#
+# * The mean reward rises from about 0.8 to about 1.5, the most that a completion can earn.
+# * The KL, how far the model has moved from its start, jumps: it is measured on eight completions, and one unlikely text is enough.
+# * The standard deviation of the eight rewards falls. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs.
+# * In the last group the rambling is gone, and nearly all completions are the same. So this prompt has nothing more to teach.
 #
 # Has the model learned geography? Nothing here shows it. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learned helps with prompts
@@ -586,8 +581,8 @@ print("The last group:", *texts, sep="\n")
 # ## Did it work?
 #
 # Two questions decide. Do our losses and gradients agree with TRL's? And did the mean reward rise? The first does not depend on luck.
-# The second may, so we compare two steps with two. (It is the reward of the one prompt that was trained on. Whether a
-# model got better at new questions is what [the quickstart](00_quickstart.ipynb) tests.)
+# The second may, so we compare two steps with two. It is the reward of the one prompt that was trained on: whether a
+# model got better at new questions is what [the quickstart](00_quickstart.ipynb) tests.
 #
 # First ask once more what section 3 asked: how likely is the best completion of the first group, token by token? **Predict before you
 # run:** which two probabilities have changed most?
@@ -596,7 +591,7 @@ print("The last group:", *texts, sep="\n")
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
 # the texts that began alike parted. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
-# small push on it, see section 4.) The model now writes this sentence five times out of six, and wrote it one time in six before.
+# small push on it, see the rule in section 6.) The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%
@@ -640,7 +635,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # <details><summary>Answer</summary>
 #
 # `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. Dividing by 24 makes long
-# texts weigh more. (The cell after the loss then shows a difference from the first version, because that one still divides by each length.)
+# texts weigh more. (The cell with `grpo_loss` then prints a difference from the first version, which still divides by each length.)
 # All eight advantages were divided by the same 0.59; with many prompts each group is divided by *its own* number:
 #
 # | rewards of the group | largest advantage, divided | not divided |

@@ -13,8 +13,13 @@
 # %% [markdown]
 # # Rewards that are hard to cheat
 #
-# A model is trained to raise a number. If some of its samples get points by a shortcut, it learns the shortcut. In this
-# notebook you write a reward with a loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
+# A model is trained to raise a number. If some of its samples get points by a shortcut, it learns the shortcut. In this notebook you write
+# a reward with a loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
+#
+# ![The same model, trained twice. Left: both rewards rise, with loopholes from 3.12 to 6.25, with sound rewards from 0.62 to 3.19. Right: of the held-out sums, the first training falls from 58 to 12 percent right, the second rises from 58 to 83 percent.](../docs/hacking.png)
+#
+# *How to read it:* one model, trained twice. Left, both rewards rise, so both trainings look like a success. Right, questions that the
+# model was never trained on: one training made the answers worse.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -26,8 +31,8 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `PROMPTS` is how many questions are sampled to see whether a training can learn, `STEPS` is the
-# length of the two trainings. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
+# You can leave everything as it is. `PROMPTS` is how many questions are sampled to see whether a training can learn. `STEPS` is the length
+# of the two trainings. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -39,9 +44,11 @@ TASK = {}  # @param {"type": "raw"}
 # %% [markdown]
 # ## The model and the task
 #
-# Data is a list of rows. Each row has a question and its correct answer, the *gold answer*. `load_task` turns the rows into prompts,
-# and holds some rows back for the comparison at the end. The system prompt asks for a format: the reasoning between one pair of tags,
-# the answer between another. Each prompt also shows one solved question. (Below you see what happens without it.)
+# Data is a list of rows. Each row has a question and its correct answer, the *gold answer*. `load_task` turns the rows into prompts, and
+# holds some rows back for the comparison at the end.
+#
+# The system prompt asks for a format: the reasoning between one pair of tags, the answer between another. Each prompt also shows one solved
+# question. Further below you measure what happens without it.
 #
 # You should see the number of rows, the kind of answers and the first prompt.
 
@@ -62,8 +69,8 @@ task
 # %% [markdown]
 # ## Rewards, tried and checked
 #
-# A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, however
-# the number is written (42, 42.0, x = 42), and 0 for everything else. `gn.score` calls it as the trainer would.
+# A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, and 0 for
+# everything else. Several ways to write the number count: 42, 42.0, x = 42. `gn.score` calls the reward as the trainer would.
 #
 # **Predict before you run:** which of these six completions deserve the point?
 #
@@ -73,13 +80,15 @@ task
 # last has no answer tags.
 # </details>
 #
-# On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
-# less than a correct answer: 1 and 0.5 against 2. From your rows `check_rewards` builds a few thousand completions, many of them cheats,
-# and looks at what each one earns. It needs no model. (Its findings say *slot* for the place of the answer: what stands between the answer
-# tags.)
+# ### All rewards together
 #
-# You should see that nothing is found, and one line for each reward. *Tells right from wrong* says that plain right answers score above
-# plain wrong ones. A reward that can be cheated gets this line too.
+# On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
+# less than a correct answer: 1 and 0.5 against 2.
+#
+# `check_rewards` then tries to cheat. From your rows it builds about two thousand completions and looks at what each one earns. It needs
+# no model. You should see that nothing is found, and one line for each reward.
+#
+# *Tells right from wrong* says only that plain right answers score above plain wrong ones. A reward that can be cheated gets this line too.
 
 # %%
 right = gn.rewards.correctness(weight=2.0)
@@ -102,18 +111,23 @@ report
 # ## The reward lab
 #
 # Try the same by hand. Change a completion and watch its scores, its total and its advantage. Move a weight. Let the model write a
-# group. The part of a completion that earned something is marked.
+# group. On a page without a kernel, such as GitHub, you see a picture of the lab.
 #
-# The lab starts with three completions: one that is right, one that is right in the reasoning and wrong in the answer, and one that is
-# right without any format. On a page without a kernel, such as GitHub, you see a picture of the lab.
+# The lab starts with three completions:
 #
-# **Try it.** The second completion is wrong and has the advantage −0.095. Lower the weight of `correctness` until it is pushed *up*. At which
-# weight does it turn? Then set the weight to 2 again, and add a second copy of the first completion.
+# 1. right, in the format,
+# 2. right in the reasoning, wrong in the answer,
+# 3. right, without any format.
+#
+# **Try it.** The second completion has the advantage −0.095. Lower the weight of `correctness` until it is pushed *up*. At which weight does
+# it turn? Then set the weight to 2 again, and add a second copy of the first completion.
 #
 # <details><summary>Answer</summary>
 #
-# At 1.5: then the totals are 3, 1.5 and 0, and 1.5 is their mean. With the weight 1 it has +0.13, so a wrong answer becomes more likely. With
-# a second right completion and the weight 2 it falls to −0.37, although nothing about it changed: only the group decides.
+# It turns at 1.5. Then the totals are 3, 1.5 and 0, and 1.5 is their mean. With the weight 1 its advantage is +0.13, so a wrong answer
+# becomes more likely.
+#
+# With the weight 2 and a second right completion it falls to −0.37, although nothing about it changed. Only the group decides.
 # </details>
 
 # %%
@@ -130,23 +144,27 @@ lab
 # %% [markdown]
 # ## A reward with two loopholes
 #
-# Here are two rewards that many people write first. `gold_somewhere` gives a point if the gold answer occurs anywhere in the text.
-# `thinks_long` gives a point for every 20 characters, because longer thinking should be better thinking. Both look harmless.
+# Here are two rewards that many people write first. Both look harmless.
+#
+# * `gold_somewhere` gives a point if the gold answer occurs anywhere in the text.
+# * `thinks_long` gives a point for every 20 characters, because longer thinking should be better thinking.
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
+#
+# The output is long. Read two findings first: *every candidate* and *repetition is rewarded*. The others are details of the same two
+# loopholes. A *slot* is the place between the answer tags.
 #
 # <details><summary>What you should see</summary>
 #
 # | finding | means | here |
 # | --- | --- | --- |
-# | critical | the trick replaces the task, and the model learns the trick instead | a completion that lists all answers of the task contains the right one |
-# | warning | the reward also pays for something else. How bad that is depends on how much it pays | 30 contains 3, so 30 gets the point where 3 is right; repeated words raise the second reward on and on |
+# | critical | once the model samples the trick, it learns the trick instead of the task | a list of all answers contains the right one |
+# | warning | the reward scores something else too; how bad that is depends on the number of points | repeated words raise the second reward on and on |
 #
-# *Critical* means that it ends badly if the model finds the trick. A model finds a trick only if it sometimes samples it. (Read the *critical* rows and the row *repetition is rewarded* first. The others are
-# details of the same two.)
+# How to read a finding: *every candidate* is the name of the trick. *4 of 4 such completions score like a right answer* is the measurement.
+# The *example* is one of the four, and *fix* is what to change in the function.
 #
-# How to read a row, with the first one as the example. *every candidate* is the name of the trick. *4 of 4 such completions score like a
-# right answer* is what was measured. The *example* is one of the four, and *fix* is what to change in the function.
+# The last finding, *format outweighs the answer*, is the length again: tags are characters too, and they earn 2.34 points.
 # </details>
 
 
@@ -175,8 +193,8 @@ found
 #
 # Ignore the findings and train. You should see a curve that looks like a success: within sixteen steps the total reward doubles.
 #
-# **Predict before you run:** which of the two loopholes will the model find first? Compare how the completions of the first group are
-# written with those of the last one (the questions differ).
+# **Predict before you run:** which of the two loopholes will the model find first? To see it, compare the first group with the last one.
+# Their questions differ, so look at how the completions are written.
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -189,37 +207,50 @@ for when, group in groups.items():
         print(f"  in the {when} group, {name}: {spread:.2f}")
 
 # %% [markdown]
-# It writes more. Why this, and not the list of all answers that the check called *critical*? No completion of the first group lists
-# them, and GRPO can only make more frequent what the model samples. Long texts are among its samples. And they win, because the
-# advantage is computed from the *total*. In the first group the scores for length spread much more than those for the sum (a standard
-# deviation of 4.98 against 0.93), so they decide who is above the average. Compare two completions of that group:
+# ### Why length wins
 #
-# | completion | for the sum | for the length | total | advantage |
+# It writes more. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
+# can only make more frequent what the model samples. Long texts are among its samples.
+#
+# Long texts also win, because the advantage is computed from the *total*. In the first group the scores for length have a standard
+# deviation of 4.98, those for the sum 0.93. So length decides who is above the average. Compare two completions:
+#
+# | first group | for the sum | for the length | total | advantage |
 # | --- | --- | --- | --- | --- |
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# So the right answer in its place is pushed down, and rambling is pushed up. The check called this only a *warning*. It does the damage because its
-# points spread five times as widely: read warnings too, and look at the spread. (From step 2 on: in step 1 the learning rate is 0, so this very group moves
-# nothing.) This is **reward hacking**: it did what you scored, not what you wanted.
+# This is step 1, where the learning rate is still 0. It shows what the next steps do: the right answer is pushed down, and rambling is
+# pushed up. This is **reward hacking**: the model learns what you scored, not what you wanted.
 #
-# Look at the last group again. Two texts answer 22 and 10 and still earn the 2 points, because the 7 is in the reasoning: the finding
-# *answer outside the slot*. All eight texts earn the 2 points, so `gold_somewhere` has no spread in this group (the third printed line) and teaches nothing. Only length is left.
+# The check called this only a *warning*. But its points spread five times as widely as those of the sum, so it decides. Read warnings too.
 #
-# All eight of the last group still write the sum first. The long ones then fill the place of the answer with words.
+# ### What it looks like at the end
 #
-# The comparison asks the held-out questions and grades with `correctness`, which this training never used.
+# Look at the last group. All eight texts still write the sum first. The long ones then fill the place of the answer with words.
 #
-# **Predict before you run:** the reward doubled. Write down what you expect of the three rows *correct*, *in the format* and *correct
-# anywhere* (the last number of the completion): up, down, or no change?
+# **Look again:** all eight earn the 2 points of `gold_somewhere`. Which two should not, and what does the model learn from these points?
+#
+# <details><summary>Answer</summary>
+#
+# Two texts answer 22 and 10. They earn the points because the 7 is in the reasoning: the finding *answer outside the slot*. In this group
+# the model learns nothing from them: all eight earn the same, so the printed spread is 0.00. Only length is left.
+# </details>
+#
+# ### Does the held-out measure see it?
+#
+# The comparison asks the held-out questions and grades with `correctness`, which this training never used. *Correct anywhere* reads the last
+# number of a completion. The picture at the top shows that it falls.
+#
+# **Predict before you run:** what about *in the format*, for which no reward was given: up, down, or no change?
 #
 # <details><summary>What you should see</summary>
 #
-# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose to 29 % although nobody scored it, perhaps
-# because a longer text reaches the last tag more often.
+# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Perhaps a longer text
+# reaches the last tag more often. This cannot be the whole story, because 30 % of the texts are now truncated.
 #
-# Neither curve shows this: the total rises, and `gold_somewhere` rises a little at the end.
-# Three things show it: a check of the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
+# The training curves show none of this: the total rises, and `gold_somewhere` rises a little at the end. Three things show it: a check of
+# the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
 # </details>
 
 # %%
@@ -229,16 +260,17 @@ after_hacking
 # %% [markdown]
 # ### Did it unlearn adding?
 #
-# The last number of the completion is right less often than before. That could mean two things: the model no longer computes the sum, or
-# it computes it and then writes on until another number is the last one.
+# The last number of the completion is right less often than before. That could mean two things:
+#
+# * the model no longer computes the sum, or
+# * it computes the sum, and then writes on until another number is the last one.
 #
 # **Predict before you run:** which of the two? The cell counts the completions in which the right sum stands after a `=`.
 #
 # <details><summary>What you should see</summary>
 #
-# In 49 of 84 completions before the training, and in 54 after it. So this model can still add. (It now writes twice as much, so it also has more
-# chances to write a sum.) What changed is what it does afterwards: it writes on where the answer belongs. One run shows that this can happen,
-# not that it always does.
+# There are 49 of 84 before the training and 54 after it. So this model can still add, though a text of twice the length also has more chances
+# to contain a sum. Its habit changed: it writes on where the answer belongs. One run shows that this can happen, not that it always does.
 # </details>
 
 # %%
@@ -255,11 +287,13 @@ for name in ("before", "after"):
 # %% [markdown]
 # ## Close the loopholes
 #
-# The training below uses `correctness`. **Before you read the code:** which line of `gold_somewhere` would you change, and into what? The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
-# bonus for length is dropped, because length is not what you want. `task.format.extract_final` returns the content of the answer
-# tags. You should see that nothing is found any more.
+# **Before you read the code:** which line of `gold_somewhere` would you change, and into what?
 #
-# One difference from `correctness` remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
+# The check proposed three fixes: read the answer from its place, compare all of it, and give every bonus a maximum. The new reward does the
+# first two. `task.format.extract_final` returns the text between the answer tags. The bonus for length is dropped, because length is not
+# what you want.
+#
+# You should see that nothing is found any more.
 
 
 # %%
@@ -278,15 +312,22 @@ fixed
 # %% [markdown]
 # ## Will training get a signal?
 #
-# A sound reward is not enough. GRPO learns from differences *within* a group: if all completions of a group get the same total, right or
-# wrong, the step teaches nothing. So let the model write some groups first, and look. The cell measures twice: without the solved
-# question in the prompts, and then with it.
+# A sound reward is not enough. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
+# wrong, the step teaches nothing. So let the model write some groups before you train.
 #
-# For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training
-# would run to its end with a flat curve and no error. With the example you should see **signal**. In the table by reward, read two
-# columns. *std within groups* says how much this reward differs inside a group. Multiply it by the weight: the reward with the largest product
-# decides most of the advantage. *groups with a signal* counts the groups in which the reward differs at all. Here it is the
-# format: `correctness` differs in only 2 of the 8 groups. A larger model may know the format without an example.
+# **Predict before you run:** the cell measures twice, first without the solved question in the prompts, then with it. Does one example matter?
+#
+# <details><summary>What you should see</summary>
+#
+# * Without the example: **no signal**. No completion contains a tag, so every total is 0. Training would run to its end with a flat curve and
+#   no error.
+# * With the example: **signal**. The totals differ in all 8 groups. A larger model may know the format without an example.
+#
+# Then read two columns of the table by reward:
+#
+# * *groups with a signal* counts the groups in which the reward differs at all. For `correctness` these are only 2 of 8.
+# * *std within groups* says how much the reward differs inside a group. Times the weight, it says how much this reward decides.
+# </details>
 
 # %%
 # `gn.train` has changed the LoRA of the model above, so load the model again.
@@ -299,22 +340,27 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The original model, the same prompts and the same number of steps: only the rewards differ from the first training. They are the three from the
-# section *Rewards, tried and checked*, in which `correctness` reads numbers as numbers. You should see the reward rise again. This time the
-# held-out measures rise with it.
+# The original model, the same prompts, the same number of steps: only the rewards differ from the first training. They are the three that
+# you checked at the beginning. You should see the reward rise again. This time the held-out answers improve too.
 #
-# **Predict before you run:** which of the three rewards decides the advantages in the first step, in the middle, and at the end? The cell
-# prints how much each differs within a group. Then look at the curve of `correctness`: when does it rise?
+# **Predict before you run:** which reward decides the advantages in the first step, in the middle, and at the end? The cell prints how much
+# each one differs within a group. Then look at the curve of `correctness`: when does it rise?
 #
 # <details><summary>What you should see</summary>
 #
-# The two rewards for the format mostly go together, so add them: in step 1 up to 0.35 + 0.17 = 0.52, against 0.35 for the sums, and in the eight
-# groups of the section before up to 0.21 + 0.15 = 0.36, against 0.18. So at first the format decides. In the middle the sums do: 0.52 against at most 0.26 + 0.08. In the curve they rise from about step 9 on. In step 16 all totals are 3.5, so every
-# spread is 0, and these prompts have nothing more to teach.
+# The two rewards for the format rise together in the figure, so add their spreads:
 #
-# **Why is the format learned first?** First, it differs in more groups: the section before shows the sums in only 2 of 8. Second (probably), the
-# pushes of different prompts agree: every prompt asks for the same tags, so these pushes add up, while each sum has another answer. Besides, an
-# answer counts only between its tags.
+# | | format | sums | decides |
+# | --- | --- | --- | --- |
+# | before the training, 8 groups | up to 0.21 + 0.15 = 0.36 | 0.18 | the format |
+# | step 1 | up to 0.35 + 0.17 = 0.52 | 0.35 | the format |
+# | step 8 | up to 0.26 + 0.08 = 0.34 | 0.52 | the sums |
+# | step 16 | 0 | 0 | nothing: all totals are 3.5 |
+#
+# In the figure `correctness` rises from about step 9 on.
+#
+# **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
+# also agree: every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
 #
 # This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies.
 # </details>
@@ -333,18 +379,18 @@ comparison
 # %% [markdown]
 # ## Did it work?
 #
-# The cell stops with a message if one of four checks fails. Then it prints the results. The whole lesson in two rows (on a CPU):
+# The cell stops with a message if one of four checks fails. Then it prints the results. The whole lesson, measured on a CPU, in two rows:
 #
 # | training | reward | right sums anywhere, held out | KL |
 # | --- | --- | --- | --- |
 # | with loopholes | 3.12 to 6.25 | 58 % to 12 % | 0.094 |
 # | sound | 0.62 to 3.19 | 58 % to 83 % | 0.184 |
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL (the mean of the last third of
-# the steps) gives no warning: it is larger in the sound training. Only the held-out answers tell them apart.
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning: it is
+# larger in the sound training. Only the held-out answers tell the two apart.
 #
-# Three things changed between the two trainings: where the answer is read, no bonus for length, and two rewards for the format. One run cannot
-# say which of them cured it. Exercise 2 looks at the first two in one group.
+# **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run cannot say
+# which of them did it. Exercise 2 looks at the first two in one group.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
@@ -378,24 +424,24 @@ print(f"Held-out answers, without: {comparison.headline}")
 #
 # **1. Would a larger weight have helped?** (five minutes, with pencil and paper). In the first group of the hacked training, six of eight
 # completions contain the right sum, and length earns 4.79 points on average. The right answer in its place earns 2.85 for its length. How large
-# must the weight $w$ of `gold_somewhere` be, so that it is above the average of the group? What would you change instead?
+# must the weight $w$ of `gold_somewhere` be, so that this answer is above the average of the group? What would you change instead?
 #
 # <details><summary>Answer</summary>
 #
-# It earns $w + 2.85$, and the average is $0.75 w + 4.79$. So it is above the average from $w = 7.8$ on. The long text without the sum
-# still earns more than the right answer up to $w = 12.9$, and the critical findings stay at every weight. Give the bonus a maximum instead: with `min(1.0, ...)` in `thinks_long` two warnings of the check are gone, *repetition is rewarded* and
-# *format outweighs the answer*, because length then adds at most 1. It still teaches length and nothing else, so give it a small weight or leave it out.
+# The answer earns $w + 2.85$, and the average is $0.75 w + 4.79$. So it is above the average from $w = 7.8$ on. But the critical findings stay
+# at every weight. Give the bonus a maximum instead, `min(1.0, ...)`, or leave it out.
 # </details>
 #
-# **2. What cured it?** (five minutes, with pencil and paper). The sound training reads the answer in its place, and it does not
-# pay for length. Suppose that `correctness` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
+# **2. What cured it?** (five minutes, with pencil and paper). The sound training reads the answer in its place, and it does not reward
+# length. Suppose that `correctness` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
 # place keeps its 2 points. Is it pushed up now?
 #
 # <details><summary>Answer</summary>
 #
 # No. The totals are 15.75, 8.20, 4.85, 4.30, 2.65, 2.35, 1.75 and 0.50, and their mean is 5.04. The right answer (4.85) is still pushed down, by
-# −0.04, and the long text without the sum gets +2.17. A sound reward does not save you from an unbounded one beside it. With at most one point
-# for length, `min(1.0, ...)`, the totals are 3, six times 1, and 0.5. Their mean is 1.19, and the right answer gets +2.41. Here the limit does it.
+# −0.04, and the long text gets +2.17. A sound reward does not save you from an unbounded one beside it.
+#
+# With at most one point for length, the totals are 3, six times 1, and 0.5. Their mean is 1.19, and the right answer gets +2.41.
 # </details>
 #
 # **3. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
@@ -403,8 +449,8 @@ print(f"Held-out answers, without: {comparison.headline}")
 #
 # <details><summary>Answer</summary>
 #
-# `"7 " * 100` earns 2 + 200 / 20 = 12 there and 0 here. So does any long text with a 7 in it, and without the 7 a text of 200 characters
-# still earns 10. Inventing such texts is the best test of a reward that you have, next to the check.
+# `"7 " * 100` earns 2 + 200 / 20 = 12 there and 0 here. Even without a 7, a text of 200 characters earns 10. Inventing such texts is the best
+# test of a reward that you have, next to the check.
 # </details>
 #
 # ## Next

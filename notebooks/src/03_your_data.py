@@ -13,11 +13,17 @@
 # %% [markdown]
 # # Your own data: from a CSV to a trained model
 #
-# Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with two simple competitors: always giving the most
-# frequent label, and counting words. You will see a training that passes its test and hardly ever gives one of the three labels. Finding this,
-# and why, is the lesson.
+# Turn a messy CSV with labels into a task, write two rewards, train, and test the result. You will see a training that passes its
+# test, although the model never gives one of the three labels there. Finding this, and why, is the lesson.
 #
-# **Is GRPO the right tool here?**
+# ![Right answers to the 42 held-out remarks, before and after the training: negative 6 and 12 of 12, neutral 0 and 0 of 15, positive 13 and 15 of 15. All together 19 and 27 of 42.](../docs/your_data.png)
+#
+# *How to read it:* each bar counts right answers to remarks that the model was never trained on. All together they clearly improve. One label
+# stays at 0.
+#
+# About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+#
+# ### Is GRPO the right tool here?
 #
 # | you have | use |
 # | --- | --- |
@@ -25,12 +31,9 @@
 # | good texts to imitate | supervised fine-tuning |
 # | no texts, but a program that can check one | GRPO |
 #
-# For labels alone GRPO is not the right tool. For replies it would be: *write at most 30 words that name the thing, and apologise if the remark is
-# negative*. A program can check all of it, and nobody has written the replies (exercise 2). This notebook uses labels, because they are easy to
-# count: you see which labels GRPO learns. The model also writes a short reason before each label. Nothing here rewards a
-# *good* reason.
-#
-# About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+# For labels alone it is not. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
+# right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check all of it, and
+# nobody has written the replies. Exercise 2 tries such a reward.
 #
 # @BADGE@
 
@@ -40,9 +43,15 @@
 # %% [markdown]
 # ## Settings
 #
-# To use your own data, put the path of your file into `DATA` (or a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub),
-# and write into `COLUMNS` which column is the question and which is the answer. `EXAMPLE` is one solved question that is shown in every
-# prompt: question, reasoning, answer. A small model needs it.
+# For your own data, change three settings:
+#
+# | setting | write |
+# | --- | --- |
+# | `DATA` | the path of your file, a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub |
+# | `COLUMNS` | the name of the column with the question, and of the one with the answer |
+# | `EXAMPLE` | one solved question: question, reasoning, answer. Every prompt shows it, and a small model needs it |
+#
+# Give your own file another name than `reviews.csv`. The cell of *A file as it comes* writes a file of that name.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -54,10 +63,15 @@ EXAMPLE = ("The bed was on the left.", "on the left is a fact", "neutral")  # @p
 # %% [markdown]
 # ## A file as it comes
 #
-# This cell writes a CSV as a hotel might have it: remarks of guests, each with one of three moods. The columns are separated by
-# semicolons, the text is not in UTF-8, and the file has the usual faults: a remark without a mood, a mood without a remark, a repeated
-# row, and one remark with two different moods. (The remarks are generated from ten things and fourteen phrases, so the held-out ones
-# combine known words in a new way. Your own data will be harder.)
+# This cell writes a CSV as a hotel might have it: remarks of guests, each with one of three moods. It has the usual faults:
+#
+# * the columns are separated by semicolons, and the text is not in UTF-8,
+# * a remark has no mood, and a mood has no remark,
+# * a row is repeated,
+# * one remark has two different moods.
+#
+# The remarks are generated from ten things and fourteen phrases. So the held-out ones only combine known words in a new way. Your own data
+# will be harder.
 
 # %%
 import pathlib
@@ -81,8 +95,8 @@ print(*lines[:3], "...", *lines[-5:], sep="\n")
 # %% [markdown]
 # ## First attempt
 #
-# You should see two errors. Each message says what to write instead. The kit does not guess which column is which, and it asks you what to do
-# when one question has two different answers.
+# You should see two errors. The kit does not guess which column is which, and it asks you what to do when one question has two different
+# answers. Each message says what to write instead.
 
 # %%
 settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
@@ -95,13 +109,14 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the columns and a decision. Read the result from top to bottom:
+# Now with the columns and a decision. The small table counts the moods. The rows were split at random, and *neutral* is rare in one part and
+# frequent in the other.
 #
-# * **rows left out**: each of these rows is counted here, with the reason and an example.
+# Read the rest from top to bottom:
+#
+# * **rows left out**: each of these rows is counted, with the reason and an example.
 # * **answers**: the kit found that the answers are labels (a *choice*), so the system prompt asks for *one of* them.
 # * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
-#
-# The small table counts the moods. The rows were split at random: *neutral* is rare in one part and frequent in the other.
 
 # %%
 import pandas
@@ -124,14 +139,14 @@ task
 # %% [markdown]
 # ## Rewards of your own
 #
-# A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. (Your column with
-# the answers is called `answer` here, whatever its name in the file.) The
-# attribute `weight` says how much it counts in the sum. Here are two. The first gives a point if the right label occurs anywhere in the
-# text, the way many people first write it. The second gives a point for a short reason of three to fifteen words. This is only a wish about
-# the form and says nothing about the mood, so its weight is small.
+# A reward is a function. It gets the completions and the columns of your data, and returns one number for each completion. The column with
+# the answers is always called `answer`, whatever its name in the file. The attribute `weight` says how much the reward counts in the sum.
 #
-# **Predict before you run:** write a wrong completion that still earns the point of the first reward, and find two more kinds. (The check
-# lists them. `short_reason` should follow neither answers nor format: it is about length only.)
+# * `names_the_mood` gives a point if the right label occurs anywhere in the text, the way many people first write it.
+# * `short_reason` gives a point for a reason of three to fifteen words. This is only a wish about the form, so its weight is small.
+#
+# **Predict before you run:** write a wrong completion that still earns the point of the first reward. The output shows the worst trick that
+# the check found. A *slot* is the place between the answer tags.
 
 
 # %%
@@ -156,14 +171,17 @@ def short_reason(completions, **columns):
 names_the_mood.weight = 2.0
 short_reason.weight = 0.25
 with_loophole = gn.check_rewards([names_the_mood, short_reason], task, tokenizer=tokenizer)
-with_loophole
+print(with_loophole.sentence)
+display(*with_loophole.findings[:1])
 
 # %% [markdown]
 # ## The loophole, closed
 #
-# The worst finding: a completion that names all three labels always gets the point. `rewards_for` returns rewards that fit the
-# answers of this task: `exact_text` (weight 2), which reads the answer from its tags and nothing else, and two rewards for the format (1 and
-# 0.5). Your second reward stays, with the weight 0.25. You should see that nothing is found any more.
+# A completion that names all three labels always gets the point. `rewards_for` returns rewards that fit the answers of this task:
+# `exact_text` (weight 2), which reads only what is between the answer tags, and two rewards for the format (1 and 0.5). Your second reward
+# stays, with the weight 0.25.
+#
+# You should see that nothing is found any more. `short_reason` follows neither answers nor format: it looks only at the length.
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
@@ -173,19 +191,19 @@ report
 # %% [markdown]
 # ## What can the model do already?
 #
-# `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of
-# correct answers that you would get by always giving the most frequent label, without reading anything. A model that does not beat it
-# may not have read the remarks at all.
+# `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of correct
+# answers if you always give the most frequent label. A model that does not beat it may not have read the remarks at all.
 #
-# The second table counts the right answers by mood. It matters, because GRPO can only make more frequent what the model already samples: a group
-# in which nobody answers *neutral* cannot teach *neutral*.
+# The second table counts the right answers by mood. It matters, because GRPO can only make more frequent what the model already samples.
+# A group in which nobody answers *neutral* cannot teach *neutral*.
 #
 # <details><summary>What you should see</summary>
 #
-# *Signal*. Sampled, 22 % of the answers are right; greedily, 68 %. Sampling picks an unlikely token now and then, so 46 % of the samples have no
-# answer that can be read. So the model is sometimes right, but not reliably. This is what training can improve. The verdict
-# looks at all groups together. The table by mood is the warning: of 48 sampled answers to *neutral* remarks 2 are right, and in 4 of the 6
-# groups there is none.
+# *Signal*. Sampled, 22 % of the answers are right; greedily, 68 %. Sampling picks an unlikely token now and then, and 46 % of the samples have
+# no answer that can be read. The model is sometimes right, but not reliably. Training can improve this.
+#
+# The verdict looks at all groups together. The table by mood is the warning: of 48 sampled answers to *neutral* remarks 2 are right, and 4 of
+# the 6 groups have none.
 # </details>
 
 # %%
@@ -205,17 +223,17 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # **Predict before you run**, twice:
 #
 # 1. Which curve gets near its maximum first, format or labels, and why?
-# 2. Before the training, one in 24 sampled answers to *neutral* remarks is right. Of the 24 × 4 = 96 groups about 15 have such a remark. In how
-#    many of these do you expect at least one right answer among the eight? Which mood will be learned last?
+# 2. Before the training, 2 of 48 sampled answers to *neutral* remarks are right: one in 24. Of the 24 × 4 = 96 groups about 15 have such a
+#    remark. How many of the 15 will have at least one right answer among the eight?
 #
 # <details><summary>What you should see</summary>
 #
-# The format. Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is the same
-# for all remarks, so its pushes add up ([Rewards](02_rewards.ipynb)). A right label is rarer, and each mood must be learned by itself.
+# **1. The format.** Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is
+# the same for all remarks, so its pushes add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be learned by itself.
 #
-# Eight answers all miss with the probability $(23/24)^8 = 71\%$. So a right one is in 29 % of the groups: about 4 of 15, and a few more once
-# the format is learned. The other groups cannot teach the label. So *neutral* should come last, if at all. (The figure does not show the moods.
-# Section *Why it fails* counts.)
+# **2. About 4.** Eight answers all miss with the probability $(23/24)^8 = 71\%$. So a right one is in 29 % of the groups, and a few more once the
+# format is learned. The other groups cannot teach the label, so *neutral* should come last, if at all. The figure does not show the moods. The
+# section *Why it fails* counts them.
 # </details>
 
 # %%
@@ -224,22 +242,25 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after
 #
-# The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
-# the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: a
-# model below it may not read the remarks at all. The column *how sure* says whether the *training* improved
-# anything. Held out, 15 of 42 remarks are *neutral*; in the baseline 6 of 60 were. So always answering *positive* gets only 36 %, and the model
-# starts at 45 %, not at 68 %.
+# The model answers each held-out remark greedily, as somebody who uses it would do. In the table read the three rows *correct*, *in the
+# format* and *correct anywhere*. The column *how sure* says whether the *training* improved anything. Then read the sentence about the
+# majority-class baseline.
 #
-# The first line of the output is the second competitor: a few lines that count which words came with
-# which mood. **Predict before you run:** will our trained model beat it?
+# The held-out part has more neutral remarks than the baseline above: 15 of 42, against 6 of 60. The model gets none of them right. So it
+# starts at 45 %, not at 68 %, and always answering *positive* gets 36 %.
+#
+# ### A second competitor
+#
+# The first line of the output comes from a few lines of code that count which words came with which mood. **Predict before you run:** will our
+# trained model beat them?
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains: 45 % before, 64 % after. Only after the training is its accuracy clearly above the majority-class baseline. Before the training the interval
+# The model gains: 45 % before, 64 % after. Only after the training is it clearly above the majority-class baseline. Before, the interval
 # (31 % to 60 %) contains the baseline, so the accuracy alone does not show that the model reads the remarks.
 #
-# It does not beat the second competitor: counting words gets all 42 remarks right, and the model 27. GRPO earns its place where the output is more than a
-# label: where a program can check a text that nobody has written.
+# It does not beat the second competitor. Counting words gets all 42 remarks right, the model 27. GRPO earns its place where the output is more
+# than a label.
 # </details>
 
 # %%
@@ -267,18 +288,17 @@ comparison
 # %% [markdown]
 # ## Where it fails
 #
-# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. You see which labels the
-# model gave to each mood, before and after, and what it wrote about two neutral remarks.
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The table shows which labels
+# the model gave to each mood. Below it are its answers to two neutral remarks.
 #
-# **Predict before you run:** are the right answers spread evenly over the three moods?
+# **Predict before you run:** the picture at the top shows no right answer to a *neutral* remark. Which label do they get instead?
 #
 # <details><summary>What you should see</summary>
 #
-# All *positive* and *negative* remarks are right, and not one *neutral* remark, although the example in the prompt is neutral.
+# Nearly always *positive*: 13 of 15 after the training. No remark at all is answered *neutral*, although the example in the prompt is neutral.
 #
-# Now read the two remarks. The reason is right (*is a fact*, as in the example of the prompt), and the answer does not follow from it.
-# Nothing asks for a reason that leads to the answer: the reward looks at the answer and at the length of the reason. A reward for the label
-# alone does not give you good reasons.
+# Now read the two answers. The reason is right (*is a fact*, as in the example), and the label does not follow from it. Nothing asks for a
+# reason that leads to the label: the rewards look at the label and at the length of the reason.
 # </details>
 
 # %%
@@ -298,25 +318,33 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 #
 # The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
 #
-# 1. the right answers to each mood, counted in the first, middle and last third of the steps,
-# 2. in how many groups at least one of the eight answers was right,
-# 3. the sum of the advantages of each answer, by the mood of the remark, in groups with a right answer and without. Each row adds up to 0: what
-#    one answer gains, others lose.
+# 1. the right answers to each mood, in the first, middle and last third of the steps,
+# 2. the number of groups with at least one right answer among the eight, and with none,
+# 3. the sum of the advantages of each answer, by mood and by the two kinds of groups. Apart from rounding each row adds up to 0:
+#    what one answer gains, others lose.
 #
 # **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
 # Which of them are pushed up?
 #
 # <details><summary>What you should see</summary>
 #
-# The four wrong *positive*. They earn 1.5 for the format and the others 0, so their advantage is +0.94. An advantage compares a completion with
-# its group, not with the truth.
+# **The four wrong *positive*.** They earn 1.5 for the format and the others 0, so their advantage is +0.94. An advantage compares a completion
+# with its group, not with the truth.
 #
-# The row *neutral, none* shows it. In these 8 groups *positive* got +4.3 and *negative* +3.2, at the expense of completions without a label
-# (−7.4), and *neutral* got 0. **A group without a right answer cannot teach the label. It still pushes wrong ones up.**
+# **Groups without a right answer push wrong ones up.** See the row *neutral, none*. In these 8 groups *positive* got +4.3 and
+# *negative* +3.2, *no label* −7.4, and *neutral* 0.
 #
-# You predicted 4 groups with a right answer; there were 7. Add the two rows of *neutral*: *neutral* got +18.0, *no label* −19.4, and *positive*
-# only −0.5. So the neutral remarks taught the model to give a label, and hardly to stop saying *positive*. Positive remarks pushed *positive* up
-# by 105.4, and all remarks share one LoRA. Probably this is why *neutral* fell from 9 of 48 right answers in the first third to 1 of 40 in the last.
+# **There were 7 groups with a right answer.** You predicted about 4, from 2 right answers of 48. That was a rough
+# measurement: in the first third of the steps 9 of 48 are right.
+#
+# **What did the neutral remarks teach?** Add their two rows:
+#
+# | *neutral* | *no label* | *positive* | *negative* |
+# | --- | --- | --- | --- |
+# | +18.0 | −19.4 | −0.5 | +2.0 |
+#
+# They taught the model to give a label, and hardly to stop saying *positive*. Meanwhile positive remarks pushed *positive* up by
+# 105.4, and all remarks share one LoRA. Probably this is why *neutral* fell from 9 of 48 to 1 of 40 in the last third.
 # </details>
 
 # %%
@@ -348,12 +376,8 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
 # and the reward rose. If one is missing, the sentence says which one.
 #
-# For the small model you should see *It worked*. That is true, and it is not the whole story: the tables above show that the
-# model never answers *neutral*. A clear verdict on the average does not replace a look at the parts.
-#
-# Equally many rows of each mood and more steps: we trained once with three phrases for each mood and 36 steps, and all of 27 held-out remarks were
-# right, among them all 7 neutral ones (52 % before). Three things differ in it (the phrases, the balance, the steps), so it does not say which helped. In `words`, keep the first three phrases of each mood, and add
-# `{"max_steps": 36, "per_device_train_batch_size": 32}` to `CHANGES`.
+# For the small model you should see *It worked*. That is true, and it is not the whole story: in the test above the model never answers
+# *neutral*. A clear verdict on the average does not replace a look at the parts. Exercise 3 tries a remedy.
 
 # %%
 assert sum(task.left_out.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.left_out}"
@@ -373,48 +397,46 @@ print(run.outcome(comparison))
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
 # | a label that is never right | too few rows, so few groups that teach it | as many rows for each label, more steps |
-# | *the settings are not those of the loaded model* | the settings changed after the model was loaded | run the cell with `load_model` again |
+# | *the settings are not those of the loaded model* | they changed after it was loaded | run the cell with `load_model` again |
 #
 # ## Exercises
 #
-# **1. How large must a group be?** (five minutes, with a calculator). One sampled answer in ten is right. How many completions does a group need,
-# so that nine groups in ten hold at least one right answer? What does that cost, and what else could you change?
+# **1. How large must a group be?** (five minutes, with a calculator). One sampled answer in ten is right. How many completions does a group need, so that nine groups in ten hold at least one right answer? What does that cost, and what else could you change?
 #
 # <details><summary>Answer</summary>
 #
-# $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22. In practice 24, with a batch of 96 for four prompts: three times
-# the sampling. Cheaper: make a right answer more frequent before the training (some supervised steps), give partial credit, or choose questions
-# that are a little easier. With one answer in four right,
-# eight are enough: $1 - 0.75^8$ is 90 %.
+# $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22. In practice take 24, with a batch of 96 for four prompts: three times the sampling. It is cheaper to make right answers more frequent: some supervised steps first, partial credit, or easier questions. With one answer in four right, eight are enough: $1 - 0.75^8$ is 90 %.
 # </details>
 #
-# **2. A reward without a right answer** (ten minutes). Nobody has written replies to these remarks, but a program can check one. Score the three
-# replies. Which one cheats, and what would you change?
+# **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Score these three. Which one cheats, and what would you change?
 #
 # ```python
 # def fit_reply(completions, answer, thing, **columns):
 #     scores = []
 #     for completion, mood, name in zip(completions, answer, thing):
 #         text = gn.rewards.completion_text(completion).lower()
-#         is_short = len(text.split()) <= 30
 #         fits_mood = ("sorry" in text) == (mood == "negative")
-#         scores.append((is_short + (name in text) + fits_mood) / 3)
+#         scores.append(((len(text.split()) <= 30) + (name in text) + fits_mood) / 3)
 #     return scores
-#
 # replies = ["We are sorry about the soup.", "Soup sorry.", "We are glad!"]
 # gn.score(fit_reply, replies, {"answer": "negative", "thing": "soup"})
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. For what a program cannot check there is a
-# [judge](08_judge.ipynb).
+# 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
+# </details>
+#
+# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and add `"max_steps": 36, "per_device_train_batch_size": 32` to `CHANGES`. Will *neutral* be learned? If so, do you know why?
+#
+# <details><summary>Answer</summary>
+#
+# In our one run of it all 27 held-out remarks were right, among them 7 neutral ones (52 % before). But three things changed: the phrases, the balance of the moods and the steps. To learn which one helped, change one at a time.
 # </details>
 #
 # ## Next
 #
 # * Every source, format and kind of answer: [the guide to data](../docs/guide/data.md). Which reward for which: [the guide to rewards](../docs/guide/rewards.md).
-# * Try rewards by hand: [Rewards](02_rewards.ipynb).
 # * Memory, alerts, resuming: [Train](04_train.ipynb).
 #
 # @NEIGHBOURS@

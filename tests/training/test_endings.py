@@ -79,6 +79,19 @@ def test_run_stopped_at_its_last_step_is_finished(tiny, tiny_settings: gn.Settin
     assert run.status == "finished"
 
 
+def test_finished_run_keeps_only_its_last_checkpoint(tiny, tiny_settings: gn.Settings) -> None:
+    run = gn.train(*tiny, [brevity], tiny_settings.replace(save_steps=1))
+    kept = [folder.name for folder in (run.path / "checkpoints").iterdir()]
+    assert kept == [f"checkpoint-{tiny_settings.max_steps}"]
+
+
+def test_stopped_run_keeps_two_checkpoints(tiny, tiny_settings: gn.Settings) -> None:
+    settings = tiny_settings.replace(save_steps=1, max_steps=4)
+    run = gn.train(*tiny, [brevity], settings, observers=[lambda row, _: row["step"] == 3])
+    kept = {folder.name for folder in (run.path / "checkpoints").iterdir()}
+    assert kept == {"checkpoint-2", "checkpoint-3"}
+
+
 def test_single_observer_may_be_given_without_a_list(tiny, tiny_settings: gn.Settings) -> None:
     def first_step(row: dict, completions: object) -> bool:
         return row["step"] == 1
