@@ -40,7 +40,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
-from grpo_nb.scoring.scores import SMALLEST_SPREAD, Scores, in_groups, score_as_trial
+from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, in_groups, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
@@ -167,7 +167,7 @@ class Baseline(ReprMixin):
         names = [name for name, weight in self.scores.weights.items() if weight != 0]
         if answer_reward in self.scores.values:
             names = [answer_reward]
-        return all((self._spreads(name) > SMALLEST_SPREAD).any() for name in names)
+        return all((self._spreads(name) > ROUNDING_ERROR).any() for name in names)
 
     def _spreads(self, name: str) -> pandas.Series:
         """Return the standard deviation of a reward in each group, with Bessel's correction."""
@@ -263,7 +263,7 @@ class Baseline(ReprMixin):
             weighted_name = f"{name} x {self.scores.weights[name]:g}"
             mean = mean_with_interval(in_groups(scores, self.num_generations))
             spreads = self._spreads(name)
-            differing = (spreads > SMALLEST_SPREAD).sum()
+            differing = (spreads > ROUNDING_ERROR).sum()
             rows.append((weighted_name, mean, format_score(spreads.mean()), differing))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
@@ -272,7 +272,7 @@ class Baseline(ReprMixin):
 def _result_of_group(totals: Sequence[float], is_correct: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
-    if known and max(known) - min(known) > SMALLEST_SPREAD:
+    if known and max(known) - min(known) > ROUNDING_ERROR:
         return "differs"
     if all(is_correct):
         return "all right"

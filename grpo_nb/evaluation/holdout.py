@@ -18,7 +18,7 @@ from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     Grader,
     are_correct,
-    are_correct_anywhere,
+    are_last_answers_correct,
     grader_scores,
 )
 from grpo_nb.tasks.answers import answers_of
@@ -106,7 +106,7 @@ def grade_answers(
             "not correct."
         )
     grades = are_correct(grader, scores)
-    anywhere_grades = are_correct_anywhere(grader, texts, rows, format, grades)
+    anywhere_grades = are_last_answers_correct(grader, texts, rows, format, grades)
     anywhere_grades = anywhere_grades or [None] * len(texts)
     graded_rows = []
     for row, completion, is_correct, is_correct_anywhere in zip(

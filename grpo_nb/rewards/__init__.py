@@ -4,7 +4,7 @@
 rewards outside a trainer, and `grpo_nb.checks` finds out whether a reward is fit to train on.
 """
 
-from grpo_nb.rewards.answers import SlotReward, correctness, exact_text
+from grpo_nb.rewards.answers import SlotReward, Undecided, correctness, exact_text
 from grpo_nb.rewards.base import Reward, completion_text, relative, reward_name, weights_by_name
 from grpo_nb.rewards.code import code_tests, read_tests
 from grpo_nb.rewards.default_rewards import rewards_for

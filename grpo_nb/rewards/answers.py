@@ -77,8 +77,8 @@ def golds_of_row(row: Mapping[str, Any], column: str, cell: Any) -> list[str]:
     If the column is `answer`, the right answers in `accepted_answers` are added.
     """
     golds = golds_in_cell(cell)
-    if column == "answer" and golds:
-        golds += golds_in_cell(row.get(ACCEPTED))
+    if column == "answer" and golds and ACCEPTED in row:
+        golds += golds_in_cell(row[ACCEPTED])
     return list(dict.fromkeys(golds))
 
 

@@ -72,6 +72,8 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
+    Concrete rewards have lower-case names, because TRL logs a reward by its name.
+
     Subclasses define `score_text`, or `__call__` if they score the completions together. The score
     is not multiplied by the weight here: TRL does that (`reward_weights`), and its curves show
     unweighted scores.
@@ -129,11 +131,10 @@ class Reward:
             ValueError: The data has no such column.
         """
         if column not in row:
-            known = sorted(row) or "no columns"
+            known = f"only {sorted(row)} have that" if row else "no column has that"
             raise ValueError(
                 f"the reward {self.__name__!r} needs the data column {column!r}, with one value "
-                f"for each completion, but the data has {known}; write "
-                f"{type(self).__name__}(column=...)."
+                f"for each completion, but {known}; write {type(self).__name__}(column=...)."
             )
         return row[column]
 
@@ -259,7 +260,7 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
         if name in weights:
             raise ValueError(
                 f"two rewards are named {name!r}, and TRL would average them: rename one "
-                "of them, with name='strict' for a reward of the kit, or with "
+                "of them, with name='strict' for a reward of gn.rewards, or with "
                 "strict.__name__ = 'strict' for a function."
             )
         weights[name] = weight_as_float(_attribute(reward, "weight", default=1.0), name)

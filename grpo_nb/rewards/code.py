@@ -95,6 +95,7 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
                 "it is not an assert of a call, with == and a value, or with `not` before the call"
             )
     constants = [node.value for node in ast.walk(condition) if isinstance(node, ast.Constant)]
+    # literal_eval accepts the Ellipsis, which is a placeholder and no value.
     if ... in constants:
         raise ValueError("... is not a value")
     args = [ast.literal_eval(argument) for argument in call.args]

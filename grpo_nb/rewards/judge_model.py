@@ -72,7 +72,7 @@ class judge(Reward):
     A judge reads the whole completion. Here and in the prompt of the judge, the completion is
     called the answer.
 
-    The score is None if the reply has no number, or a number outside the scale.
+    The score is None if the last line of the reply is not `Score: N`, or N is outside the scale.
 
     All answers of a batch are sent together, and each answer is sent once. A reply is kept in
     memory and in the file `cache`, by question, answer, rubric, scale and `model`. So a resumed or

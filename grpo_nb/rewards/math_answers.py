@@ -3,12 +3,12 @@ r"""The reward for mathematical answers.
 An answer is compared in three steps:
 
 1. Normalise: `math_shapes` writes both answers in one spelling of LaTeX and splits them into parts.
-   This file compares numbers and words itself, and lists and tuples part by part.
-2. Gate: `is_single_answer` refuses a text with more than one answer. math-verify does not, because
-   it was made to find an answer in a text: it accepts `41 = 42`, `42 \text{ is wrong}` and
-   `x + 1 = 42` as 42, and `1 2 3 4` as 10.
-3. Compare: `math_symbols` spells the symbols so that math-verify keeps them apart, and math-verify
-   compares the expressions in another process (`math_worker`).
+2. Compare numbers and words in this file, and lists and tuples part by part.
+3. Compare expressions: `is_single_answer` refuses a text with more than one answer. math-verify
+   does not, because it was made to find an answer in a text: it accepts `41 = 42`,
+   `42 \text{ is wrong}` and `x + 1 = 42` as 42, and `1 2 3 4` as 10. Then `math_symbols` spells
+   the symbols so that math-verify keeps them apart, and math-verify compares the expressions in
+   another process (`math_worker`).
 """
 
 import re
@@ -22,11 +22,11 @@ from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
     LIST,
     NAMED,
+    ROOTS,
     TUPLE,
     Shape,
     boxed_answers,
     normalize_latex,
-    split_name,
     without_spaces,
 )
 from grpo_nb.rewards.math_symbols import (
@@ -34,8 +34,8 @@ from grpo_nb.rewards.math_symbols import (
     UNIT_AT_END,
     capitals_to_indices,
     has_distinct_capitals,
-    protect_symbols,
-    split_unit,
+    primes_to_indices,
+    without_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
@@ -113,8 +113,8 @@ class maths(SlotReward):
             return False
         # An answer that is written as the gold answer is right, even if the question has it too.
         # A number is always checked, because `is_same_answer` accepts 84/2 for 42.
-        may_be_copied = read_number(gold) is None and is_same_answer(given, gold)
-        return may_be_copied or not is_copied_from_question(given, gold, row)
+        is_written_as_gold = read_number(gold) is None and is_same_answer(given, gold)
+        return is_written_as_gold or not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -126,16 +126,16 @@ def is_same_maths(given: str, gold: str) -> bool:
     >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
-    is_same_without_maths = is_same_answer(given, gold)
+    is_same_as_text_or_number = is_same_answer(given, gold)
     if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
-        return is_same_without_maths
+        return is_same_as_text_or_number
     given = normalize_latex(given)
     gold = normalize_latex(gold)
     is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_same_answer`, which ignores them, is not used.
         return _is_same_normalized(capitals_to_indices(given), capitals_to_indices(gold))
-    return is_same_without_maths or _is_same_normalized(given, gold)
+    return is_same_as_text_or_number or _is_same_normalized(given, gold)
 
 
 def _is_same_normalized(given: str, gold: str) -> bool:
@@ -183,28 +183,38 @@ def _is_same_formula(given: str, gold: str) -> bool:
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
 
+# Kind of the gold answer -> kinds of given answers whose parts may be in any order.
+_KINDS_IN_ANY_ORDER = {LIST: (LIST, ROOTS), NAMED: (NAMED,), ROOTS: (ROOTS,)}
+# Kind of the gold answer -> kinds of given answers whose parts must be in the gold answer's order:
+# `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2). An interval or a ratio only equals an
+# answer of its own kind.
+_KINDS_IN_SAME_ORDER = {
+    LIST: (NAMED,),
+    NAMED: (LIST, TUPLE),
+    ROOTS: (LIST, TUPLE),
+    TUPLE: (TUPLE, NAMED, ROOTS),
+}
+
+
 def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
-    """Return True if two answers of several parts are equal. A list may be in any order."""
-    kinds = {given_shape.kind, gold_shape.kind}
-    # Answers of two kinds differ. But `x = 1, y = 2` equals the tuple (1, 2) and the list 1, 2.
-    are_comparable = len(kinds) == 1 or kinds in ({NAMED, TUPLE}, {NAMED, LIST})
-    if not are_comparable:
+    """Return True if two answers of several parts are equal."""
+    given_kind = given_shape.kind
+    gold_kind = gold_shape.kind
+    is_in_any_order = given_kind in _KINDS_IN_ANY_ORDER.get(gold_kind, ())
+    is_in_same_order = given_kind in _KINDS_IN_SAME_ORDER.get(gold_kind, (gold_kind,))
+    if not is_in_any_order and not is_in_same_order:
         return False
     given_parts = given_shape.parts
     gold_parts = gold_shape.parts
-    if given_shape.kind == LIST and len(given_parts) > len(gold_parts):
+    if given_kind == LIST and len(given_parts) > len(gold_parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
     if len(given_parts) != len(gold_parts):
         return False
-    # `x_{1} = 2` and `x_{2} = 3` are two values of the variable x, so indices are left out.
-    variables = {split_name(part)[0].partition("_")[0] for part in given_parts}
-    has_one_variable = len(variables) == 1
     # `and` and `or` mean the same between the values of one variable: `x = 1 and x = 2`. They
     # differ for several variables (`x = 1 and y = 2`) and for inequalities (`x > 1 and x < 3`).
-    has_several_variables = kinds == {NAMED} and not has_one_variable
-    needs_same_words = has_several_variables or any(map(_INEQUALITY.search, gold_parts))
+    needs_same_words = given_kind == gold_kind == NAMED or any(map(_INEQUALITY.search, gold_parts))
     given_words = given_shape.conjunctions
     gold_words = gold_shape.conjunctions
     # A comma can stand for a word. So if only one of the two words occurs, its number of uses does
@@ -212,12 +222,8 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     has_same_words = given_words == gold_words or len({*given_words, *gold_words}) <= 1
     if needs_same_words and not has_same_words:
         return False
-    is_without_order = kinds in ({LIST}, {NAMED})
-    # The values of one variable equal a list in any order: `x_1 = 3, x_2 = 2` equals 2, 3.
-    is_list_of_roots = gold_shape.kind == LIST and has_one_variable
-    if is_without_order or is_list_of_roots:
+    if is_in_any_order:
         return _is_same_in_any_order(given_parts, gold_parts)
-    # Order matters for tuples, intervals and ratios, and if `x = 1, y = 2` is compared with 1, 2.
     return all(map(_is_same_normalized, given_parts, gold_parts))
 
 
@@ -245,14 +251,14 @@ def _is_same_expression(given: str, gold: str) -> bool:
 
     The unit of the given expression is ignored if the gold expression has none.
     """
-    # A text at the end of the gold expression may be a unit that `split_unit` does not know, so the
-    # given expression then keeps its unit.
+    # A text at the end of the gold expression may be a unit that `without_unit` does not know. Then
+    # the given expression keeps its unit.
     if not UNIT_AT_END.fullmatch(gold):
-        given, _ = split_unit(given)
+        given = without_unit(given)
     if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    given = protect_symbols(given)
-    gold = protect_symbols(gold)
+    given = primes_to_indices(without_unit(given))
+    gold = primes_to_indices(without_unit(gold))
     # A prime that is still there belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 

@@ -32,22 +32,17 @@ _LATEX_OF_SIGN = {
     "\u222a": r"\cup ",
     "\u2208": r"\in ",
     "\u2205": r"\emptyset ",
-    # Without Omega, because that sign may be the unit ohm.
-    "\u0394": r"\Delta ",
-    "\u0398": r"\Theta ",
-    "\u039b": r"\Lambda ",
-    "\u039e": r"\Xi ",
-    "\u03a3": r"\Sigma ",
-    "\u03a6": r"\Phi ",
-    "\u03a8": r"\Psi ",
+    "\u2032": "'",  # prime
 }
-_GREEK_LETTERS = map(chr, range(0x3B1, 0x3CA))
-# The last word of a Unicode name is the LaTeX name: GREEK SMALL LETTER ALPHA is \alpha. But Unicode
-# spells lambda without the b.
-_LATEX_OF_SIGN |= {
-    letter: f"\\{unicodedata.name(letter).split()[-1].lower().replace('lamda', 'lambda')} "
-    for letter in _GREEK_LETTERS
-}
+_GREEK_LETTERS = "".join(map(chr, range(0x3B1, 0x3CA)))
+# Without Omega, because that sign may be the unit ohm.
+_GREEK_LETTERS += "\u0394\u0398\u039b\u039e\u03a3\u03a6\u03a8"
+for _letter in _GREEK_LETTERS:
+    # The last word of a Unicode name is the LaTeX name: GREEK SMALL LETTER ALPHA is \alpha. But
+    # Unicode spells lambda without the b.
+    _name = unicodedata.name(_letter).split()[-1].replace("LAMDA", "LAMBDA")
+    _name = _name.capitalize() if _letter.isupper() else _name.lower()
+    _LATEX_OF_SIGN[_letter] = f"\\{_name} "
 _SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
 
 # Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
@@ -74,11 +69,6 @@ _CANONICAL_COMMANDS = {
 _FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 
 
-def _canonical_command(match: re.Match[str]) -> str:
-    """Return the canonical spelling of a command, or the command itself if it is no synonym."""
-    return _CANONICAL_COMMANDS.get(match[1], match[0])
-
-
 # Pattern -> replacement. The order matters: each pattern sees the result of the earlier ones.
 _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # $x$ is x.
@@ -88,7 +78,10 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # \mathbf{x} is x, and \mathrm{e} is e.
     (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
     # Every command in its canonical spelling: \leq is \le.
-    (r"(?<!\\)\\([A-Za-z]+)\s*", _canonical_command),
+    (
+        r"(?<!\\)\\([A-Za-z]+)\s*",
+        lambda match: _CANONICAL_COMMANDS.get(match[1], match[0]),
+    ),
     # \text{and} is the word between two parts, and not a unit.
     (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
     (r"<=", r"\\le "),
@@ -101,9 +94,6 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         r"\^\s*(?:\{(?:\s*\\prime)+\s*\}|\\prime(?![A-Za-z]))",
         lambda match: "'" * match[0].count("prime"),
     ),
-    # The Unicode signs for one prime and for two.
-    (r"\u2032", "'"),
-    (r"\u2033", "''"),
     # x**2 is x^2.
     (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
     # x_1 is x_{1}.
@@ -135,8 +125,9 @@ _AND_OR = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 # "and", "or", a semicolon or a comma between two parts, but not the comma of 1,234.
 _SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 
-LIST = "list"
-NAMED = "named"
+LIST = "list"  # 1, 2 or x = 1, x = 2
+NAMED = "named"  # x = 1, y = 2
+ROOTS = "roots"  # x_1 = 1, x_2 = 2
 RATIO = "ratio"
 EXPRESSION = "expression"
 # The kind of a tuple or interval is its pair of brackets.
@@ -200,12 +191,12 @@ def without_spaces(text: str) -> str:
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
-def split_name(text: str) -> tuple[str, str]:
+def _split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
     `f(x)` and `(p, q)` are names too, but a number is not. `\in` splits a text as `=` does.
 
-    >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
+    >>> _split_name("x = 42"), _split_name("41 = 42"), _split_name("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
     """
     match = _LEADING_NAME.match(text)
@@ -214,18 +205,18 @@ def split_name(text: str) -> tuple[str, str]:
     return match["name"], text[match.end() :].strip()
 
 
-def distinct_names(parts: Sequence[str]) -> list[str]:
+def _distinct_names(parts: Sequence[str]) -> list[str]:
     """Return the parts' names if each part has a different one; else an empty list."""
-    names = [split_name(part)[0] for part in parts]
+    names = [_split_name(part)[0] for part in parts]
     return names if all(names) and len(set(names)) == len(names) else []
 
 
-def is_name(text: str) -> bool:
+def _is_name(text: str) -> bool:
     """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
     return re.fullmatch(_NAME, text.strip()) is not None
 
 
-def split_brackets(text: str) -> tuple[str, str]:
+def _split_brackets(text: str) -> tuple[str, str]:
     """Return the pair of brackets around a whole text, such as `[)`, and the content.
 
     Without such a pair, as in `(1)(2)`, return an empty pair and the text.
@@ -242,7 +233,7 @@ def split_brackets(text: str) -> tuple[str, str]:
     return "", text
 
 
-def split_outside_brackets(text: str, separator: str) -> list[str]:
+def _split_outside_brackets(text: str, separator: str) -> list[str]:
     """Split a text at a pattern, but not inside brackets.
 
     The two brackets of an interval need not be alike, so any bracket closes any other.
@@ -261,19 +252,19 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def split_list(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
 
     A tuple is one part, and the comma of `1,234` separates nothing.
 
-    >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
+    >>> _split_list(r"\{1,000, 2\}"), _split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
     """
-    pair, content = split_brackets(text)
+    pair, content = _split_brackets(text)
     if pair != TUPLE:
         text = content
-    parts = split_outside_brackets(text, _SEPARATOR)
-    if len(parts) > 1 and distinct_names(parts):
+    parts = _split_outside_brackets(text, _SEPARATOR)
+    if len(parts) > 1 and _distinct_names(parts):
         # No part is split into + and -: in `x = \pm 1, y = \pm 2`, the signs belong together.
         return parts
     signed_parts = []
@@ -293,10 +284,10 @@ class Shape:
     name: str
     """Name of the answer, `x` in `x = 1`; empty if there is none."""
     kind: str
-    """Either "list", "named", "ratio" or "expression", or the brackets of a tuple or interval.
+    """One of the kinds above, or the brackets of a tuple or interval.
 
-    `x = 1, y = 2` is "named", because each part has a different name. If all names are single
-    letters, the parts are sorted by name.
+    `x = 1, y = 2` is "named", because each part has a different name. `x_1 = 1, x_2 = 2` is
+    "roots": two values of one variable.
     """
     parts: list[str]
     conjunctions: Sequence[str] = ()
@@ -307,25 +298,29 @@ class Shape:
         """Return the shape of a normalised text."""
         text = _inequalities_to_intervals(text)
         # A tuple or an interval: (1, 2).
-        pair, content = split_brackets(text)
+        pair, content = _split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
-            parts = split_outside_brackets(content, "[,;]")
+            parts = _split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
                 return cls("", pair, parts)
         # A list or named parts: 1, 2 or x = 1, y = 2.
-        parts = split_list(text)
+        parts = _split_list(text)
         if len(parts) > 1:
             conjunctions = _AND_OR.findall(text)
-            names = distinct_names(parts)
-            if names and max(map(len, names)) == 1:
+            names = _distinct_names(parts)
+            if not names:
+                return cls("", LIST, parts, conjunctions)
+            if max(map(len, names)) == 1:
+                # Sorted by name, so that `y = 2, x = 1` equals the tuple (1, 2).
                 parts.sort()
-            return cls("", NAMED if names else LIST, parts, conjunctions)
+            variables = {name.partition("_")[0] for name in names}
+            return cls("", ROOTS if len(variables) == 1 else NAMED, parts, conjunctions)
         # A name before one of these shapes: x = (1, 2).
-        name, rest = split_name(text)
+        name, rest = _split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
         # A ratio is not an expression: math-verify reads 1:3:2 as a quotient, which equals 1:2:3.
-        parts = split_outside_brackets(text, ":")
+        parts = _split_outside_brackets(text, ":")
         return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
 
 
@@ -334,7 +329,7 @@ def _inequalities_to_intervals(text: str) -> str:
 
     `x < 1 or x > 3` is the union of two intervals.
     """
-    intervals = [_interval_of(part.rstrip(", ")) for part in split_outside_brackets(text, _OR)]
+    intervals = [_interval_of(part.rstrip(", ")) for part in _split_outside_brackets(text, _OR)]
     names = {name for name, _ in intervals}
     if len(names) > 1 or "" in names:
         return text
@@ -353,10 +348,10 @@ def _interval_of(text: str) -> tuple[str, str]:
         pieces = [_REVERSED_SIGN.get(piece, piece) for piece in reversed(pieces)]
     if len(pieces) == 3:
         # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`.
-        pieces = [r"-\infty", "<", *pieces] if is_name(pieces[0]) else [*pieces, "<", r"\infty"]
+        pieces = [r"-\infty", "<", *pieces] if _is_name(pieces[0]) else [*pieces, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = pieces
     opening = _OPENING_BRACKET.get(sign_after_low)
     closing = _CLOSING_BRACKET.get(sign_before_high)
-    if not (is_name(name) and opening and closing):
+    if not (_is_name(name) and opening and closing):
         return "", text
     return name, f"{opening}{low}, {high}{closing}"

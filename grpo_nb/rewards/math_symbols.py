@@ -1,9 +1,8 @@
-r"""A spelling of expressions from which math-verify drops no symbol.
+r"""A spelling of expressions from which math-verify drops no symbol, and expressions without unit.
 
-math-verify ignores capitals, drops primes, and takes a variable at the end for a unit: `R/r` would
-be `r/R`, `y'` would be `y`, and `\pi r^2 h` would be `\pi r^2`. It does keep indices, so a capital
-and a prime are each rewritten as an index. It also keeps a variable in braces. All functions here
-read the LaTeX of `math_shapes.normalize_latex`.
+math-verify ignores capitals and drops primes: `R/r` would be `r/R`, and `y'` would be `y`. It does
+keep indices, so a capital and a prime are each rewritten as an index. All functions here read the
+LaTeX of `math_shapes.normalize_latex`.
 """
 
 import re
@@ -24,33 +23,21 @@ _SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{SYMBOL_PRODUCT.pattern}", re.IGNORECAS
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
 _LETTERS_OR_COMMAND = re.compile(
-    r"(\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+)"
+    r"\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+"
 )
 # Without \Gamma, which is also a function, and \Pi, which is also the sign of a product.
 _GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
-# The 1A of x_{1A}.
-_INDEX = re.compile(r"(?<=_\{)\w+(?=\})")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
 _SYMBOL_WITH_PRIMES = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-# A variable at the end, after another variable. A letter that follows only a number, as in 5 h, is
-# a unit.
-_LAST_VARIABLE = re.compile(
-    r"""
-    (?P<before>.*(?<![\\A-Za-z])
-        (?:(?!d[A-Za-z]$)[A-Za-hj-z]+  # 2a before the b of 2ab; but not dx, and not bi
-        |[A-Za-z].*[\d}\s])  # \pi r^2 before h
-    )
-    (?P<variable>[A-Za-hj-z])
-    """,
-    re.VERBOSE,
-)
 UNIT_AT_END = re.compile(
     r"(?P<expression>.*[0-9})\]A-Za-z]) *"
-    r"(?P<unit>\\text\s*\{[^{}]*\}(?:\^\{[23]\})?"  # 5 \text{cm}^{2}
+    r"(?P<unit>\\text\s*\{[^{}]*\}(?:\^\{?[23]\}?)?"  # 5 \text{cm}^{2}
     r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
 """An expression and a text after it, which is a unit if `unit_name` knows it."""
+# A letter after a number may be a unit, as in 2\pi m. After a variable, it is a variable too.
+_LETTER_AFTER_NUMBER = re.compile(r"(?P<expression>(?:\\[a-z]+|[^\\A-Za-z])+) (?P<unit>[A-Za-z])")
 
 
 def has_distinct_capitals(expression: str) -> bool:
@@ -70,40 +57,32 @@ def has_distinct_capitals(expression: str) -> bool:
 def capitals_to_indices(expression: str) -> str:
     r"""Rewrite each capital of an expression as a small symbol with an index. Words stay.
 
-    >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x_{A}")
-    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x_{acapital}'
+    >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x")
+    '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x'
     """
-    # x_{A} becomes x_{acapital}.
-    expression = _INDEX.sub(
-        lambda index: re.sub("([A-Z])", r"\1capital", index[0]).lower(), expression
-    )
-    # The pieces are letters or a command, and the text between two of them.
-    pieces = _LETTERS_OR_COMMAND.split(expression)
-    for position, piece in enumerate(pieces):
-        if _GREEK_CAPITAL.fullmatch(piece):
-            pieces[position] = f"{piece.lower()}_{{capital}}"
-        elif _SYMBOL_OR_PRODUCT.fullmatch(piece):
-            # Mg becomes x_{capitalm}g.
-            pieces[position] = re.sub("([A-Z])", r"x_{capital\1}", piece).lower()
+    expression = _LETTERS_OR_COMMAND.sub(_capitals_to_index, expression)
     # Join two indices of a symbol: x_{capitalr}_{1} becomes x_{capitalr1}.
-    return re.sub(r"(_\{capital\w*)\}_\{", r"\1", "".join(pieces))
+    return re.sub(r"(_\{capital\w*)\}_\{", r"\1", expression)
 
 
-def protect_symbols(expression: str) -> str:
-    r"""Spell an expression so that math-verify drops no prime and no variable at the end.
+def _capitals_to_index(match: re.Match[str]) -> str:
+    """Return letters with an index for each capital; a word or another command as it is."""
+    letters = match[0]
+    if _GREEK_CAPITAL.fullmatch(letters):
+        return f"{letters.lower()}_{{capital}}"
+    if _SYMBOL_OR_PRODUCT.fullmatch(letters):
+        # Mg becomes x_{capitalm}g.
+        return re.sub("([A-Z])", r"x_{capital\1}", letters).lower()
+    return letters
 
-    Primes become an index, and a variable at the end is put in braces. An expression with a unit is
-    returned as it is.
 
-    >>> protect_symbols("y'' + 1"), protect_symbols(r"\pi r^2 h")
-    ('y_{prime2} + 1', '\\pi r^2 {h}')
+def primes_to_indices(expression: str) -> str:
+    r"""Rewrite the primes of each symbol as an index.
+
+    >>> primes_to_indices("y'' + 1")
+    'y_{prime2} + 1'
     """
-    _, unit = split_unit(expression)
-    if unit:
-        return expression
-    expression = _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
-    last = _LAST_VARIABLE.fullmatch(expression)
-    return f"{last['before']}{{{last['variable']}}}" if last else expression
+    return _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
 
 
 def _primes_to_index(match: re.Match[str]) -> str:
@@ -112,13 +91,12 @@ def _primes_to_index(match: re.Match[str]) -> str:
     return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
 
 
-def split_unit(expression: str) -> tuple[str, str]:
-    r"""Split an expression from its unit, which is empty if there is none.
+def without_unit(expression: str) -> str:
+    r"""Return an expression without the unit at its end.
 
-    >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
-    (('5\\sqrt{2}', 'cm'), ('2ab', ''))
+    >>> without_unit(r"5\sqrt{2} cm"), without_unit("2ab")
+    ('5\\sqrt{2}', '2ab')
     """
-    match = UNIT_AT_END.fullmatch(expression)
-    if match is None or not unit_name(match["unit"]):
-        return expression, ""
-    return match["expression"].strip(), match["unit"].strip()
+    match = UNIT_AT_END.fullmatch(expression) or _LETTER_AFTER_NUMBER.fullmatch(expression)
+    has_unit = match is not None and unit_name(match["unit"])
+    return match["expression"].strip() if has_unit else expression

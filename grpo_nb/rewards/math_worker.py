@@ -9,6 +9,7 @@ process ends, its pipe closes, and the worker ends too.
 
 import cmath
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -129,6 +130,9 @@ def _verify(given: str, gold: str) -> bool:
     # The time limits of math-verify are signal handlers, which never run inside a long
     # multiplication, so they are off.
     config = LatexExtractionConfig(boxed_match_priority=0)
+    # units=False: otherwise a variable at the end of an expression would be dropped as a unit.
+    normalization = dataclasses.replace(config.normalization_config, units=False)
+    config = dataclasses.replace(config, normalization_config=normalization)
     expressions = []
     for text in (given, gold):
         parsed = parse(

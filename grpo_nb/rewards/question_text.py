@@ -6,6 +6,7 @@ it has the letter of one option with the text of another.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from grpo_nb.rewards.base import Completion
@@ -37,10 +38,12 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
+    if "prompts" not in row:
+        return False
     is_number = read_number(gold) is not None
     given = _normalize_for_search(strip_markup(given))
     gold = _normalize_for_search(strip_markup(gold))
-    if given == gold or "prompts" not in row or not _ARITHMETIC_SIGN.search(given):
+    if given == gold or not _ARITHMETIC_SIGN.search(given):
         return False
     has_same_digits = _NOT_IN_NUMBERS.sub("", given) == _NOT_IN_NUMBERS.sub("", gold)
     if is_number and has_same_digits:
@@ -56,13 +59,13 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
 
 
 def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
-    """Return True for the gold letter with its option's text, False with another text.
+    """Check a letter with a text: True if both are of the gold option, False if only the letter is.
 
     If only the letter counted, "B) x = 1" would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", which elsewhere makes an answer wrong:
     "B) x = 2 or x = 3".
 
-    None (undecided, so the caller compares as usual) in these cases:
+    None (no verdict, so the caller compares as usual) in these cases:
 
     * The letter is not the gold letter, or no text follows it.
     * The text goes on to another option: "B) Rome C) Berlin".
@@ -75,8 +78,10 @@ def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None
     >>> option_verdict("B) x = 1", "B", row), option_verdict("B", "B", row)
     (False, None)
     """
+    if "prompts" not in row:
+        return None
     letter, text_after = read_letter(given)
-    if not text_after or "prompts" not in row or read_letter(gold) != (letter, ""):
+    if not text_after or read_letter(gold) != (letter, ""):
         return None
     option_text = re.escape(_normalize_for_search(folded(text_after)))
     pattern = (
@@ -107,6 +112,8 @@ def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 
+# Cached, because the completions of a group have the same question.
+@lru_cache(maxsize=512)
 def _normalize_for_search(text: str) -> str:
     """Return a text in lower case and one spelling, without spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.

@@ -14,7 +14,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
 from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, SMALLEST_SPREAD, effect_in_words
+from grpo_nb.scoring.scores import ROUNDING_ERROR, SMALLEST_ADVANTAGE, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
 #: Largest difference that rounding alone can cause between the advantages of equal totals. TRL
 #: divides the totals by their standard deviation + 1e-4.
-ADVANTAGE_OF_ROUNDING = SMALLEST_SPREAD / 1e-4
+ADVANTAGE_OF_ROUNDING = ROUNDING_ERROR / 1e-4
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
@@ -128,7 +128,7 @@ class CompletionGroup:
         totals = self.table["total"]
         spread = totals.max() - totals.min()
         # Without any score the spread is NaN, which counts as equal.
-        return not spread > SMALLEST_SPREAD
+        return not spread > ROUNDING_ERROR
 
     @property
     def has_signal(self) -> bool:

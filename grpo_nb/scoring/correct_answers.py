@@ -1,7 +1,7 @@
-"""Decide which answers are correct, so that evaluation measures what a training rewards.
+"""Decide which answers are correct, so that evaluation measures what a training run rewards.
 
 A grader decides whether an answer is correct. `deciding_reward` chooses it from the rewards of a
-training, as the first of these:
+training run, as the first of these:
 
 1. The reward that compares the answer slot: a `SlotReward`, such as `maths()` or a user's subclass.
 2. The function (the user's or `code_tests()`) that no reward of the set outweighs. Its weight must
@@ -33,14 +33,12 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import last_candidate_readings, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import score_as_trial
+from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
 from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
 """Rows whose gold answers are scored to find a function's pass score. Each call may cost money."""
-_ROUNDING = 1e-6
-"""Difference that is ignored, because rewards add up parts in floating point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,30 +158,32 @@ def choose_grader(
     # A text without a score is below every text with one.
     scores = [-math.inf if math.isnan(value) else value for value in scores]
     gold_scores = scores[: len(golds)]
-    other_scores = scores[len(golds) :]
-    highest_other = max(other_scores, default=-math.inf)
-    scores_above_others = [value for value in gold_scores if value > highest_other + _ROUNDING]
-    is_gold_above_others = bool(scores_above_others)
+    non_gold_scores = scores[len(golds) :]
+    highest_non_gold = max(non_gold_scores, default=-math.inf)
+    scores_above_wrong_ones = [
+        value for value in gold_scores if value > highest_non_gold + ROUNDING_ERROR
+    ]
+    is_gold_above_wrong_ones = bool(scores_above_wrong_ones)
     declared_range = range_of(reward)
     if declared_range is not None:
         # The declared maximum takes precedence, because the gold answers of eight rows may not
         # reach it.
         _, pass_score = declared_range
         reason = "its declared maximum"
-    elif is_gold_above_others:
-        pass_score = min(scores_above_others)
+    elif is_gold_above_wrong_ones:
+        pass_score = min(scores_above_wrong_ones)
         reason = "its score for a gold answer in the format"
     else:
         pass_score = 1.0
         reason = "the default"
-    if not is_gold_above_others:
+    if not is_gold_above_wrong_ones:
         reason += "; no gold answer scores above a wrong one"
     return FunctionGrader(
         function=reward,
         pass_score=pass_score,
         reason=reason,
         # If all gold answers are the same, no wrong answer was tried.
-        is_pass_score_tested=is_gold_above_others and any(wrong_answers),
+        is_pass_score_tested=is_gold_above_wrong_ones and any(wrong_answers),
     )
 
 
@@ -243,7 +243,7 @@ def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
         scores: From `grader_scores`.
     """
     pass_score = grader.pass_score if isinstance(grader, FunctionGrader) else 1.0
-    return [value >= pass_score - _ROUNDING for value in scores]
+    return [value >= pass_score - ROUNDING_ERROR for value in scores]
 
 
 def grader_scores(
@@ -261,8 +261,8 @@ def grader_scores(
         texts: The completions.
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
-        function_arguments: Completions, rows and token ids as a training passes them to a function
-            (`generation.completions.scoring_arguments`). Without it, `texts` and `rows`.
+        function_arguments: Completions, rows and token ids as a training run passes them to a
+            function (`generation.completions.scoring_arguments`). Without it, `texts` and `rows`.
     """
     if not texts:
         return []
@@ -273,7 +273,7 @@ def grader_scores(
     return _reward_scores(_with_fields(grader, format=format), texts, rows)
 
 
-def are_correct_anywhere(
+def are_last_answers_correct(
     grader: Grader,
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
@@ -313,7 +313,7 @@ def are_correct_anywhere(
 
 
 def anywhere_in_words(grader: Grader) -> str:
-    """Return a phrase for how `are_correct_anywhere` finds an answer, or why it finds none.
+    """Return a phrase for how `are_last_answers_correct` finds an answer, or why it finds none.
 
     >>> anywhere_in_words(correctness()).partition(",")[0]
     'the last answer in the text'
@@ -330,15 +330,8 @@ def _reward_scores(
     reward: RewardFunction,
     completions: Sequence[Any],
     rows: Sequence[Mapping[str, Any]],
-    completion_ids: Sequence[Sequence[int]] | None = None,
-    tokenizer: Any = None,
+    **arguments: Any,
 ) -> list[float]:
     """Return the scores of a reward, and restore its state, as grading is not a training step."""
-    scores = score_as_trial(
-        reward,
-        completions,
-        list(rows),
-        completion_ids=completion_ids,
-        tokenizer=tokenizer,
-    )
+    scores = score_as_trial(reward, completions, rows, **arguments)
     return list(scores.values[reward_name(reward)])

@@ -9,7 +9,7 @@ of the gold answer decides what is searched for:
 | number | the last number written with digits, with its unit where the gold answer has one |
 | label | the label, such as "spam" or the letter of an option, that is named last |
 | JSON | the text from the first opening bracket to the last closing one |
-| expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
+| expression | the last `\boxed{}`, `$...$`, `\(...\)` or `\[...\]`, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
 Only the last candidate counts. The tags of the format are not searched. Neither is a question that
@@ -161,7 +161,7 @@ def _without_question(text: str, question: str) -> str:
 
 
 def _last_number(text: str, gold: str) -> list[str]:
-    """Return the last number of a text, with the word after it if that word is its unit."""
+    """Return the last number of a text, with the word after it if that word belongs to it."""
     numbers = list(_NUMBER_IN_TEXT.finditer(text))
     if not numbers:
         return []
@@ -169,33 +169,36 @@ def _last_number(text: str, gold: str) -> list[str]:
     match = numbers[-1]
     number = match[0].replace("\u2212", "-")
     word_after = _WORD_AFTER_NUMBER.match(text, match.end())
-    if word_after is None:
-        return [number]
-    word = word_after[1]
-    with_word = f"{number} {word}"
+    if word_after and _belongs_to_number(word_after[1], number, gold):
+        number = f"{number} {word_after[1]}"
+    return [number]
+
+
+def _belongs_to_number(word: str, number: str, gold: str) -> bool:
+    """Return True if the word after a number changes its value, or is a unit to compare."""
     parsed = read_number(number)
-    parsed_with_word = read_number(with_word)
+    parsed_with_word = read_number(f"{number} {word}")
     if parsed is None or parsed_with_word is None:
-        return [number]
+        return False
     if parsed_with_word.value != parsed.value:
-        # The word is a part of the number: 2.5 million.
-        return [with_word]
+        # 2.5 million
+        return True
+    unit = parsed_with_word.unit
     gold_unit = read_number(gold).unit
     if not gold_unit or parsed.unit:
-        # The gold answer has no unit, or the number has one already: the $ of "$18 every day".
-        return [number]
-    unit = parsed_with_word.unit
-    # "5 in total" is five inches only if the gold answer is in inches.
-    is_preposition = word == "in" and gold_unit != unit
-    # The first unit of km/h or cm^2.
-    is_known_unit = measurement_unit(re.split(r"[/^]", unit)[0])
-    # The name of another counted thing is kept, because 5 pears are not 5 apples. It is dropped if
-    # the gold unit begins with it, as apples/day does with apples. A word without the s of a plural
-    # is dropped, because it may not name a thing: "12 left".
-    is_thing = _COUNTED_THING.fullmatch(word.partition(" ")[0])
-    is_other_thing = is_thing and not gold_unit.startswith(unit)
-    is_unit = not is_preposition and (is_known_unit or is_other_thing)
-    return [with_word if is_unit else number]
+        # No unit is compared, or the number has one already: the $ of "$18 every day".
+        return False
+    if word == "in":
+        # "5 in total" is five inches only if the gold answer is in inches.
+        return unit == gold_unit
+    first_unit = re.split(r"[/^]", unit)[0]  # of km/h or cm^2
+    if measurement_unit(first_unit):
+        return True
+    # The name of another counted thing is compared, because 5 pears are not 5 apples. It is ignored
+    # if the gold unit begins with it, as apples/day does with apples. A word without the s of a
+    # plural is ignored, because it may not name a thing: "12 left".
+    is_thing = _COUNTED_THING.fullmatch(word.partition(" ")[0]) is not None
+    return is_thing and not gold_unit.startswith(unit)
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:

@@ -141,6 +141,7 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
             parameters[_RENAMED.get(name, name)] = value
         kind = _RENAMED.get(record["kind"], record["kind"])
         if kind != record["kind"]:
+            # The logs of the run have the reward under its old name.
             parameters["name"] = record["name"]
         reward = _KIT_REWARDS[kind](**parameters)
     except Exception:

@@ -52,7 +52,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 
-SMALLEST_SPREAD = 1e-6
+ROUNDING_ERROR = 1e-6
 """Scores or totals that differ by less are equal: the difference is floating-point rounding."""
 SMALLEST_ADVANTAGE = 1e-6
 """An advantage below this counts as 0."""
@@ -264,7 +264,7 @@ def score(
         completions: Strings or chat messages. If the prompts are chat messages, strings become
             messages, as TRL makes them.
         rows: The data row of each completion, or one row for all (a group). The rewards get its
-            columns, and `prompt`, or `question` if there is no prompt, as `prompts`.
+            columns. They get its `prompt`, or its `question` if it has no `prompt`, as `prompts`.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
         trainer_state: For rewards that read the training progress. Without it, they get the state
@@ -301,9 +301,8 @@ def score(
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            failure = find_failure(reward, batch, trainer_state, texts, error)
-            # The cause stays the error of that row, and not of the whole batch.
-            raise failure from failure.__cause__
+            message, cause = locate_failure(reward, batch, trainer_state, texts, error)
+            raise RewardError(message) from cause
     return Scores(completions=texts, values=values, weights=weights)
 
 
@@ -312,28 +311,20 @@ def score_as_trial(
     completions: Sequence[Completion],
     rows: Rows = None,
     *,
-    completion_ids: Sequence[Sequence[int]] | None = None,
-    tokenizer: Any = None,
     trainer_state: Any = None,
+    **arguments: Any,
 ) -> Scores:
     """Score completions as `score` does, without changing the state of the rewards.
 
     The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
-    training. The `state_dict` of each reward is restored.
+    training run. The `state_dict` of each reward is restored. The arguments are those of `score`.
     """
     listed = reward_list(rewards)
     # A copy, because the caller's own state is not that of a trial.
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
     with restoring_states(listed):
-        return score(
-            listed,
-            completions,
-            rows,
-            completion_ids=completion_ids,
-            tokenizer=tokenizer,
-            trainer_state=state,
-        )
+        return score(listed, completions, rows, trainer_state=state, **arguments)
 
 
 @contextlib.contextmanager
@@ -354,14 +345,14 @@ def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
             reward.load_state_dict(state)
 
 
-def find_failure(
+def locate_failure(
     reward: RewardFunction,
     batch: Batch,
     trainer_state: Any,
     texts: Sequence[str],
     batch_error: Exception,
-) -> RewardError:
-    """Score each row of a failed batch alone, and return the first failure.
+) -> tuple[str, Exception]:
+    """Score each row of a failed batch alone, and return the first failure: a message, the error.
 
     If no row fails alone, return the failure of the batch.
 
@@ -387,10 +378,8 @@ def find_failure(
             break
     has_raised = not isinstance(error, UnusableOutputError)
     what = f"raised {type(error).__name__}" if has_raised else "failed"
-    message = f"{what}: {str(error)[:300]} ({where})"
-    failure = RewardError(f"the reward {reward_name(reward)!r} {message}")
-    failure.__cause__ = error
-    return failure
+    failure = f"{what}: {str(error)[:300]} ({where})"
+    return f"the reward {reward_name(reward)!r} {failure}", error
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from grpo_nb.tasks.markup import strip_markup
@@ -159,7 +160,8 @@ def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]
 
 def _json_container(gold: str) -> Any:
     """Return the value of a gold answer that is a JSON object or list; None for any other."""
-    value = read_json(gold)
+    # Most gold answers have no bracket, and are not parsed.
+    value = read_json(gold) if re.search(r"[{\[]", gold) else None
     return value if isinstance(value, (dict, list)) else None
 
 
@@ -217,6 +219,7 @@ def folded(text: str) -> str:
     return " ".join(strip_markup(text).casefold().split())
 
 
+@lru_cache(maxsize=4_096)
 def read_letter(text: str) -> tuple[str, str]:
     r"""Return the letter of an option and the text after it; two empty texts for other texts.
 

@@ -123,11 +123,12 @@ def _unwrap(text: str) -> str:
         if not text.endswith(".."):  # an ellipsis is part of the text
             text = text.removesuffix(".").rstrip()
         for start, end in _MARK_PAIRS:
+            if not (text.startswith(start) and text.endswith(end)):
+                continue
             inner = text[len(start) : len(text) - len(end)]
-            has_marks = text.startswith(start) and text.endswith(end)
             # In (1+x)(1-x), the first bracket is not closed by the last.
             is_one_pair = start not in inner and end not in inner
-            if inner and has_marks and is_one_pair and not _is_marked_value(start, inner):
+            if inner and is_one_pair and not _is_marked_value(start, inner):
                 text = inner.strip()
         match = _WRAPPER.fullmatch(text)
         if match:

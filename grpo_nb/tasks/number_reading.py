@@ -119,8 +119,11 @@ def _number_of(match: re.Match[str]) -> Number | None:
     if match["whole"] and not 0 <= numerator < denominator:
         return None
     value = numerator / denominator + int(match["whole"] or 0)
-    value *= Fraction(10) ** int(match["exponent"] or match["power_of_ten"] or 0)
-    value *= _SCALES.get((match["scale"] or "").casefold(), 1)
+    exponent = match["exponent"] or match["power_of_ten"]
+    if exponent:
+        value *= Fraction(10) ** int(exponent)
+    if match["scale"]:
+        value *= _SCALES[match["scale"].casefold()]
     if unit == "%":
         value /= 100
     if "-" in (match["sign"], match["minus"]):
@@ -131,6 +134,8 @@ def _number_of(match: re.Match[str]) -> Number | None:
 def _unit_of(match: re.Match[str]) -> str | None:
     """Return the unit with its currency; None if the text after the number is not a unit."""
     text = match["unit"] or ""
+    if not text and not match["money"]:
+        return ""
     # Without a gap, only a unit of measurement may follow: 42km is a number, but 42abc is not.
     unit_words = re.findall(_UNIT_WORD, _normalized_unit(text))
     if not (match["gap"] or all(map(measurement_unit, unit_words))):
@@ -180,8 +185,10 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
     # `str` keeps the decimal digits: Fraction(0.3) would be a little less than 3/10.
-    tolerance = Fraction(str(tolerance))
+    tolerance = Fraction(str(tolerance)) if tolerance else 0
     difference = abs(given.value - gold.value)
+    if "%" not in (given.unit, gold.unit):
+        return difference <= tolerance
     difference_as_written = abs(_value_as_written(given) - _value_as_written(gold))
     if gold.unit == "%":
         return difference_as_written <= tolerance or 100 * difference <= tolerance

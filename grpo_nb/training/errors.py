@@ -17,7 +17,7 @@ from grpo_nb.rewards.base import (
     ending_with_model_message,
     reward_name,
 )
-from grpo_nb.scoring.scores import RewardError, find_failure, to_floats
+from grpo_nb.scoring.scores import RewardError, locate_failure, to_floats
 
 #: Arguments that TRL passes to rewards, and that are not lists with one value per completion.
 TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
@@ -45,11 +45,12 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
-            # `find_failure` scores rows again, so a paid judge charges for them twice.
+            # `locate_failure` scores rows again, so a paid judge charges for them twice.
             batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
-            failure = find_failure(reward, batch, others.get("trainer_state"), texts, error)
-            raise failure from failure.__cause__
+            state = others.get("trainer_state")
+            message, cause = locate_failure(reward, batch, state, texts, error)
+            raise RewardError(message) from cause
         return scores
 
     checked_reward.__name__ = name

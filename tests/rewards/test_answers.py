@@ -86,6 +86,11 @@ def test_missing_column_error_shows_the_fix(make) -> None:
         make(column="solution")(completions=["7"], answer=["7"])
 
 
+def test_column_with_too_few_values_is_not_called_missing() -> None:
+    with pytest.raises(ValueError, match="one value for each completion, but no column has that"):
+        correctness()(completions=["7", "8"], answer=["7"])
+
+
 @pytest.mark.parametrize(
     ("given", "score"),
     [

@@ -230,6 +230,8 @@ def test_part_of_another_expression_is_no_copy(
         pytest.param("2", "2ab", 0.0, id="without both letters"),
         pytest.param(r"\pi r^2 h", r"\pi r^2", 0.0, id="with another last letter"),
         pytest.param(r"2\pi m", r"2\pi", 1.0, id="last letter is a unit"),
+        pytest.param("2", "2m", 0.0, id="last letter is a factor"),
+        pytest.param(r"2\sqrt{3}", r"\sqrt{12} \text{ cm}^2", 1.0, id="power of a unit"),
     ],
 )
 def test_multiplication_sign_keeps_the_value(given: str, gold: str, score: float) -> None:

@@ -153,7 +153,7 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
 
 
 def test_group_with_equal_totals_up_to_rounding_has_no_spread(empty: gn.runs.Run) -> None:
-    """Treat totals that differ by rounding as equal, as `scoring.scores.SMALLEST_SPREAD` does."""
+    """Treat totals that differ by rounding as equal, as `scoring.scores.ROUNDING_ERROR` does."""
     add_step(empty, 1, is_flat=True)
     table = empty.completions(1)
     table.loc[0, "total"] += 1e-7

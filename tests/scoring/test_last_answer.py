@@ -15,7 +15,7 @@ from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
     anywhere_in_words,
     are_correct,
-    are_correct_anywhere,
+    are_last_answers_correct,
     grader_scores,
 )
 from grpo_nb.scoring.last_answer import candidate_kind, last_candidate_readings
@@ -42,7 +42,7 @@ def is_anywhere(
     rows = [{"question": question, "answer": one, "prompt": prompt} for one in golds]
     texts = [text] * len(golds)
     is_right = are_correct(grader, grader_scores(grader, texts, rows, format))
-    return are_correct_anywhere(grader, texts, rows, format, is_right)[0]
+    return are_last_answers_correct(grader, texts, rows, format, is_right)[0]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,9 @@ def test_candidate_is_compared_by_the_grader(
 @pytest.mark.parametrize("first", ["City of Paris", "Paris"])
 def test_each_accepted_answer_is_looked_for(first: str) -> None:
     rows = [{"question": "Where?", "answer": first, "accepted_answers": ["City of Paris", "Paris"]}]
-    assert are_correct_anywhere(DEFAULT_GRADER, ["It is Paris."], rows, xml(), [False]) == [True]
+    assert are_last_answers_correct(DEFAULT_GRADER, ["It is Paris."], rows, xml(), [False]) == [
+        True
+    ]
 
 
 def test_rule_says_what_is_searched() -> None:
@@ -201,7 +203,7 @@ def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) 
 )
 def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
-    assert are_correct_anywhere(grader, ["12"], rows, xml(), [False]) is None
+    assert are_last_answers_correct(grader, ["12"], rows, xml(), [False]) is None
     assert reason in anywhere_in_words(grader)
 
 
@@ -246,4 +248,4 @@ def test_labels_are_those_of_the_graders_column() -> None:
     rows = [{"question": "?", "answer": f"{i}", "label": label} for i, label in enumerate(labels)]
     texts = ["It is spam, I think.", *[""] * 7]
     grader = correctness(column="label")
-    assert are_correct_anywhere(grader, texts, rows, xml(), [False] * 8) == [True, *[False] * 7]
+    assert are_last_answers_correct(grader, texts, rows, xml(), [False] * 8) == [True, *[False] * 7]
