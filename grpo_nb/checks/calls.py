@@ -22,6 +22,7 @@ from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.checks.rows import RowSample
 from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.core.words import format_score
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.scoring.scores import (
     TRL_KEYWORDS,
@@ -60,6 +61,7 @@ class CallResult:
     """Result of one call: scores, or why there are none."""
 
     scores: list[float] | None = None
+    """NaN for None."""
     error: BaseException | None = None
     failure_kind: str = ""
     """Kind of the finding about this call; empty if it returned scores in time."""
@@ -75,9 +77,8 @@ class ProbeRunner:
         self.name = reward_name(reward)
         self.row_sample = row_sample
         self.seconds_per_call = seconds_per_call
-        self.scores: dict[Probe, float] = {}
-        """Score of each probe whose call succeeded, NaN if the reward returned None."""
-        self.failures: dict[Probe, CallResult] = {}
+        self.results: dict[Probe, CallResult] = {}
+        """Result of each probe that was tried alone."""
         self.completion_count = 0
         self.seconds_used = 0.0
         """Time of all calls except the first, which may load a library. Infinite after a hang."""
@@ -85,21 +86,25 @@ class ProbeRunner:
         """Completion of the first call with a side effect, by kind of finding."""
 
     @property
-    def is_given_up(self) -> bool:
-        """True if the reward is too slow to be called again."""
+    def is_too_slow_or_hung(self) -> bool:
+        """True if the reward is not called again, because it is too slow or hung."""
         return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds_per_call
+
+    @property
+    def scores(self) -> dict[Probe, float]:
+        """Score of each probe whose call succeeded, NaN if the reward returned None."""
+        return {
+            probe: result.scores[0]
+            for probe, result in self.results.items()
+            if not result.failure_kind
+        }
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try all new probes one by one, until the reward turns out to be too slow."""
         for probe in probes:
             # Two steps may write the same probe, and each call may cost money.
-            is_new = probe not in self.scores and probe not in self.failures
-            if is_new and not self.is_given_up:
-                result = self.call([probe])
-                if result.failure_kind:
-                    self.failures[probe] = result
-                else:
-                    self.scores[probe] = result.scores[0]
+            if probe not in self.results and not self.is_too_slow_or_hung:
+                self.results[probe] = self.call([probe])
 
     def call(self, probes: Sequence[Probe]) -> CallResult:
         """Call the reward once with these probes, and note the time and side effects."""
@@ -162,8 +167,7 @@ class ProbeRunner:
 
         # The columns hold objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
-        table["score"] = pandas.Series(self.scores.values(), dtype=float)
-        return table
+        return table.assign(score=pandas.Series(self.scores.values(), dtype=float))
 
 
 def _copy_if_possible(values: list[Any] | None) -> list[Any] | None:
@@ -197,7 +201,7 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
     """
     import numpy
 
-    if not probes or runner.is_given_up:
+    if not probes or runner.is_too_slow_or_hung:
         return []
     one_by_one = [[probe] for probe in probes]
     results = []
@@ -213,7 +217,7 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
         results.append(result.scores)
 
     *alone, together, in_reverse = results
-    first_scores = [runner.scores[probe] for probe in probes]
+    first_scores = [runner.results[probe].scores[0] for probe in probes]
     scores_alone = [scores[0] for scores in alone]
     # Each entry has the kind of finding, the scores of two calls, and a description of the second
     # call. The first entry with different scores is reported.
@@ -228,8 +232,8 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
         if not is_same.all():
             index = int(is_same.argmin())
             observation = (
-                f"the same completion gets {scores[index]:.4g} at first, and "
-                f"{later_scores[index]:.4g} in {later_call}"
+                f"the same completion gets {format_score(scores[index])} at first, and "
+                f"{format_score(later_scores[index])} in {later_call}"
             )
             return [make_finding(kind, runner.name, observation, [probes[index].text])]
     return []
@@ -240,15 +244,14 @@ def find_failures(runner: ProbeRunner) -> list[Finding]:
     findings = []
     for kind, text in runner.side_effects.items():
         findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
-    tried_count = len(runner.scores) + len(runner.failures)
     for kind in ("hangs", "breaks the contract", "raises"):
-        failed = [probe for probe, result in runner.failures.items() if result.failure_kind == kind]
+        failed = [probe for probe, result in runner.results.items() if result.failure_kind == kind]
         if failed:
             shortest = min(failed, key=lambda probe: len(probe.text))
-            error = runner.failures[shortest].error
+            error = runner.results[shortest].error
             observation = (
-                f"{len(failed)} of {tried_count} completions failed with {type(error).__name__}: "
-                f"{error!s:.200}"
+                f"{len(failed)} of {len(runner.results)} completions failed with "
+                f"{type(error).__name__}: {error!s:.200}"
             )
             findings.append(make_finding(kind, runner.name, observation, [shortest.text]))
     return findings

@@ -103,20 +103,20 @@ class Baseline(ReprMixin):
     """Most frequent answer of the task and its share, if the answers are labels."""
 
     @functools.cached_property
-    def groups(self) -> tuple[GroupResult, ...]:
+    def group_results(self) -> tuple[GroupResult, ...]:
         """Result of each group: its totals differ, or all, none or some answers are correct."""
         totals = in_groups(self.scores.totals, self.num_generations)
         return tuple(map(_result_of_group, totals, self.is_correct_by_group))
 
     @functools.cached_property
-    def counts(self) -> Counter[GroupResult]:
+    def result_counts(self) -> Counter[GroupResult]:
         """Number of groups with each result."""
-        return Counter(self.groups)
+        return Counter(self.group_results)
 
     @functools.cached_property
     def differing_interval(self) -> tuple[float, float]:
         """95 % Wilson interval of the share of groups whose totals differ."""
-        return share_interval([float(result == "differs") for result in self.groups])
+        return share_interval([float(result == "differs") for result in self.group_results])
 
     @functools.cached_property
     def is_correct(self) -> list[bool]:
@@ -159,7 +159,7 @@ class Baseline(ReprMixin):
         differs within some group. If the grader is not among the rewards, any weighted reward may
         be the one for answers, so each of them must differ within some group.
         """
-        for result, is_correct in zip(self.groups, self.is_correct_by_group, strict=True):
+        for result, is_correct in zip(self.group_results, self.is_correct_by_group, strict=True):
             if result == "differs" and any(is_correct) and not all(is_correct):
                 return True
         is_function = isinstance(self.grader, FunctionGrader)
@@ -189,7 +189,7 @@ class Baseline(ReprMixin):
         be the reward for answers.
         `signal`: all other cases.
         """
-        if self.counts["differs"] == 0:
+        if self.result_counts["differs"] == 0:
             return "no signal"
         # The lower end is used, because a small sample may show a large share by luck.
         if self.differing_interval[0] < MIN_DIFFERING_SHARE:
@@ -207,13 +207,15 @@ class Baseline(ReprMixin):
     def sentence(self) -> str:
         """The verdict in words, which claim no more than the sample shows."""
         low, high = self.differing_interval
-        differing = self.counts["differs"]
+        differing = self.result_counts["differs"]
         others = [
-            f"{count} {result}" for result, count in self.counts.items() if result != "differs"
+            f"{count} {result}"
+            for result, count in self.result_counts.items()
+            if result != "differs"
         ]
         rest = f" Other groups: {', '.join(others)}." if others else ""
         return (
-            f"{self.verdict.capitalize()}: in {differing} of {len(self.groups)} groups of "
+            f"{self.verdict.capitalize()}: in {differing} of {len(self.group_results)} groups of "
             f"{self.num_generations} completions the total rewards differ (95 % interval {low:.0%} "
             f"to {high:.0%} of groups).{rest} {CONSEQUENCES[self.verdict]}"
         )

@@ -44,6 +44,10 @@ UNKNOWN = "unknown"
 """Role of a reward without scores that show what it follows."""
 
 
+SCORES_AT_FAULT = "its scores, because it breaks the contract, fails or is inconsistent"
+"""Part of the check that is not possible with a broken reward."""
+
+
 @dataclass(frozen=True)
 class RewardResult:
     """Result of trying one reward."""
@@ -57,9 +61,9 @@ class RewardResult:
     completion_count: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
-    """The reward with its scores. None if no scores show what the reward adds to the total."""
-    is_left_out_of_total: bool = False
-    """True if the total is checked without this reward, although it has no known scores."""
+    """The reward with its scores, or None if they do not show what it adds to the total."""
+    is_in_total: bool = True
+    """False if the weighted total can be checked without this reward."""
 
 
 def check_rewards(
@@ -119,11 +123,11 @@ def check_rewards(
     ]
 
     # The weighted total is what the model learns from.
-    tried_rewards = [result.tried for result in results if result.tried is not None]
-    if any(result.tried is None and not result.is_left_out_of_total for result in results):
+    rewards_in_total = [result.tried for result in results if result.is_in_total]
+    if None in rewards_in_total:
         not_checked.append("the weighted total, because the scores of a reward are not known")
-    elif tried_rewards:
-        findings += faults.check_total(tried_rewards, weights, row_sample)
+    elif rewards_in_total:
+        findings += faults.check_total(rewards_in_total, weights, row_sample)
 
     checked = ""
     counts = [result.completion_count for result in results if result.completion_count]
@@ -154,54 +158,39 @@ def _try_reward(
             "with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
-    code_texts = set(texts_in(reward))
 
-    # Can the reward be called, and do single completions show what it follows?
+    # Can the reward be called, and are its scores consistent?
     runner = ProbeRunner(reward, row_sample, seconds_per_call)
-    signature_findings = calls.check_signature(runner)
-    if base.is_relative(reward):
-        reason = "it ranks the completions of a group, so single completions show nothing"
-        return _result_without_role(runner, signature_findings, reason_left_out=reason)
+    findings = calls.check_signature(runner)
+    is_relative = base.is_relative(reward)
+    layout = layouts[0]
+    if not findings and not is_relative:
+        layout = _try_controls(runner, layouts).layout
+        # Two right answers and a wrong one are scored alone, together and reversed.
+        scored = [probe for probe in runner.scores if probe.layout == layout.name]
+        rights = [probe for probe in scored if probe.category == "right"]
+        wrongs = [probe for probe in scored if probe.category == "wrong"]
+        findings = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
+
+    # Do scores of single completions show what the reward follows?
+    code_texts = set(texts_in(reward))
     reason_left_out = ""
-    if "environments" in code_texts:
+    if is_relative:
+        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+    elif "environments" in code_texts:
         reason_left_out = (
             "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
         )
-    if signature_findings:
-        return _result_without_role(runner, signature_findings, reason_left_out)
-
-    # Do the calls work, and what does the reward follow?
-    role = _try_controls(runner, layouts)
-    # Two right answers and a wrong one are scored alone, together and reversed.
-    scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-    rights = [probe for probe in scored if probe.category == "right"]
-    wrongs = [probe for probe in scored if probe.category == "wrong"]
-    inconsistencies = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if reason_left_out or inconsistencies or not has_scores:
-        return _result_without_role(runner, inconsistencies, reason_left_out)
-    return _try_all_probes(runner, layouts, role.layout, code_texts)
-
-
-def _result_without_role(
-    runner: ProbeRunner, findings: Sequence[Finding], reason_left_out: str
-) -> RewardResult:
-    """Return the result of a reward whose scores cannot show what it follows.
-
-    Args:
-        runner: The runner, which may have called the reward.
-        findings: Findings so far.
-        reason_left_out: Reason why the weighted total is checked without this reward. Empty if the
-            calls or scores of the reward are at fault.
-    """
-    reason_at_fault = "its scores, because it breaks the contract, fails or is inconsistent"
+    if has_scores and not findings and not reason_left_out:
+        return _try_all_probes(runner, layouts, layout, code_texts)
     return RewardResult(
-        name=runner.name,
+        name=name,
         role=UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
-        not_checked=reason_left_out or reason_at_fault,
+        not_checked=reason_left_out or SCORES_AT_FAULT,
         completion_count=runner.completion_count,
-        is_left_out_of_total=bool(reason_left_out),
+        is_in_total=not reason_left_out,
     )
 
 
@@ -222,13 +211,10 @@ def _try_all_probes(
     _run_all_controls(runner, layouts)
     table = runner.table()
     role = roles.find_role(table, [layout])
-    if role.name == roles.FORMAT and roles.is_length_dependent(table):
-        # A reward for length also prefers the format to prose, because the format is longer.
-        role = roles.other_role(layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
-        probes=faults.with_relative_scores(table, role),
+        scored_probes=faults.with_relative_scores(table, role),
         columns=code_texts.intersection(row_sample.rows[0].columns) - QUESTION_COLUMNS,
     )
     findings = [
@@ -240,14 +226,15 @@ def _try_all_probes(
 
     # Report what could not be tried.
     not_checked = ""
-    if runner.is_given_up:
+    if runner.is_too_slow_or_hung:
         not_checked = (
-            f"some probes, because it is slow; tried with {runner.completion_count} completions"
+            "some probes, because it is slow or hung; tried with "
+            f"{runner.completion_count} completions"
         )
     elif "completion_ids" in code_texts and row_sample.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
     # If a slow reward follows nothing so far, other probes might still show what it follows.
-    is_role_uncertain = runner.is_given_up and role.name == roles.OTHER
+    is_role_uncertain = runner.is_too_slow_or_hung and role.name == roles.OTHER
     return RewardResult(
         name=runner.name,
         role=role.name,
