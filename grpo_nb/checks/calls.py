@@ -15,8 +15,8 @@ import io
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
@@ -49,6 +49,7 @@ A reward that takes 0.2 s per completion is then tried with the answers of four 
 usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
 """
 
+
 SIDE_EFFECTS = {
     "changes its inputs": "the completions or columns are different after a call",
     "runs the answer as code": "the reward executed the answer as Python code",
@@ -67,23 +68,25 @@ class CallResult:
     """Kind of the finding about this call; empty if it returned scores in time."""
 
 
+@dataclass(eq=False)
 class ProbeRunner:
     """Calls one reward under a time limit, and stops calling it if it is too slow."""
 
-    def __init__(
-        self, reward: RewardFunction, row_sample: RowSample, seconds_per_call: float
-    ) -> None:
-        self.reward = reward
-        self.name = reward_name(reward)
-        self.row_sample = row_sample
-        self.seconds_per_call = seconds_per_call
-        self.results: dict[Probe, CallResult] = {}
-        """Result of each probe that was tried alone."""
-        self.completion_count = 0
-        self.seconds_used = 0.0
-        """Time of all calls except the first, which may load a library. Infinite after a hang."""
-        self.side_effects: dict[str, str] = {}
-        """Completion of the first call with a side effect, by kind of finding."""
+    reward: RewardFunction
+    row_sample: RowSample
+    seconds_per_call: float
+    results: dict[Probe, CallResult] = field(default_factory=dict)
+    """Result of each probe that was tried alone."""
+    completion_count: int = 0
+    seconds_used: float = 0.0
+    """Time of all calls except the first, which may load a library. Infinite after a hang."""
+    side_effects: dict[str, str] = field(default_factory=dict)
+    """Completion of the first call with a side effect, by kind of finding."""
+
+    @property
+    def name(self) -> str:
+        """Name of the reward."""
+        return reward_name(self.reward)
 
     @property
     def is_too_slow_or_hung(self) -> bool:
@@ -155,10 +158,12 @@ class ProbeRunner:
             token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.row_sample.rows[probe.row].columns for probe in probes]
         batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
-        # Copy the inputs, so that a reward that changes them does not change the user's rows.
+        # Copy the inputs, so that a reward that changes them does not change the user's rows. A
+        # value such as a lock has no copy.
         for name, values in batch.items():
             if name != "environments":
-                batch[name] = _copy_if_possible(values)
+                with contextlib.suppress(Exception):
+                    batch[name] = copy.deepcopy(values)
         return batch
 
     def table(self) -> pandas.DataFrame:
@@ -168,14 +173,6 @@ class ProbeRunner:
         # The columns hold objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
         return table.assign(score=pandas.Series(self.scores.values(), dtype=float))
-
-
-def _copy_if_possible(values: list[Any] | None) -> list[Any] | None:
-    """Return a deep copy, or the values themselves if one of them, such as a lock, has no copy."""
-    try:
-        return copy.deepcopy(values)
-    except Exception:
-        return values
 
 
 # ---- The contract ----
@@ -241,9 +238,10 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
 
 def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
-    findings = []
-    for kind, text in runner.side_effects.items():
-        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
+    findings = [
+        make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text])
+        for kind, text in runner.side_effects.items()
+    ]
     for kind in ("hangs", "breaks the contract", "raises"):
         failed = [probe for probe, result in runner.results.items() if result.failure_kind == kind]
         if failed:

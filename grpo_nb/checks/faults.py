@@ -108,12 +108,12 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     layouts = ["", reward.role.layout.name]
     tried = scored_probes[scored_probes["layout"].isin(layouts)]
     # Replace None by infinity, so that it differs from every number. If a row has only None, the
-    # range is inf - inf = NaN, which becomes 0.
+    # range is inf - inf = NaN, which is not above the rounding.
     scores_of_rows = tried["score"].fillna(math.inf).groupby(tried["row"])
-    ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
+    ranges = scores_of_rows.max() - scores_of_rows.min()
     # Only rounding is ignored, because scores can be large on one row and small on another.
     rounding = ROUNDING * max(1.0, scored_probes["score"].abs().max())
-    if ranges.max() <= rounding:
+    if not ranges.max() > rounding:
         observation = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, observation)
 

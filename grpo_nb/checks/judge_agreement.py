@@ -104,11 +104,11 @@ class Agreement(ReprMixin):
         head = ("answer changed", "before", "after", "fools the judge")
         yield Table(change_cells, head, right=(1, 2))
         yield "The largest differences (all: .table):"
+        shown = self.table[:ROWS_SHOWN]
         differences = []
-        for row in self.table[:ROWS_SHOWN].itertuples():
-            scores = map(format_score, (row.person, row.judge, row.difference))
-            texts = map(verbatim, (row.question, row.completion, row.reply))
-            differences.append((*scores, *texts))
+        for *scores, question, completion, reply in shown.itertuples(index=False):
+            texts = map(verbatim, (question, completion, reply))
+            differences.append((*map(format_score, scores), *texts))
         yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))
 
 
@@ -290,11 +290,11 @@ def find_unfit_judges(judges: Sequence[judge_model.judge], reward: str) -> list[
         judges: The judges, which are not called.
         reward: Name of the reward that calls them.
     """
-    findings = []
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
-    for judge in judges:
-        verdict, measurement = judge.last_agreement or unmeasured
-        # Each other verdict is a kind of finding.
-        if verdict != "fit as a reward":
-            findings.append(make_finding(verdict, reward, measurement))
-    return findings
+    agreements = [judge.last_agreement or unmeasured for judge in judges]
+    # Each verdict against a judge is a kind of finding.
+    return [
+        make_finding(verdict, reward, measurement)
+        for verdict, measurement in agreements
+        if verdict != "fit as a reward"
+    ]

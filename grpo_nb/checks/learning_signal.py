@@ -319,6 +319,10 @@ def baseline(
     >>> before.verdict in ("signal", "weak signal", "format only", "no signal")
     True
     """
+    import torch
+
+    from grpo_nb.generation.sampling import generate
+
     require_types(
         "gn.baseline(model, tokenizer, task, rewards, settings)",
         model=model,
@@ -344,13 +348,33 @@ def baseline(
     )
 
     # 2. Sample the groups, and one greedy completion of each prompt.
+    def sample(
+        prompt_rows: Sequence[Mapping[str, Any]], temperature: float
+    ) -> list[GeneratedCompletion]:
+        bar = progress_bar(len(prompt_rows), desc="baseline", unit="completion")
+        with bar, restoring_modes(model):
+            torch.manual_seed(settings.seed)
+            return generate(
+                model,
+                tokenizer,
+                prompt_rows,
+                temperature=temperature,
+                sampling=settings.sampling_besides_temperature,
+                max_completion_length=settings.max_completion_length,
+                batch_size=COMPLETIONS_AT_ONCE,
+                chat_template_kwargs=task.chat_template_kwargs,
+                shared_prompts=settings.shared_prompts,
+                tools=task.tools,
+                progress=lambda done: bar.update(done - bar.n),  # tqdm takes increments
+            )
+
     # Training repeats each prompt once per completion of its group.
     size = settings.num_generations
     repeated = [row for row in rows for _ in range(size)]
-    sampled = _sample(model, tokenizer, task, repeated, settings, temperature=settings.temperature)
+    sampled = sample(repeated, settings.temperature)
     # Held-out comparisons decode without the model's generation_config too.
     with restoring_generation_config(model):
-        greedy = _sample(model, tokenizer, task, rows, settings, temperature=0.0)
+        greedy = sample(rows, temperature=0.0)
 
     # 3. Score them.
     return Baseline(
@@ -364,35 +388,3 @@ def baseline(
         greedy_scores=score_as_trial(rewards, **scoring_arguments(greedy, rows)),
         majority=task.answers.majority,
     )
-
-
-def _sample(
-    model: Any,
-    tokenizer: Any,
-    task: Task,
-    rows: Sequence[Mapping[str, Any]],
-    settings: Settings,
-    *,
-    temperature: float,
-) -> list[GeneratedCompletion]:
-    """Sample one completion per row, and leave the model unchanged."""
-    import torch
-
-    from grpo_nb.generation.sampling import generate
-
-    bar = progress_bar(len(rows), desc="baseline", unit="completion")
-    with bar, restoring_modes(model):
-        torch.manual_seed(settings.seed)
-        return generate(
-            model,
-            tokenizer,
-            rows,
-            temperature=temperature,
-            sampling=settings.sampling_besides_temperature,
-            max_completion_length=settings.max_completion_length,
-            batch_size=COMPLETIONS_AT_ONCE,
-            chat_template_kwargs=task.chat_template_kwargs,
-            shared_prompts=settings.shared_prompts,
-            tools=task.tools,
-            progress=lambda done: bar.update(done - bar.n),  # tqdm takes increments
-        )

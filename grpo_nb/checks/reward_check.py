@@ -24,7 +24,7 @@ from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
 from grpo_nb.checks.reward_code import judges_in, phrases_in, texts_in
 from grpo_nb.checks.roles import Role
-from grpo_nb.checks.rows import CheckRow, RowSample, choose_rows
+from grpo_nb.checks.rows import RowSample, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
 from grpo_nb.scoring.scores import restoring_states
@@ -248,7 +248,7 @@ def _try_all_probes(
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
     """Try right and wrong answers, and return what the reward follows."""
     first_rows = runner.row_sample.rows[:DETAIL_ROWS]
-    _run_controls(runner, first_rows, layouts[:1])
+    runner.run(probes.write_controls(first_rows, layouts[:1]))
     role = roles.find_role(runner.table(), layouts)
     if role.name == roles.ANSWER:
         return role
@@ -260,17 +260,9 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
 def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
     """Try the answers of all rows in the task's layouts, and of a few rows in all layouts."""
     rows = runner.row_sample.rows
-    _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
-    _run_controls(runner, rows[:DETAIL_ROWS], layouts)
-
-
-def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequence[Layout]) -> None:
-    """Try right and wrong answers of some rows in some layouts."""
-    controls = []
-    for row in rows:
-        for layout in layouts:
-            controls += probes.write_controls(row, layout)
-    runner.run(controls)
+    own_layouts = [layout for layout in layouts if layout.is_own]
+    runner.run(probes.write_controls(rows, own_layouts))
+    runner.run(probes.write_controls(rows[:DETAIL_ROWS], layouts))
 
 
 def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
