@@ -201,7 +201,7 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
     if not probes or runner.is_too_slow_or_hung:
         return []
     one_by_one = [[probe] for probe in probes]
-    results = []
+    scores_of_calls = []
     for call_probes in (*one_by_one, probes, probes[::-1]):
         result = runner.call(call_probes)
         if result.failure_kind:
@@ -211,17 +211,16 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
                 f"{result.error!r:.200}"
             )
             return [make_finding(kind, runner.name, observation, [call_probes[0].text])]
-        results.append(result.scores)
+        scores_of_calls += result.scores
 
-    *alone, together, in_reverse = results
+    alone, together, in_reverse = numpy.reshape(scores_of_calls, (3, len(probes)))
     first_scores = [runner.results[probe].scores[0] for probe in probes]
-    scores_alone = [scores[0] for scores in alone]
     # Each entry has the kind of finding, the scores of two calls, and a description of the second
     # call. The first entry with different scores is reported.
     comparisons = (
         ("inconsistent", together, in_reverse[::-1], "the same call in reverse"),
-        ("depends on its group", scores_alone, together, "a call with others"),
-        ("inconsistent", first_scores, scores_alone, "a later call: the reward keeps state"),
+        ("depends on its group", alone, together, "a call with others"),
+        ("inconsistent", first_scores, alone, "a later call: the reward keeps state"),
     )
     for kind, scores, later_scores, later_call in comparisons:
         # Sums over a batch in floating point differ in the last digits.

@@ -169,9 +169,10 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             problem = "score like a right answer"
             if must_score:
                 problem = "score too low, though right and in the format"
-            count = f"{len(unexpected)} of {len(of_category)} such completions"
-            variants = ", ".join(unexpected["variant"].unique())
-            observation = f"{count} {problem}: {variants}"
+            observation = (
+                f"{len(unexpected)} of {len(of_category)} such completions {problem}: "
+                f"{', '.join(unexpected['variant'].unique())}"
+            )
             yield make_finding(category, reward.name, observation, unexpected["text"])
 
 
@@ -184,7 +185,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     examples = []
     for variant, of_variant in reward.of_category("growth").groupby("variant", sort=False):
         scores = of_variant["score"]
-        rises = scores.diff().iloc[1:]
+        rises = scores.diff()
         # If only shorter texts were scored, the score may still reach a maximum.
         is_complete = len(scores) == len(REPETITIONS)
         if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:

@@ -23,7 +23,6 @@ from grpo_nb.checks.judge_agreement import find_unfit_judges
 from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
 from grpo_nb.checks.reward_code import judges_in, phrases_in, texts_in
-from grpo_nb.checks.roles import Role
 from grpo_nb.checks.rows import RowSample, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
@@ -55,8 +54,8 @@ class RewardResult:
     name: str
     role: str
     """Role of the reward in the report."""
-    findings: Sequence[Finding] = ()
-    not_checked: str = ""
+    findings: Sequence[Finding]
+    not_checked: str
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
     completion_count: int = 0
     """Number of completions with which the reward was called."""
@@ -165,7 +164,7 @@ def _try_reward(
     is_relative = base.is_relative(reward)
     layout = layouts[0]
     if not findings and not is_relative:
-        layout = _try_controls(runner, layouts).layout
+        layout = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == layout.name]
         rights = [probe for probe in scored if probe.category == "right"]
@@ -245,16 +244,16 @@ def _try_all_probes(
     )
 
 
-def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
-    """Try right and wrong answers, and return what the reward follows."""
+def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Layout:
+    """Try right and wrong answers, and return the layout that the reward reads."""
     first_rows = runner.row_sample.rows[:DETAIL_ROWS]
     runner.run(probes.write_controls(first_rows, layouts[:1]))
     role = roles.find_role(runner.table(), layouts)
-    if role.name == roles.ANSWER:
-        return role
-    # The reward may still read the answers of another layout, or of other rows.
-    _run_all_controls(runner, layouts)
-    return roles.find_role(runner.table(), layouts)
+    if role.name != roles.ANSWER:
+        # The reward may still read the answers of another layout, or of other rows.
+        _run_all_controls(runner, layouts)
+        role = roles.find_role(runner.table(), layouts)
+    return role.layout
 
 
 def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:

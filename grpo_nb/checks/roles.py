@@ -116,12 +116,9 @@ def best_scores(scored_probes: pandas.DataFrame, layout: Layout) -> pandas.DataF
     Columns: `right` and `wrong` in this layout, and `prose`. A missing score is 0, as in TRL's sum.
     Rows for whose right answer the reward returned None are left out: another reward scores them.
     """
-    columns = ["right", "wrong", "prose"]
     is_in_layout_or_prose = scored_probes["layout"].isin([layout.name, ""])
-    is_control = scored_probes["category"].isin(columns)
-    controls = scored_probes[is_in_layout_or_prose & is_control]
-    scores = controls.groupby(["row", "category"])["score"]
-    best = scores.max().unstack().reindex(columns=columns)
+    scores = scored_probes[is_in_layout_or_prose].groupby(["row", "category"])["score"]
+    best = scores.max().unstack().reindex(columns=["right", "wrong", "prose"])
     return best.dropna(subset="right").fillna(0.0)
 
 
