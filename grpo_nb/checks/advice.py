@@ -47,8 +47,9 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     # A prompt has an example if one of its assistant turns shows the format.
     opening = format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
-    examples = [turn for turn in turns if turn["role"] == "assistant"]
-    has_example = any(opening in (turn["content"] or "") for turn in examples)
+    has_example = any(
+        turn["role"] == "assistant" and opening in (turn["content"] or "") for turn in turns
+    )
     is_rarely_written = baseline.readable_share + started_count / len(texts) < MIN_READABLE_SHARE
     if is_rarely_written and not has_example:
         readable = round(baseline.readable_share * len(texts))

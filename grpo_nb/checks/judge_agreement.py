@@ -98,9 +98,9 @@ class Agreement(ReprMixin):
     def _shown_parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
         change_cells = []
-        for row in self.changes.itertuples():
-            means = map(format_score, (row.before, row.after))
-            change_cells.append((row.change, *means, "yes" if row.fools else "no"))
+        for change, before, after, fools in self.changes.itertuples(index=False):
+            is_fooled = "yes" if fools else "no"
+            change_cells.append((change, format_score(before), format_score(after), is_fooled))
         head = ("answer changed", "before", "after", "fools the judge")
         yield Table(change_cells, head, right=(1, 2))
         yield "The largest differences (all: .table):"
@@ -148,7 +148,7 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     completions = ["" if row["completion"] is None else str(row["completion"]) for row in rows]
     # The judge gets the rows too, because a rubric may name their columns.
     replies = judge.replies_to(completions, rows)
-    person = pandas.Series(parse_scores(rows), dtype=float)
+    person = parse_scores(rows)
     judged = pandas.Series([reply.score for reply in replies], dtype=float)
     table = pandas.DataFrame(
         {
