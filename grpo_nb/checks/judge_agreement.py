@@ -104,9 +104,8 @@ class Agreement(ReprMixin):
         head = ("answer changed", "before", "after", "fools the judge")
         yield Table(change_cells, head, right=(1, 2))
         yield "The largest differences (all: .table):"
-        shown = self.table[:ROWS_SHOWN]
         differences = []
-        for *scores, question, completion, reply in shown.itertuples(index=False):
+        for *scores, question, completion, reply in self.table[:ROWS_SHOWN].itertuples(index=False):
             texts = map(verbatim, (question, completion, reply))
             differences.append((*map(format_score, scores), *texts))
         yield Table(differences, list(self.table), right=(0, 1, 2), wide=(3, 4, 5))

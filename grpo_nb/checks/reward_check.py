@@ -43,10 +43,6 @@ UNKNOWN = "unknown"
 """Role of a reward without scores that show what it follows."""
 
 
-SCORES_AT_FAULT = "its scores, because it breaks the contract, fails or is inconsistent"
-"""Part of the check that is not possible with a broken reward."""
-
-
 @dataclass(frozen=True)
 class RewardResult:
     """Result of trying one reward."""
@@ -183,11 +179,12 @@ def _try_reward(
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
     if has_scores and not findings and not reason_left_out:
         return _try_all_probes(runner, layouts, layout, code_texts)
+    reason_at_fault = "its scores, because it breaks the contract, fails or is inconsistent"
     return RewardResult(
         name=name,
         role=UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
-        not_checked=reason_left_out or SCORES_AT_FAULT,
+        not_checked=reason_left_out or reason_at_fault,
         completion_count=runner.completion_count,
         is_in_total=not reason_left_out,
     )
