@@ -7,7 +7,6 @@ behind it and leaves the choice to the reader.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,55 +34,49 @@ class Advice:
 
 def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""
+    advice = []
+    texts = baseline.scores.completions
     # A truncated text with one of these tags has started the format.
     format = baseline.format
     tags = list(filter(None, (format.reasoning_open, format.reasoning_close, format.answer_open)))
     started_count = 0
-    for text in itertools.compress(baseline.scores.completions, baseline.is_truncated):
+    for text in itertools.compress(texts, baseline.is_truncated):
         started_count += any(tag in text for tag in tags)
-    return (*_advise_format(baseline, started_count), *_advise_length(baseline, started_count))
 
-
-def _advise_format(baseline: Baseline, started_count: int) -> Iterable[Advice]:
-    """Propose an example turn if the model does not write the format, and the prompt shows none.
-
-    Args:
-        baseline: The sampled groups.
-        started_count: Number of completions that were truncated after they had started the format.
-    """
+    # Propose an example turn if the model does not write the format, and the prompt shows none.
     # A prompt has an example if one of its assistant turns shows the format.
-    opening = baseline.format.answer_open.strip()
+    opening = format.answer_open.strip()
     turns = baseline.rows[0]["prompt"]
-    examples = [turn for turn in turns if turn["role"] == "assistant"]
-    has_example = any(opening in (turn["content"] or "") for turn in examples)
-    texts = baseline.scores.completions
+    has_example = any(
+        turn["role"] == "assistant" and opening in (turn["content"] or "") for turn in turns
+    )
     is_rarely_written = baseline.readable_share + started_count / len(texts) < MIN_READABLE_SHARE
     if is_rarely_written and not has_example:
         readable = round(baseline.readable_share * len(texts))
-        yield Advice(
+        example_turn = Advice(
             "example turn",
             f"an answer can be read in {readable} of {len(texts)} completions. The prompts show no "
-            f"example of the format {baseline.format.name!r}, which a small model needs.",
+            f"example of the format {format.name!r}, which a small model needs.",
             'task = gn.load_task(..., example=("a question", "short reasoning", "its answer"))'
             "  # the rest as before",
         )
+        advice.append(example_turn)
 
-
-def _advise_length(baseline: Baseline, started_count: int) -> Iterable[Advice]:
-    """Propose a higher length limit if many completions are truncated and some start the format."""
-    truncated_count = sum(baseline.is_truncated)
-    completion_count = len(baseline.scores)
+    # Propose a higher length limit if many completions are truncated and some start the format.
     # A model that does not write the format would only write more text under a higher limit.
+    truncated_count = sum(baseline.is_truncated)
     is_in_format = baseline.readable_share >= MIN_READABLE_SHARE or started_count > 0
-    if truncated_count >= MIN_TRUNCATED_SHARE * completion_count and is_in_format:
+    if truncated_count >= MIN_TRUNCATED_SHARE * len(texts) and is_in_format:
         limit = baseline.settings.max_completion_length
         started_phrase = (
             f"{started_count} of them after they had begun the format, " if started_count else ""
         )
-        yield Advice(
+        longer_completions = Advice(
             "longer completions",
-            f"{truncated_count} of {completion_count} completions were truncated at {limit} "
-            f"tokens, {started_phrase}so their answers are unknown. Load the model again after "
-            "this change.",
+            f"{truncated_count} of {len(texts)} completions were truncated at {limit} tokens, "
+            f"{started_phrase}so their answers are unknown. Load the model again after this "
+            "change.",
             f"settings = settings.replace(max_completion_length={2 * limit})",
         )
+        advice.append(longer_completions)
+    return tuple(advice)

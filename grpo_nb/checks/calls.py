@@ -15,13 +15,14 @@ import io
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.checks.rows import RowSample
 from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.core.words import format_score
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.scoring.scores import (
     TRL_KEYWORDS,
@@ -48,6 +49,7 @@ A reward that takes 0.2 s per completion is then tried with the answers of four 
 usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
 """
 
+
 SIDE_EFFECTS = {
     "changes its inputs": "the completions or columns are different after a call",
     "runs the answer as code": "the reward executed the answer as Python code",
@@ -60,46 +62,52 @@ class CallResult:
     """Result of one call: scores, or why there are none."""
 
     scores: list[float] | None = None
+    """NaN for None."""
     error: BaseException | None = None
     failure_kind: str = ""
     """Kind of the finding about this call; empty if it returned scores in time."""
 
 
+@dataclass(eq=False)
 class ProbeRunner:
     """Calls one reward under a time limit, and stops calling it if it is too slow."""
 
-    def __init__(
-        self, reward: RewardFunction, row_sample: RowSample, seconds_per_call: float
-    ) -> None:
-        self.reward = reward
-        self.name = reward_name(reward)
-        self.row_sample = row_sample
-        self.seconds_per_call = seconds_per_call
-        self.scores: dict[Probe, float] = {}
-        """Score of each probe whose call succeeded, NaN if the reward returned None."""
-        self.failures: dict[Probe, CallResult] = {}
-        self.completion_count = 0
-        self.seconds_used = 0.0
-        """Time of all calls except the first, which may load a library. Infinite after a hang."""
-        self.side_effects: dict[str, str] = {}
-        """Completion of the first call with a side effect, by kind of finding."""
+    reward: RewardFunction
+    row_sample: RowSample
+    seconds_per_call: float
+    results: dict[Probe, CallResult] = field(default_factory=dict)
+    """Result of each probe that was tried alone."""
+    completion_count: int = 0
+    seconds_used: float = 0.0
+    """Time of all calls except the first, which may load a library. Infinite after a hang."""
+    side_effects: dict[str, str] = field(default_factory=dict)
+    """Completion of the first call with a side effect, by kind of finding."""
 
     @property
-    def is_given_up(self) -> bool:
-        """True if the reward is too slow to be called again."""
+    def name(self) -> str:
+        """Name of the reward."""
+        return reward_name(self.reward)
+
+    @property
+    def is_too_slow_or_hung(self) -> bool:
+        """True if the reward is not called again, because it is too slow or hung."""
         return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds_per_call
+
+    @property
+    def scores(self) -> dict[Probe, float]:
+        """Score of each probe whose call succeeded, NaN if the reward returned None."""
+        return {
+            probe: result.scores[0]
+            for probe, result in self.results.items()
+            if not result.failure_kind
+        }
 
     def run(self, probes: Iterable[Probe]) -> None:
         """Try all new probes one by one, until the reward turns out to be too slow."""
         for probe in probes:
             # Two steps may write the same probe, and each call may cost money.
-            is_new = probe not in self.scores and probe not in self.failures
-            if is_new and not self.is_given_up:
-                result = self.call([probe])
-                if result.failure_kind:
-                    self.failures[probe] = result
-                else:
-                    self.scores[probe] = result.scores[0]
+            if probe not in self.results and not self.is_too_slow_or_hung:
+                self.results[probe] = self.call([probe])
 
     def call(self, probes: Sequence[Probe]) -> CallResult:
         """Call the reward once with these probes, and note the time and side effects."""
@@ -150,10 +158,12 @@ class ProbeRunner:
             token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.row_sample.rows[probe.row].columns for probe in probes]
         batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
-        # Copy the inputs, so that a reward that changes them does not change the user's rows.
+        # Copy the inputs, so that a reward that changes them does not change the user's rows. A
+        # value such as a lock has no copy.
         for name, values in batch.items():
             if name != "environments":
-                batch[name] = _copy_if_possible(values)
+                with contextlib.suppress(Exception):
+                    batch[name] = copy.deepcopy(values)
         return batch
 
     def table(self) -> pandas.DataFrame:
@@ -162,16 +172,7 @@ class ProbeRunner:
 
         # The columns hold objects, because pandas refuses a lone surrogate in a column of texts.
         table = pandas.DataFrame(list(self.scores), columns=Probe._fields, dtype=object)
-        table["score"] = pandas.Series(self.scores.values(), dtype=float)
-        return table
-
-
-def _copy_if_possible(values: list[Any] | None) -> list[Any] | None:
-    """Return a deep copy, or the values themselves if one of them, such as a lock, has no copy."""
-    try:
-        return copy.deepcopy(values)
-    except Exception:
-        return values
+        return table.assign(score=pandas.Series(self.scores.values(), dtype=float))
 
 
 # ---- The contract ----
@@ -197,10 +198,10 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
     """
     import numpy
 
-    if not probes or runner.is_given_up:
+    if not probes or runner.is_too_slow_or_hung:
         return []
     one_by_one = [[probe] for probe in probes]
-    results = []
+    scores_of_calls = []
     for call_probes in (*one_by_one, probes, probes[::-1]):
         result = runner.call(call_probes)
         if result.failure_kind:
@@ -210,17 +211,16 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
                 f"{result.error!r:.200}"
             )
             return [make_finding(kind, runner.name, observation, [call_probes[0].text])]
-        results.append(result.scores)
+        scores_of_calls += result.scores
 
-    *alone, together, in_reverse = results
-    first_scores = [runner.scores[probe] for probe in probes]
-    scores_alone = [scores[0] for scores in alone]
+    alone, together, in_reverse = numpy.reshape(scores_of_calls, (3, len(probes)))
+    first_scores = [runner.results[probe].scores[0] for probe in probes]
     # Each entry has the kind of finding, the scores of two calls, and a description of the second
     # call. The first entry with different scores is reported.
     comparisons = (
         ("inconsistent", together, in_reverse[::-1], "the same call in reverse"),
-        ("depends on its group", scores_alone, together, "a call with others"),
-        ("inconsistent", first_scores, scores_alone, "a later call: the reward keeps state"),
+        ("depends on its group", alone, together, "a call with others"),
+        ("inconsistent", first_scores, alone, "a later call: the reward keeps state"),
     )
     for kind, scores, later_scores, later_call in comparisons:
         # Sums over a batch in floating point differ in the last digits.
@@ -228,8 +228,8 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
         if not is_same.all():
             index = int(is_same.argmin())
             observation = (
-                f"the same completion gets {scores[index]:.4g} at first, and "
-                f"{later_scores[index]:.4g} in {later_call}"
+                f"the same completion gets {format_score(scores[index])} at first, and "
+                f"{format_score(later_scores[index])} in {later_call}"
             )
             return [make_finding(kind, runner.name, observation, [probes[index].text])]
     return []
@@ -237,18 +237,18 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
 
 def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that hung, had a side effect, raised, or did not return scores."""
-    findings = []
-    for kind, text in runner.side_effects.items():
-        findings.append(make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text]))
-    tried_count = len(runner.scores) + len(runner.failures)
+    findings = [
+        make_finding(kind, runner.name, SIDE_EFFECTS[kind], [text])
+        for kind, text in runner.side_effects.items()
+    ]
     for kind in ("hangs", "breaks the contract", "raises"):
-        failed = [probe for probe, result in runner.failures.items() if result.failure_kind == kind]
+        failed = [probe for probe, result in runner.results.items() if result.failure_kind == kind]
         if failed:
             shortest = min(failed, key=lambda probe: len(probe.text))
-            error = runner.failures[shortest].error
+            error = runner.results[shortest].error
             observation = (
-                f"{len(failed)} of {tried_count} completions failed with {type(error).__name__}: "
-                f"{error!s:.200}"
+                f"{len(failed)} of {len(runner.results)} completions failed with "
+                f"{type(error).__name__}: {error!s:.200}"
             )
             findings.append(make_finding(kind, runner.name, observation, [shortest.text]))
     return findings

@@ -57,7 +57,7 @@ class TriedReward:
 
     name: str
     role: Role
-    probes: pandas.DataFrame
+    scored_probes: pandas.DataFrame
     """A table of `ProbeRunner.table`, with the column `relative_score`.
 
     The column is NaN on rows on which the right answer scores no higher than its reference, because
@@ -68,19 +68,19 @@ class TriedReward:
 
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
-        in_layout = self.probes["layout"] == self.role.layout.name
-        in_category = self.probes["category"] == category
-        return self.probes[in_layout & in_category]
+        in_layout = self.scored_probes["layout"] == self.role.layout.name
+        in_category = self.scored_probes["category"] == category
+        return self.scored_probes[in_layout & in_category]
 
 
-def with_relative_scores(probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
+def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `relative_score`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
-    reference = probes["row"].map(role.margins["reference"])
-    gain = probes["row"].map(role.margins["gain"])
+    reference = scored_probes["row"].map(role.margins["reference"])
+    gain = scored_probes["row"].map(role.margins["gain"])
     # A missing score adds 0 to TRL's sum, but never counts as better than the reference.
-    score = probes["score"].fillna(reference.clip(upper=0.0))
-    return probes.assign(relative_score=(score - reference) / gain)
+    score = scored_probes["score"].fillna(reference.clip(upper=0.0))
+    return scored_probes.assign(relative_score=(score - reference) / gain)
 
 
 def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
@@ -104,15 +104,16 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     # Scores are compared within a row, because GRPO compares the completions of one prompt. Prose
     # and hostile texts are included, because a format reward gives all completions in its format
     # the same score.
+    scored_probes = reward.scored_probes
     layouts = ["", reward.role.layout.name]
-    probes = reward.probes[reward.probes["layout"].isin(layouts)]
-    # None counts as infinity here, so it differs from every score. If all scores of a row are None,
-    # inf - inf is NaN, which counts as no difference.
-    scores_of_rows = probes["score"].fillna(math.inf).groupby(probes["row"])
-    ranges = (scores_of_rows.max() - scores_of_rows.min()).fillna(0.0)
+    tried = scored_probes[scored_probes["layout"].isin(layouts)]
+    # Replace None by infinity, so that it differs from every number. If a row has only None, the
+    # range is inf - inf = NaN, which is not above the rounding.
+    scores_of_rows = tried["score"].fillna(math.inf).groupby(tried["row"])
+    ranges = scores_of_rows.max() - scores_of_rows.min()
     # Only rounding is ignored, because scores can be large on one row and small on another.
-    rounding = ROUNDING * max(1.0, reward.probes["score"].abs().max())
-    if ranges.max() <= rounding:
+    rounding = ROUNDING * max(1.0, scored_probes["score"].abs().max())
+    if not ranges.max() > rounding:
         observation = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, observation)
 
@@ -149,11 +150,11 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
 
 def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded but should not be, or the reverse."""
-    in_layout = reward.probes["layout"] == reward.role.layout.name
+    in_layout = reward.scored_probes["layout"] == reward.role.layout.name
     # Without a relative score, a score has nothing to be compared with.
-    comparable = reward.probes[in_layout].dropna(subset="relative_score")
+    comparable = reward.scored_probes[in_layout].dropna(subset="relative_score")
     # The category of a probe names the kind of the finding about it.
-    for category, probes in comparable.groupby("category", sort=False):
+    for category, of_category in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format.
         is_graded = must_score or (
@@ -162,33 +163,34 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
         if not is_graded:
             continue
         threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
-        is_rewarded = probes["relative_score"] > threshold
-        unexpected = probes[is_rewarded != must_score]
+        is_rewarded = of_category["relative_score"] > threshold
+        unexpected = of_category[is_rewarded != must_score]
         if len(unexpected):
             problem = "score like a right answer"
             if must_score:
                 problem = "score too low, though right and in the format"
-            count = f"{len(unexpected)} of {len(probes)} such completions"
-            variants = ", ".join(unexpected["variant"].unique())
-            observation = f"{count} {problem}: {variants}"
+            observation = (
+                f"{len(unexpected)} of {len(of_category)} such completions {problem}: "
+                f"{', '.join(unexpected['variant'].unique())}"
+            )
             yield make_finding(category, reward.name, observation, unexpected["text"])
 
 
 def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
-    tolerance = tolerance_of(reward.probes)
+    tolerance = tolerance_of(reward.scored_probes)
     # A bonus does no harm as long as no long text scores above a short right answer.
     best_plain = reward.of_category("right")["score"].max()
     ranges = []
     examples = []
-    for variant, probes in reward.of_category("growth").groupby("variant", sort=False):
-        scores = probes["score"]
-        rises = scores.diff().iloc[1:]
+    for variant, of_variant in reward.of_category("growth").groupby("variant", sort=False):
+        scores = of_variant["score"]
+        rises = scores.diff()
         # If only shorter texts were scored, the score may still reach a maximum.
         is_complete = len(scores) == len(REPETITIONS)
         if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
-            examples.append(probes["text"].iloc[0])
+            examples.append(of_variant["text"].iloc[0])
     if ranges:
         observation = (
             f"repeating the same text still raises the score at {REPETITIONS[-1]} repetitions "
@@ -221,8 +223,7 @@ def check_total(
     if not layouts:
         return _find_total_without_answers(rewards, row_sample)
     # The total is compared in the layout that the first reward for answers reads.
-    total_scores = _total_scores(rewards, weights)
-    totals = best_scores(total_scores, layouts[0])
+    totals = best_scores(_total_scores(rewards, weights), layouts[0])
     if totals.empty:
         return []  # A slow reward was not tried in this layout.
     answer_gains = totals["right"] - totals["wrong"]
@@ -231,8 +232,7 @@ def check_total(
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:
         return _find_total_without_answers(rewards, row_sample)
-    format_gains = totals["wrong"] - totals["prose"]
-    format_gain = format_gains.mean()
+    format_gain = (totals["wrong"] - totals["prose"]).mean()
     if format_gain > answer_gain:
         observation = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
         return [make_finding("format outweighs the answer", WHOLE_SET, observation)]
@@ -246,10 +246,10 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     """
     import pandas
 
-    weighted_scores = []
-    for reward in rewards:
-        scores = reward.probes.set_index(list(Probe._fields))["score"]
-        weighted_scores.append(weights[reward.name] * scores)
+    weighted_scores = [
+        weights[reward.name] * reward.scored_probes.set_index(list(Probe._fields))["score"]
+        for reward in rewards
+    ]
     # Each reward was tried in the layout that it reads, so only some probes are common to all.
     table = pandas.concat(weighted_scores, axis=1, join="inner")
     totals = table.sum(axis=1, min_count=1)
@@ -261,38 +261,31 @@ def _find_total_without_answers(
 ) -> list[Finding]:
     """Report a total that does not follow right answers.
 
-    The finding is critical if any reward depends on the answer. If none does, it is a warning if
-    the rewards read other columns, because these may define right answers. There is no finding if
-    the only reward is for format, length or wording, because it is probably part of a larger set.
-    Otherwise the finding is critical too.
+    The finding is critical if a reward depends on the answer. If none does, it is a warning if the
+    rewards read other columns, because these may define right answers. A lone reward for format,
+    length or wording has no finding, because it is probably part of a larger set. In all other
+    cases, the finding is critical.
     """
-    critical = make_finding(
-        "nothing tells right from wrong",
-        WHOLE_SET,
-        "the gold answer has no higher total than a wrong answer in the same words and format",
-    )
-    if any(is_answer_dependent(reward.probes) for reward in rewards):
-        return [critical]
-
-    # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
-    # expression, but not the gold answer of the row.
     columns = set().union(*(reward.columns for reward in rewards))
-    other_columns = sorted(columns - {"answer", row_sample.answer})
-    if other_columns and not callable(row_sample.answer):
-        observation = (
-            "no gold answer scores higher than a wrong one, and the rewards read "
-            f"{', '.join(other_columns)}"
-        )
-        return [make_finding("right answer unknown", WHOLE_SET, observation)]
-
-    if len(rewards) > 1:
-        return [critical]
-    only = rewards[0]
-    is_for_format = only.role.name == FORMAT
-    is_for_length = is_length_dependent(only.probes)
-    # A reward for wording reads no column. Rewards for format or length may have an argument
-    # `answer` that they do not use, so they may seem to read a column.
-    is_for_wording = not columns
-    if is_for_format or is_for_length or is_for_wording:
-        return []
-    return [critical]
+    if not any(is_answer_dependent(reward.scored_probes) for reward in rewards):
+        # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
+        # expression, but not the gold answer of the row.
+        other_columns = sorted(columns - {"answer", row_sample.answer})
+        if other_columns and not callable(row_sample.answer):
+            observation = (
+                "no gold answer scores higher than a wrong one, and the rewards read "
+                f"{', '.join(other_columns)}"
+            )
+            return [make_finding("right answer unknown", WHOLE_SET, observation)]
+        # A reward for wording reads no column. Rewards for format or length may have an argument
+        # `answer` that they do not use, so they may seem to read a column.
+        lone = rewards[0]
+        is_for_wording = not columns
+        is_for_format = lone.role.name == FORMAT
+        is_lone = len(rewards) == 1
+        if is_lone and (is_for_wording or is_for_format or is_length_dependent(lone.scored_probes)):
+            return []
+    observation = (
+        "the gold answer has no higher total than a wrong answer in the same words and format"
+    )
+    return [make_finding("nothing tells right from wrong", WHOLE_SET, observation)]

@@ -103,20 +103,20 @@ class Baseline(ReprMixin):
     """Most frequent answer of the task and its share, if the answers are labels."""
 
     @functools.cached_property
-    def groups(self) -> tuple[GroupResult, ...]:
+    def group_results(self) -> tuple[GroupResult, ...]:
         """Result of each group: its totals differ, or all, none or some answers are correct."""
         totals = in_groups(self.scores.totals, self.num_generations)
         return tuple(map(_result_of_group, totals, self.is_correct_by_group))
 
     @functools.cached_property
-    def counts(self) -> Counter[GroupResult]:
+    def result_counts(self) -> Counter[GroupResult]:
         """Number of groups with each result."""
-        return Counter(self.groups)
+        return Counter(self.group_results)
 
     @functools.cached_property
     def differing_interval(self) -> tuple[float, float]:
         """95 % Wilson interval of the share of groups whose totals differ."""
-        return share_interval([float(result == "differs") for result in self.groups])
+        return share_interval([float(result == "differs") for result in self.group_results])
 
     @functools.cached_property
     def is_correct(self) -> list[bool]:
@@ -159,7 +159,7 @@ class Baseline(ReprMixin):
         differs within some group. If the grader is not among the rewards, any weighted reward may
         be the one for answers, so each of them must differ within some group.
         """
-        for result, is_correct in zip(self.groups, self.is_correct_by_group, strict=True):
+        for result, is_correct in zip(self.group_results, self.is_correct_by_group, strict=True):
             if result == "differs" and any(is_correct) and not all(is_correct):
                 return True
         is_function = isinstance(self.grader, FunctionGrader)
@@ -189,7 +189,7 @@ class Baseline(ReprMixin):
         be the reward for answers.
         `signal`: all other cases.
         """
-        if self.counts["differs"] == 0:
+        if self.result_counts["differs"] == 0:
             return "no signal"
         # The lower end is used, because a small sample may show a large share by luck.
         if self.differing_interval[0] < MIN_DIFFERING_SHARE:
@@ -207,13 +207,15 @@ class Baseline(ReprMixin):
     def sentence(self) -> str:
         """The verdict in words, which claim no more than the sample shows."""
         low, high = self.differing_interval
-        differing = self.counts["differs"]
+        differing = self.result_counts["differs"]
         others = [
-            f"{count} {result}" for result, count in self.counts.items() if result != "differs"
+            f"{count} {result}"
+            for result, count in self.result_counts.items()
+            if result != "differs"
         ]
         rest = f" Other groups: {', '.join(others)}." if others else ""
         return (
-            f"{self.verdict.capitalize()}: in {differing} of {len(self.groups)} groups of "
+            f"{self.verdict.capitalize()}: in {differing} of {len(self.group_results)} groups of "
             f"{self.num_generations} completions the total rewards differ (95 % interval {low:.0%} "
             f"to {high:.0%} of groups).{rest} {CONSEQUENCES[self.verdict]}"
         )
@@ -317,6 +319,10 @@ def baseline(
     >>> before.verdict in ("signal", "weak signal", "format only", "no signal")
     True
     """
+    import torch
+
+    from grpo_nb.generation.sampling import generate
+
     require_types(
         "gn.baseline(model, tokenizer, task, rewards, settings)",
         model=model,
@@ -342,13 +348,33 @@ def baseline(
     )
 
     # 2. Sample the groups, and one greedy completion of each prompt.
+    def sample(
+        prompt_rows: Sequence[Mapping[str, Any]], temperature: float
+    ) -> list[GeneratedCompletion]:
+        bar = progress_bar(len(prompt_rows), desc="baseline", unit="completion")
+        with bar, restoring_modes(model):
+            torch.manual_seed(settings.seed)
+            return generate(
+                model,
+                tokenizer,
+                prompt_rows,
+                temperature=temperature,
+                sampling=settings.sampling_besides_temperature,
+                max_completion_length=settings.max_completion_length,
+                batch_size=COMPLETIONS_AT_ONCE,
+                chat_template_kwargs=task.chat_template_kwargs,
+                shared_prompts=settings.shared_prompts,
+                tools=task.tools,
+                progress=lambda done: bar.update(done - bar.n),  # tqdm takes increments
+            )
+
     # Training repeats each prompt once per completion of its group.
     size = settings.num_generations
     repeated = [row for row in rows for _ in range(size)]
-    sampled = _sample(model, tokenizer, task, repeated, settings, temperature=settings.temperature)
+    sampled = sample(repeated, settings.temperature)
     # Held-out comparisons decode without the model's generation_config too.
     with restoring_generation_config(model):
-        greedy = _sample(model, tokenizer, task, rows, settings, temperature=0.0)
+        greedy = sample(rows, temperature=0.0)
 
     # 3. Score them.
     return Baseline(
@@ -362,35 +388,3 @@ def baseline(
         greedy_scores=score_as_trial(rewards, **scoring_arguments(greedy, rows)),
         majority=task.answers.majority,
     )
-
-
-def _sample(
-    model: Any,
-    tokenizer: Any,
-    task: Task,
-    rows: Sequence[Mapping[str, Any]],
-    settings: Settings,
-    *,
-    temperature: float,
-) -> list[GeneratedCompletion]:
-    """Sample one completion per row, and leave the model unchanged."""
-    import torch
-
-    from grpo_nb.generation.sampling import generate
-
-    bar = progress_bar(len(rows), desc="baseline", unit="completion")
-    with bar, restoring_modes(model):
-        torch.manual_seed(settings.seed)
-        return generate(
-            model,
-            tokenizer,
-            rows,
-            temperature=temperature,
-            sampling=settings.sampling_besides_temperature,
-            max_completion_length=settings.max_completion_length,
-            batch_size=COMPLETIONS_AT_ONCE,
-            chat_template_kwargs=task.chat_template_kwargs,
-            shared_prompts=settings.shared_prompts,
-            tools=task.tools,
-            progress=lambda done: bar.update(done - bar.n),  # tqdm takes increments
-        )

@@ -26,8 +26,8 @@ class LevelChoice:
 
     task: Task
     """The level to train on."""
-    has_room: bool
-    """True if the model has not mastered the chosen level, so that it can still improve."""
+    can_improve: bool
+    """True if the model has not mastered the chosen level."""
     sentence: str
     """The choice and its reason in words. Levels are counted from 0."""
     baselines: tuple[Baseline, ...]
@@ -55,8 +55,8 @@ def choose_level(
     A level is mastered if two thirds of the sampled answers are correct. Measuring stops at the
     first level that is not mastered. For a small model, this is usually the first level. If the
     first level that is not mastered gives no signal, the hardest of the easier levels with a signal
-    is chosen. If all levels are mastered, the hardest is chosen. `has_room` is false if the chosen
-    level is mastered. The model and the random state do not change.
+    is chosen. If all levels are mastered, the hardest is chosen. `can_improve` is false if the
+    chosen level is mastered. The model and the random state do not change.
 
     Args:
         model: As for `baseline`.
@@ -94,7 +94,7 @@ def choose_level(
     levels_with_signal = [
         level
         for level, level_baseline in enumerate(baselines)
-        if level_baseline.counts["differs"] > 0 and level_baseline.has_answer_signal
+        if level_baseline.result_counts["differs"] > 0 and level_baseline.has_answer_signal
     ]
     chosen_level = last_level
     if _is_mastered(baselines[last_level]):
@@ -110,7 +110,7 @@ def choose_level(
     chosen = baselines[chosen_level]
     return LevelChoice(
         task=levels[chosen_level],
-        has_room=not _is_mastered(chosen),
+        can_improve=not _is_mastered(chosen),
         sentence=f"Level {chosen_level}: {chosen.sampled_accuracy:.0%} of the answers are correct "
         f"before training. {reason}",
         baselines=tuple(baselines),

@@ -171,7 +171,7 @@ KINDS: dict[str, Kind] = {
     ),
     "format outweighs the answer": Kind(
         "warning",
-        effect="a wrong answer in perfect format beats a right answer in its slot alone",
+        effect="a wrong answer in perfect format may beat a right answer in its slot alone",
         fix="give the answer more weight than all format rewards together",
     ),
 }

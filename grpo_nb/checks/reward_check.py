@@ -23,8 +23,7 @@ from grpo_nb.checks.judge_agreement import find_unfit_judges
 from grpo_nb.checks.probes import Layout, Probe, list_layouts
 from grpo_nb.checks.report import WORST_FIRST, Finding, RewardReport
 from grpo_nb.checks.reward_code import judges_in, phrases_in, texts_in
-from grpo_nb.checks.roles import Role
-from grpo_nb.checks.rows import CheckRow, RowSample, choose_rows
+from grpo_nb.checks.rows import RowSample, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
 from grpo_nb.scoring.scores import restoring_states
@@ -51,15 +50,15 @@ class RewardResult:
     name: str
     role: str
     """Role of the reward in the report."""
-    findings: Sequence[Finding] = ()
-    not_checked: str = ""
+    findings: Sequence[Finding]
+    not_checked: str
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
     completion_count: int = 0
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
-    """The reward with its scores. None if no scores show what the reward adds to the total."""
-    is_left_out_of_total: bool = False
-    """True if the total is checked without this reward, although it has no known scores."""
+    """The reward with its scores, or None if they do not show what it adds to the total."""
+    is_in_total: bool = True
+    """False if the weighted total can be checked without this reward."""
 
 
 def check_rewards(
@@ -119,11 +118,11 @@ def check_rewards(
     ]
 
     # The weighted total is what the model learns from.
-    tried_rewards = [result.tried for result in results if result.tried is not None]
-    if any(result.tried is None and not result.is_left_out_of_total for result in results):
+    rewards_in_total = [result.tried for result in results if result.is_in_total]
+    if None in rewards_in_total:
         not_checked.append("the weighted total, because the scores of a reward are not known")
-    elif tried_rewards:
-        findings += faults.check_total(tried_rewards, weights, row_sample)
+    elif rewards_in_total:
+        findings += faults.check_total(rewards_in_total, weights, row_sample)
 
     checked = ""
     counts = [result.completion_count for result in results if result.completion_count]
@@ -154,54 +153,40 @@ def _try_reward(
             "with gn.checks.agreement"
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
-    code_texts = set(texts_in(reward))
 
-    # Can the reward be called, and do single completions show what it follows?
+    # Can the reward be called, and are its scores consistent?
     runner = ProbeRunner(reward, row_sample, seconds_per_call)
-    signature_findings = calls.check_signature(runner)
-    if base.is_relative(reward):
-        reason = "it ranks the completions of a group, so single completions show nothing"
-        return _result_without_role(runner, signature_findings, reason_left_out=reason)
+    findings = calls.check_signature(runner)
+    is_relative = base.is_relative(reward)
+    layout = layouts[0]
+    if not findings and not is_relative:
+        layout = _try_controls(runner, layouts)
+        # Two right answers and a wrong one are scored alone, together and reversed.
+        scored = [probe for probe in runner.scores if probe.layout == layout.name]
+        rights = [probe for probe in scored if probe.category == "right"]
+        wrongs = [probe for probe in scored if probe.category == "wrong"]
+        findings = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
+
+    # Do scores of single completions show what the reward follows?
+    code_texts = set(texts_in(reward))
     reason_left_out = ""
-    if "environments" in code_texts:
+    if is_relative:
+        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
+    elif "environments" in code_texts:
         reason_left_out = (
             "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
         )
-    if signature_findings:
-        return _result_without_role(runner, signature_findings, reason_left_out)
-
-    # Do the calls work, and what does the reward follow?
-    role = _try_controls(runner, layouts)
-    # Two right answers and a wrong one are scored alone, together and reversed.
-    scored = [probe for probe in runner.scores if probe.layout == role.layout.name]
-    rights = [probe for probe in scored if probe.category == "right"]
-    wrongs = [probe for probe in scored if probe.category == "wrong"]
-    inconsistencies = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if reason_left_out or inconsistencies or not has_scores:
-        return _result_without_role(runner, inconsistencies, reason_left_out)
-    return _try_all_probes(runner, layouts, role.layout, code_texts)
-
-
-def _result_without_role(
-    runner: ProbeRunner, findings: Sequence[Finding], reason_left_out: str
-) -> RewardResult:
-    """Return the result of a reward whose scores cannot show what it follows.
-
-    Args:
-        runner: The runner, which may have called the reward.
-        findings: Findings so far.
-        reason_left_out: Reason why the weighted total is checked without this reward. Empty if the
-            calls or scores of the reward are at fault.
-    """
+    if has_scores and not findings and not reason_left_out:
+        return _try_all_probes(runner, layouts, layout, code_texts)
     reason_at_fault = "its scores, because it breaks the contract, fails or is inconsistent"
     return RewardResult(
-        name=runner.name,
+        name=name,
         role=UNKNOWN,
         findings=[*findings, *calls.find_failures(runner)],
         not_checked=reason_left_out or reason_at_fault,
         completion_count=runner.completion_count,
-        is_left_out_of_total=bool(reason_left_out),
+        is_in_total=not reason_left_out,
     )
 
 
@@ -222,13 +207,10 @@ def _try_all_probes(
     _run_all_controls(runner, layouts)
     table = runner.table()
     role = roles.find_role(table, [layout])
-    if role.name == roles.FORMAT and roles.is_length_dependent(table):
-        # A reward for length also prefers the format to prose, because the format is longer.
-        role = roles.other_role(layout)
     tried = TriedReward(
         name=runner.name,
         role=role,
-        probes=faults.with_relative_scores(table, role),
+        scored_probes=faults.with_relative_scores(table, role),
         columns=code_texts.intersection(row_sample.rows[0].columns) - QUESTION_COLUMNS,
     )
     findings = [
@@ -240,14 +222,15 @@ def _try_all_probes(
 
     # Report what could not be tried.
     not_checked = ""
-    if runner.is_given_up:
+    if runner.is_too_slow_or_hung:
         not_checked = (
-            f"some probes, because it is slow; tried with {runner.completion_count} completions"
+            "some probes, because it is slow or hung; tried with "
+            f"{runner.completion_count} completions"
         )
     elif "completion_ids" in code_texts and row_sample.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
     # If a slow reward follows nothing so far, other probes might still show what it follows.
-    is_role_uncertain = runner.is_given_up and role.name == roles.OTHER
+    is_role_uncertain = runner.is_too_slow_or_hung and role.name == roles.OTHER
     return RewardResult(
         name=runner.name,
         role=role.name,
@@ -258,32 +241,24 @@ def _try_all_probes(
     )
 
 
-def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Role:
-    """Try right and wrong answers, and return what the reward follows."""
+def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Layout:
+    """Try right and wrong answers, and return the layout that the reward reads."""
     first_rows = runner.row_sample.rows[:DETAIL_ROWS]
-    _run_controls(runner, first_rows, layouts[:1])
+    runner.run(probes.write_controls(first_rows, layouts[:1]))
     role = roles.find_role(runner.table(), layouts)
-    if role.name == roles.ANSWER:
-        return role
-    # The reward may still read the answers of another layout, or of other rows.
-    _run_all_controls(runner, layouts)
-    return roles.find_role(runner.table(), layouts)
+    if role.name != roles.ANSWER:
+        # The reward may still read the answers of another layout, or of other rows.
+        _run_all_controls(runner, layouts)
+        role = roles.find_role(runner.table(), layouts)
+    return role.layout
 
 
 def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
     """Try the answers of all rows in the task's layouts, and of a few rows in all layouts."""
     rows = runner.row_sample.rows
-    _run_controls(runner, rows, [layout for layout in layouts if layout.is_own])
-    _run_controls(runner, rows[:DETAIL_ROWS], layouts)
-
-
-def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequence[Layout]) -> None:
-    """Try right and wrong answers of some rows in some layouts."""
-    controls = []
-    for row in rows:
-        for layout in layouts:
-            controls += probes.write_controls(row, layout)
-    runner.run(controls)
+    own_layouts = [layout for layout in layouts if layout.is_own]
+    runner.run(probes.write_controls(rows, own_layouts))
+    runner.run(probes.write_controls(rows[:DETAIL_ROWS], layouts))
 
 
 def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:

@@ -55,30 +55,29 @@ class Role:
     margins: pandas.DataFrame
     """The rows of the task on which the right answer scores higher than its reference.
 
-    Columns: `reference`, the score of the best wrong answer, or of prose for a format reward; and
-    `gain`, the score that the right answer adds.
+    Columns: those of `best_scores`; `reference`, the score of the best wrong answer, or of prose
+    for a format reward; and `gain`, the score that the right answer adds. `OTHER` has no rows.
     """
 
 
-def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
+def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     """Return what a reward follows.
 
     `ANSWER`: in some layout, most gold answers score higher than wrong answers. Fewer (at least
     two, and a quarter) are enough if no wrong answer scores higher than the gold answer of its row.
     `FORMAT`: in a layout of the task, or one with `<think>`, all right answers score higher than
-    prose.
+    prose, and more words of reasoning do not change the score.
     `OTHER`: neither of these. An example is a reward for short completions.
 
     Args:
-        probes: A table of `ProbeRunner.table`.
+        scored_probes: A table of `ProbeRunner.table`.
         layouts: The task's own layouts come first.
     """
-    tolerance = tolerance_of(probes)
-    rights = probes[probes["category"] == "right"]
+    tolerance = tolerance_of(scored_probes)
+    rights = scored_probes[scored_probes["category"] == "right"]
     golds = rights.groupby("row")["variant"].first()
     for layout in layouts:
-        scores = best_scores(probes, layout)
-        margins = _margins(scores["right"], scores["wrong"])
+        margins = _margins(scored_probes, layout, "wrong")
         gains = margins["gain"]
         followed = margins[gains > tolerance]
         # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
@@ -90,76 +89,70 @@ def find_role(probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
         if is_for_most or is_for_several:
             return Role(ANSWER, layout, followed)
 
+    # A reward for length also prefers the format to prose, because the format is longer.
+    is_for_length = is_length_dependent(scored_probes)
     for layout in layouts:
-        scores = best_scores(probes, layout)
-        over_prose = _margins(scores["right"], scores["prose"])
+        margins = _margins(scored_probes, layout, "prose")
         # Among other layouts, only the one with <think> counts as a format, because TRL's think
         # reward reads it.
         may_be_format = layout.is_own or layout.name == THINK_FIRST
-        if may_be_format and over_prose["gain"].min() > tolerance:
-            return Role(FORMAT, layout, over_prose)
-    return other_role(layouts[0])
+        if may_be_format and margins["gain"].min() > tolerance and not is_for_length:
+            return Role(FORMAT, layout, margins)
+    return Role(OTHER, layouts[0], margins=margins[:0])
 
 
-def other_role(layout: Layout) -> Role:
-    """Return the role of a reward that follows neither the answer nor the format."""
-    import pandas
-
-    no_rows = pandas.DataFrame(columns=["reference", "gain"], dtype=float)
-    return Role(OTHER, layout, no_rows)
-
-
-def _margins(right: pandas.Series, reference: pandas.Series) -> pandas.DataFrame:
-    import pandas
-
-    return pandas.DataFrame({"reference": reference, "gain": right - reference})
+def _margins(
+    scored_probes: pandas.DataFrame, layout: Layout, reference_category: str
+) -> pandas.DataFrame:
+    """Return the margins of the right answers of all rows, as in `Role.margins`."""
+    scores = best_scores(scored_probes, layout)
+    reference = scores[reference_category]
+    return scores.assign(reference=reference, gain=scores["right"] - reference)
 
 
-def best_scores(probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
+def best_scores(scored_probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
     """Return the best scores of each row: of right and wrong answers, and of prose.
 
     Columns: `right` and `wrong` in this layout, and `prose`. A missing score is 0, as in TRL's sum.
     Rows for whose right answer the reward returned None are left out: another reward scores them.
     """
-    columns = ["right", "wrong", "prose"]
-    is_in_layout_or_prose = probes["layout"].isin([layout.name, ""])
-    is_control = probes["category"].isin(columns)
-    controls = probes[is_in_layout_or_prose & is_control]
-    scores = controls.groupby(["row", "category"])["score"]
-    best = scores.max().unstack().reindex(columns=columns)
+    is_in_layout_or_prose = scored_probes["layout"].isin([layout.name, ""])
+    scores = scored_probes[is_in_layout_or_prose].groupby(["row", "category"])["score"]
+    best = scores.max().unstack().reindex(columns=["right", "wrong", "prose"])
     return best.dropna(subset="right").fillna(0.0)
 
 
-def tolerance_of(probes: pandas.DataFrame) -> float:
+def tolerance_of(scored_probes: pandas.DataFrame) -> float:
     """Return the difference up to which two scores count as equal."""
     # If no score is known, the range is NaN, and `max` returns its first argument.
-    known_range = max(SMALLEST_RANGE, score_range(probes))
+    known_range = max(SMALLEST_RANGE, score_range(scored_probes))
     return RELATIVE_TOLERANCE * known_range
 
 
-def score_range(probes: pandas.DataFrame) -> float:
+def score_range(scored_probes: pandas.DataFrame) -> float:
     """Return the difference between the highest and the lowest score; NaN if none is known."""
-    scores = probes["score"]
+    scores = scored_probes["score"]
     return scores.max() - scores.min()
 
 
-def is_answer_dependent(probes: pandas.DataFrame) -> bool:
+def is_answer_dependent(scored_probes: pandas.DataFrame) -> bool:
     """Return True if another answer in the same words changes the score of some row a lot.
 
     "I do not know" in the slot counts as another answer, because a reward for any label scores
     right and wrong answers alike.
     """
-    is_answer = probes["category"].isin(["right", "wrong"]) | (probes["variant"] == DO_NOT_KNOW)
-    is_control = is_answer | (probes["category"] == "prose")
-    known_range = max(SMALLEST_RANGE, score_range(probes[is_control]))
-    scores = probes[is_answer].groupby(["layout", "row"])["score"]
+    category = scored_probes["category"]
+    is_answer = category.isin(["right", "wrong"]) | (scored_probes["variant"] == DO_NOT_KNOW)
+    is_control = is_answer | (category == "prose")
+    known_range = max(SMALLEST_RANGE, score_range(scored_probes[is_control]))
+    scores = scored_probes[is_answer].groupby(["layout", "row"])["score"]
     changes = scores.max() - scores.min()
     return bool(changes.max() > ANSWER_DEPENDENT_PART * known_range)
 
 
-def is_length_dependent(probes: pandas.DataFrame) -> bool:
+def is_length_dependent(scored_probes: pandas.DataFrame) -> bool:
     """Return True if more words of reasoning change the score of the same answer."""
-    is_longer = (probes["category"] == "growth") & probes["variant"].isin(FILLERS)
+    is_longer = (scored_probes["category"] == "growth") & scored_probes["variant"].isin(FILLERS)
     # If no such probe was scored, the change is NaN, which is never above the tolerance.
-    change = score_range(probes[is_longer])
-    return bool(change > tolerance_of(probes))
+    change = score_range(scored_probes[is_longer])
+    return bool(change > tolerance_of(scored_probes))

@@ -294,7 +294,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 assert run.status == "finished", run.status_sentence
 assert not has_learned or exported.verification["passed"], "the export is not the trained model"
 outcome = run.outcome(comparison)
-if not outcome.has_worked and not choice.has_room:
+if not outcome.has_worked and not choice.can_improve:
     print(f"The model could already do this before the training. {choice.sentence}")
 print(outcome)
 

@@ -130,7 +130,7 @@ def test_baseline_verdict_and_counts(groups, rewards, verdict: str, counts: dict
     before = make(groups, rewards)
     assert before.verdict == verdict
     assert before.sentence.startswith(f"{verdict.capitalize()}: ")
-    assert {kind: count for kind, count in before.counts.items() if count} == counts
+    assert {kind: count for kind, count in before.result_counts.items() if count} == counts
     assert before.sentence in repr(before)
 
 
@@ -299,10 +299,10 @@ def test_baseline_numbers_add_up(seed: int) -> None:
     pool = [RIGHT, WRONG, PROSE, "", "<answer>2</answer>", "<reasoning>"]
     few = generator.sample(pool, generator.randint(1, 3))
     before = make([[generator.choice(few) for _ in range(size)] for _ in range(count)])
-    assert sum(before.counts.values()) == count == len(before.groups)
+    assert sum(before.result_counts.values()) == count == len(before.group_results)
 
     low, high = before.differing_interval
-    assert 0 <= low <= before.counts["differs"] / count <= high <= 1
+    assert 0 <= low <= before.result_counts["differs"] / count <= high <= 1
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -312,7 +312,7 @@ def test_baseline_group_differs_if_an_advantage_is_not_0(seed: int) -> None:
     before = make(groups)
     advantages = numpy.reshape(group_advantages(before.scores.totals, 3), (9, 3))
     moved = (abs(advantages) > 0.01).any(axis=1)
-    assert moved.sum() == before.counts["differs"]
+    assert moved.sum() == before.result_counts["differs"]
 
 
 def test_baseline_escapes_completions() -> None:

@@ -321,6 +321,17 @@ def test_texts_are_found_once_in_data_with_shared_parts() -> None:
     assert list(texts_in(reward)).count("a phrase") == 1
 
 
+PATTERN_OF_BYTES = re.compile(rb"<answer>\s*(.*?)\s*</answer>", re.DOTALL)
+
+
+def test_reward_with_a_pattern_of_bytes_is_checked() -> None:
+    @by_text
+    def encoded(text, gold):
+        return PATTERN_OF_BYTES.findall(text.encode("utf-8", "replace")) == [gold.encode()]
+
+    assert check_rewards(encoded, SUMS).ok
+
+
 def test_format_reward_may_want_the_line_breaks_of_the_prompt() -> None:
     report = check_rewards(matching(rf"{LINES}\s*$", re.DOTALL), SUMS)
     assert report.ok, report

@@ -435,6 +435,19 @@ def test_state_that_later_calls_show_is_found() -> None:
     assert "the reward keeps state" in finding.observation
 
 
+def test_missing_score_of_a_later_call_is_called_none() -> None:
+    scored = set()
+
+    def once(completions, **_):
+        texts = [completion_text(c) for c in completions]
+        scores = [None if text in scored else 1.0 for text in texts]
+        scored.update(texts)
+        return scores
+
+    (finding,) = check_rewards(once, SUMS).findings
+    assert finding.observation.startswith("the same completion gets 1 at first, and none in ")
+
+
 def test_novelty_is_found_by_the_first_scores() -> None:
     seen = set()
 

@@ -58,7 +58,7 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
 
 
 @pytest.mark.parametrize(
-    ("ability", "level", "measured", "has_room", "sentence"),
+    ("ability", "level", "measured", "can_improve", "sentence"),
     [
         pytest.param([1, 0, 0, 0, 0, 0], 0, 1, True, "Level 0: 12% of the answers", id="weak"),
         pytest.param([5, 0, 0, 0, 0, 0], 0, 1, True, "There is something to learn.", id="62 %"),
@@ -85,12 +85,12 @@ def test_choose_level_takes_first_level_not_mastered(
     ability: list[int],
     level: int,
     measured: int,
-    has_room: bool,
+    can_improve: bool,
     sentence: str,
 ) -> None:
     choice = choose(ability)
     assert len(choice.baselines) == measured
-    assert choice.has_room == has_room
+    assert choice.can_improve == can_improve
     assert sentence in repr(choice)
     assert choice.task is loaded[2][level]
 
@@ -101,8 +101,8 @@ def test_choose_level_measures_a_single_task(loaded: tuple) -> None:
     settings = settings.replace(max_completion_length=8)
     choice = choose_level(model, tokenizer, [levels[3]], REWARDS, settings, prompts=2)
     assert choice.task is levels[3]
-    assert choice.has_room
-    assert len(choice.baselines[0].groups) == 2
+    assert choice.can_improve
+    assert len(choice.baselines[0].group_results) == 2
     assert random.getstate() == state
 
 
