@@ -100,7 +100,7 @@ def quickstart(size: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
                 "max_steps": 2,
                 "warmup_steps": 0,
                 "per_device_train_batch_size": 8,
-                "max_completion_length": 40,
+                "max_completion_length": 32,
                 "holdout_every": 0,
             }
             task = {"source": "arithmetic", "holdout_size": 6}
