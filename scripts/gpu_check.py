@@ -465,8 +465,13 @@ def add(a: int, b: int) -> int:
 
 def playing(request: Request) -> Rows:
     """Train on sums with a tool that adds: episodes in training and in the evaluation."""
-    changes = {"warmup_steps": 0, "max_prompt_length": 640, "max_completion_length": 160}
-    settings = request.settings(max_steps=4, **changes)
+    changes = {
+        "max_steps": 4,
+        "warmup_steps": 0,
+        "max_prompt_length": 640,
+        "max_completion_length": 160,
+    }
+    settings = request.settings(**changes | request.changes)
     here = yield from loaded(request, settings)
     if "tools" not in here.tokenizer.chat_template:
         gn.models.set_tool_template(here.tokenizer)

@@ -74,6 +74,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_collection_finish() -> None:
+    """Spare the tests from every later search for garbage, as the imports above.
+
+    The tests of the whole suite are 200,000 objects, which take a fifth of a second each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Hand out whole files, because each process makes the fixtures of a file anew.
 

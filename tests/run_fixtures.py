@@ -90,16 +90,17 @@ def size(request: pytest.FixtureRequest) -> str:
 def quickstart(size: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
     """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
 
-    As published with an empty cache, as by a first user; small, the same model trains three steps
+    As published with an empty cache, as by a first user; small, the same model trains two steps
     and answers six held-out questions.
     """
 
     def execute(folder: Path) -> object:
         if size == "small":
             changes = {
-                "max_steps": 3,
+                "max_steps": 2,
+                "warmup_steps": 0,
                 "per_device_train_batch_size": 8,
-                "max_completion_length": 40,
+                "max_completion_length": 32,
                 "holdout_every": 0,
             }
             task = {"source": "arithmetic", "holdout_size": 6}

@@ -62,31 +62,35 @@ def test_look_at_a_run_loads_no_model_libraries(tiny_run: gn.runs.Run) -> None:
     assert not {"torch", "transformers", "trl", "unsloth", "peft"} & loaded_by(code)
 
 
-def test_unsloth_is_imported_before_trl_and_transformers() -> None:
+@pytest.fixture(scope="module")
+def first_import() -> list[str]:
+    """Import unsloth through the kit in a new process.
+
+    Return the spin count, then the names of unsloth, trl and transformers as they were looked for.
+    """
     code = (
-        "import sys\n"
+        "import os, sys\n"
+        "os.environ.pop('GOMP_SPINCOUNT', None)\n"
         "seen = []\n"
         "class Watch:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name in ('unsloth', 'trl', 'transformers'): seen.append(name)\n"
         "sys.meta_path.insert(0, Watch())\n"
-        "import grpo_nb; grpo_nb.train; print('ORDER', *seen)"
+        "import grpo_nb; grpo_nb.train\n"
+        "print('SEEN', os.environ['GOMP_SPINCOUNT'], *seen)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    order = done.stdout.split("ORDER")[1].split()
+    return done.stdout.split("SEEN")[1].split()
+
+
+def test_unsloth_is_imported_before_trl_and_transformers(first_import: list[str]) -> None:
+    _, *order = first_import
     assert order[0] == "unsloth"
     assert {"trl", "transformers"} <= set(order)
 
 
-def test_import_of_unsloth_sets_the_spin_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    code = (
-        "from grpo_nb.models.unsloth_import import import_unsloth\n"
-        "import_unsloth()\n"
-        "import os; print(os.environ['GOMP_SPINCOUNT'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == "20000"
+def test_import_of_unsloth_sets_the_spin_count(first_import: list[str]) -> None:
+    assert first_import[0] == "20000"
 
 
 @pytest.mark.parametrize("name", ["_repr_html_", "__wrapped__"])

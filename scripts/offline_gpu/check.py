@@ -246,7 +246,8 @@ def run_step(
         start_new_session=True,
     )
     while child.poll() is None and time.monotonic() - begun < seconds:
-        time.sleep(0.5)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(0.5)
         outcome.rows = read_rows(kept) or outcome.rows
         outcome.ended = f"runs, {time.monotonic() - begun:.0f} s"
         on_change()

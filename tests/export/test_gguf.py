@@ -38,6 +38,16 @@ def exported(merged: Export, converter: None, tmp_path_factory: pytest.TempPathF
         return gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny")
 
 
+@pytest.fixture
+def converted_before(exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy the file above in place of converting the same merged model again."""
+
+    def copy(folder: Path, dtype: str, file: Path, quantization: str) -> None:
+        shutil.copyfile(exported.file, file)
+
+    monkeypatch.setattr(gguf_export, "convert", copy)
+
+
 def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Run) -> None:
     assert {"tiny-q8_0.gguf", "Modelfile", "README.md"} <= {
         file.name for file in exported.path.iterdir()
@@ -53,7 +63,7 @@ def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: g
     assert "num_ctx 4096" in text
 
 
-@pytest.mark.usefixtures("checked_here")
+@pytest.mark.usefixtures("checked_here", "converted_before")
 def test_gguf_without_memory_says_that_weights_are_unchecked(
     exported: Export, merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +145,7 @@ def test_usage_of_a_gguf_file_names_llama_cpp_and_ollama(tmp_path: Path) -> None
     assert ollama.startswith(f"cd {tmp_path} && ollama create mine -f Modelfile")
 
 
-@pytest.mark.usefixtures("checked_here", "converter")
+@pytest.mark.usefixtures("checked_here", "converted_before")
 def test_gguf_of_a_run_with_tools_is_verified(
     merged: Export, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:

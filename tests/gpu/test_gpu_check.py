@@ -41,7 +41,8 @@ def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
     """Return a request that a random model on a CPU can meet in four steps."""
     changes = {
         "max_steps": 4,
-        "max_completion_length": 40,
+        "max_completion_length": 24,
+        "per_device_train_batch_size": 8,
         "learning_rate": 2e-2,
         "max_grad_norm": 10.0,
     }

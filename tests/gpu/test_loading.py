@@ -61,7 +61,8 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
     assert passed.keys() <= family | {"use_gradient_checkpointing"}
     assert lora_arguments(settings, GPUS[name]).keys() <= set(LORA)
     assert passed["max_seq_length"] == settings.max_prompt_length + settings.max_completion_length
-    assert passed["load_in_16bit"] is not passed["load_in_4bit"] is settings.load_in_4bit
+    assert passed["load_in_4bit"] is settings.load_in_4bit
+    assert passed["load_in_16bit"] is not settings.load_in_4bit
     engine = {"fast_inference": True, "max_lora_rank": 24, "gpu_memory_utilization": 0.4}
     assert {key: passed[key] for key in engine if key in passed} == (engine if use_vllm else {})
     # No dtype: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of

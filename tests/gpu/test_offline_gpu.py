@@ -262,7 +262,7 @@ def test_driver_goes_on_without_vllm_where_it_does_not_start(driven, tmp_path: P
 
 
 def test_driver_kills_a_step_at_its_limit_and_keeps_its_rows(driven, monkeypatch) -> None:
-    steps = [dataclasses.replace(one, seconds=3) for one in check.STEPS]
+    steps = [dataclasses.replace(one, seconds=2) for one in check.STEPS]
     monkeypatch.setattr(check, "STEPS", steps)
     exports = driven(only=[6])["exports"]
     assert exports.ended.startswith("killed at its limit")

@@ -179,7 +179,8 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
     assert brevity.calls == calls
     assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
     assert lab.scores.advantages() == group_advantages(lab.scores.totals, 2)
-    assert lab.scores.advantages()[0] > 0 > before[0]
+    assert before[0] < 0
+    assert lab.scores.advantages()[0] > 0
     assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.scores.advantages()[0]:+.3f}"]
 
 

@@ -16,6 +16,7 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.models import unsloth_import
 from tests.conftest import ROOT
 from tests.support.gpus import GPUS
+from tests.support.warm_kernel import run_module
 
 _TRAINING = """
 import hashlib, sys
@@ -35,14 +36,13 @@ weights = (run.adapter_path / "adapter_model.safetensors").read_bytes()
 print("ADAPTER", hashlib.sha256(weights).hexdigest())
 """
 _EARLY = {
-    "unsloth first": "",
     "trl.rewards": "from trl.rewards import get_soft_overlong_punishment",
     "transformers": "from transformers import AutoModelForCausalLM, AutoTokenizer",
 }
 
 
-def adapter_of(order: str, model: Path, folder: Path) -> str:
-    """Train in a process of its own and return the hash of the adapter."""
+def adapter_after(order: str, model: Path, folder: Path) -> str:
+    """Train in a new process, after early imports, and return the hash of the adapter."""
     code = _TRAINING.format(early=_EARLY[order])
     command = [sys.executable, "-c", code, str(model), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -51,11 +51,19 @@ def adapter_of(order: str, model: Path, folder: Path) -> str:
     return done.stdout.split("ADAPTER")[1].strip()
 
 
+def adapter_with_unsloth_first(model: Path, folder: Path) -> str:
+    """Train in a fork of a process that imported unsloth first; return the adapter's hash."""
+    (folder / "training.py").write_text(_TRAINING.format(early=""))
+    said = run_module("training", str(model), str(folder / "runs"), folder=folder)
+    return "\n".join(said).split("ADAPTER")[1].split()[0]
+
+
 def test_early_imports_train_the_same_adapter_on_a_cpu(tiny_folder: Path, tmp_path: Path) -> None:
     hashes = {
-        order: adapter_of(order, tiny_folder, tmp_path / f"runs-{number}")
+        order: adapter_after(order, tiny_folder, tmp_path / f"runs-{number}")
         for number, order in enumerate(_EARLY)
     }
+    hashes["unsloth first"] = adapter_with_unsloth_first(tiny_folder, tmp_path)
     assert len(set(hashes.values())) == 1, hashes
 
 

@@ -19,21 +19,20 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
 
     The small form trains the tiny model and ends by saying that two steps show no rise.
     """
-    less = {
-        "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
+    changes = {
+        "model": str(tiny_folder),
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 12,
     }
-    return execute_notebook(
-        "03_your_data",
-        tmp_path_factory.mktemp("your_data"),
-        size,
-        **(less if size == "small" else {}),
-    )
+    less = {"CHANGES": changes} if size == "small" else {}
+    return execute_notebook("03_your_data", tmp_path_factory.mktemp("your_data"), size, **less)
 
 
 @pytest.fixture(scope="session")
 def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/01_grpo_by_hand`, executed; small, with three steps at the end."""
-    less = {"STEPS": 3} if size == "small" else {}
+    """`notebooks/01_grpo_by_hand`, executed; small, with two steps at the end."""
+    less = {"STEPS": 2} if size == "small" else {}
     return execute_notebook("01_grpo_by_hand", tmp_path_factory.mktemp("by_hand"), size, **less)
 
 
@@ -47,6 +46,7 @@ def reward_lab(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFa
         "model": str(tiny_folder),
         "num_generations": 4,
         "per_device_train_batch_size": 4,
+        "max_completion_length": 24,
     }
     smaller = {"PROMPTS": 4, "STEPS": 2, "TASK": {"holdout": 6}, "CHANGES": changes}
     less = smaller if size == "small" else {}
@@ -106,7 +106,11 @@ def export(
 @pytest.fixture(scope="session")
 def code(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/09_code`, executed; small, with the tiny model, two steps and six questions."""
-    changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
+    changes = {
+        "model": str(tiny_folder),
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 16,
+    }
     less = {"STEPS": 2, "HELD_OUT": 6, "CHANGES": changes} if size == "small" else {}
     return execute_notebook("09_code", tmp_path_factory.mktemp("code"), size, **less)
 
@@ -143,7 +147,8 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
         "learning_rate": 5e-4,
         "warmup_steps": 0,
     }
-    changes |= {"model": str(tiny_folder)} if size == "small" else {}
+    if size == "small":
+        changes |= {"model": str(tiny_folder), "max_completion_length": 16}
     return execute_notebook(
         "a3_gsm8k_gpu",
         folder,
@@ -167,6 +172,7 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
         "max_steps": 2,
         "per_device_train_batch_size": 8,
         "holdout_every": 0,
+        "max_completion_length": 32,
     }
     less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
     return execute_notebook("07_tools", tmp_path_factory.mktemp("tools"), size, **less)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
-from tests.support.scale import DRIVER, EXACT, start, trained
+from tests.support.scale import DRIVER, EXACT, start, start_warm, trained
 
 pytestmark = pytest.mark.begins(70)
 
@@ -43,15 +43,12 @@ def projects(
         )
         made[loss, beta] = run, gn.scaleout.write_project(run, root / run.name).path
     folders = [str(folder) for _, folder in made.values()]
+    first = made["dapo", 0.0][1]
     for processes in (1, 2):
-        start(
-            made["dapo", 0.0][1],
-            plain_trl,
-            "--replay",
-            *folders,
-            processes=processes,
-            script=DRIVER,
-        )
+        if processes == 1:
+            start_warm(first, plain_trl, "--replay", *folders, script=DRIVER)
+        else:
+            start(first, plain_trl, "--replay", *folders, processes=2, script=DRIVER)
         for _, folder in made.values():
             (folder / "replay").rename(folder / f"replay-{processes}")
     return made
@@ -189,6 +186,6 @@ def test_replay_with_other_settings_fails(projects: dict, plain_trl: Path, tmp_p
             folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay", "replay-*")
         )
     )
-    told = start(copy, plain_trl, "--replay", "--set", "beta=0.5", code=1)
+    told = start_warm(copy, plain_trl, "--replay", "--set", "beta=0.5", code=1)
     assert "NOT the same numbers" in told
     assert "loss: largest difference" in told

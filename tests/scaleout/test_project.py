@@ -16,7 +16,7 @@ from grpo_nb.evaluation.model_sources import start_version
 from grpo_nb.runs.card import card_metadata
 from grpo_nb.training.run_start import START_REFERENCE
 from tests.export.test_merged import rewrite
-from tests.support.scale import said_by, signs, start, trained
+from tests.support.scale import said_by, signs, start, start_warm, trained
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,13 @@ def trained_project(
     there = gn.scaleout.write_project(run, root / "written").path
     start(there, plain_trl, "--set", "learning_rate=1e-1", "epsilon=0.3")
     return gn.scaleout.open(there.rename(root / "moved"))
+
+
+@pytest.fixture
+def copy(trained_project: gn.scaleout.Project, tmp_path: Path) -> Path:
+    """A copy of that folder, without the run that other tests made of it."""
+    ignored = shutil.ignore_patterns("run")
+    return Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
 
 
 def test_training_in_the_folder_is_a_run(
@@ -65,22 +72,14 @@ def test_training_in_the_folder_is_a_run(
     assert "learning_rate=0.1" in shown
 
 
-def test_later_stage_that_comes_back_starts_from_its_adapter(
-    trained_project: gn.scaleout.Project, tmp_path: Path
-) -> None:
+def test_later_stage_that_comes_back_starts_from_its_adapter(copy: Path) -> None:
     """Compared with the base model, it would be credited with the earlier stage too."""
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     name = "adapter_model.safetensors"
     shutil.copyfile(copy / "result" / "adapter" / name, copy / "adapter_init" / name)
     assert start_version(gn.scaleout.open(copy).run) == "start"
 
 
-def test_run_that_comes_back_has_the_alerts_of_its_rows(
-    trained_project: gn.scaleout.Project, tmp_path: Path
-) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+def test_run_that_comes_back_has_the_alerts_of_its_rows(copy: Path) -> None:
     file = copy / "result" / "steps.jsonl"
     steps = [json.loads(line) for line in file.read_text().splitlines()]
     for step in steps:
@@ -90,11 +89,7 @@ def test_run_that_comes_back_has_the_alerts_of_its_rows(
     assert [(alert.rule, alert.subject) for alert in alerts] == [("not_finite", "grad_norm")]
 
 
-def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
-    trained_project: gn.scaleout.Project, tmp_path: Path
-) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+def test_run_trained_on_a_gpu_is_shown_and_loaded_so(copy: Path) -> None:
     machine = {"platform": "Linux", "device": "cuda:0", "gpu": {"name": "NVIDIA L4"}}
     rewrite(copy / "result" / "finished.json", machine=machine)
     run = gn.scaleout.open(copy).run
@@ -103,10 +98,8 @@ def test_run_trained_on_a_gpu_is_shown_and_loaded_so(
 
 
 def test_training_of_a_bnpo_run_comes_back_as_dapo(
-    trained_project: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, copy: Path
 ) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, loss_type="bnpo"))
     assert gn.scaleout.open(copy).run.settings.loss_type == "dapo"
 
@@ -182,7 +175,7 @@ def test_training_by_epochs_without_a_log_is_a_run(
 ) -> None:
     folder = gn.scaleout.write_project(run, tmp_path / "folder").path
     epochs = ("max_steps=-1", "num_train_epochs=0.25", "logging_steps=100")
-    start(folder, plain_trl, "--set", *epochs)
+    start_warm(folder, plain_trl, "--set", *epochs)
     came = gn.scaleout.open(folder).run
     assert came.settings.max_steps == 2
     assert came.rows == []
@@ -233,11 +226,7 @@ def test_run_can_be_compared_and_exported(
 
 
 @pytest.mark.parametrize("field", ["settings", "task", "versions"])
-def test_damaged_origin_is_named(
-    trained_project: gn.scaleout.Project, tmp_path: Path, field: str
-) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+def test_damaged_origin_is_named(copy: Path, field: str) -> None:
     origin = json.loads((copy / "origin.json").read_text())
     del origin[field]
     (copy / "origin.json").write_text(json.dumps(origin))
@@ -248,30 +237,22 @@ def test_damaged_origin_is_named(
 @pytest.mark.parametrize(
     "machine", ["a CPU", {"gpu": None}, {"platform": "Linux", "device": "cuda", "gpu": "L4"}]
 )
-def test_damaged_machine_is_named_and_leaves_no_run(
-    trained_project: gn.scaleout.Project, tmp_path: Path, machine: object
-) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+def test_damaged_machine_is_named_and_leaves_no_run(copy: Path, machine: object) -> None:
     rewrite(copy / "result" / "finished.json", machine=machine)
     with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
         _ = gn.scaleout.open(copy).run
     assert not (copy / "run" / "copy").exists()
 
 
-def test_damaged_step_is_named(trained_project: gn.scaleout.Project, tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+def test_damaged_step_is_named(copy: Path) -> None:
     (copy / "result" / "steps.jsonl").write_text('{"step": "1", "logs": {"reward": 1.0}}\n')
     with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
         _ = gn.scaleout.open(copy).run
 
 
 def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
-    trained_project: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     monkeypatch.chdir(copy)
     run = gn.scaleout.open(".").run
     assert run.settings.model == str(copy / "base")
@@ -280,10 +261,8 @@ def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
 
 @pytest.mark.parametrize("name", ["steps.jsonl", "adapter/adapter_model.safetensors"])
 def test_result_that_was_copied_in_part_is_refused(
-    trained_project: gn.scaleout.Project, tmp_path: Path, name: str
+    trained_project: gn.scaleout.Project, copy: Path, name: str
 ) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     (copy / "result" / name).unlink()
     with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*copy the whole folder"):
         _ = gn.scaleout.open(copy).run
@@ -324,10 +303,11 @@ def test_card_of_a_renamed_project_has_the_new_name(
 
 
 def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
-    trained_project: gn.scaleout.Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_project: gn.scaleout.Project,
+    copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, model="acme/tiny"))
     rewrite(copy / "origin.json", is_base_local=False)
     (tmp_path / "acme" / "tiny").mkdir(parents=True)
@@ -344,11 +324,7 @@ def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
         pytest.param({"use_vllm": False, "bf16": True, "save_strategy": "steps"}, id="of --set"),
     ],
 )
-def test_arguments_that_settings_refuse_are_left_out(
-    trained_project: gn.scaleout.Project, tmp_path: Path, others: dict
-) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
+def test_arguments_that_settings_refuse_are_left_out(copy: Path, others: dict) -> None:
     file = copy / "result" / "finished.json"
     trainer = json.loads(file.read_text())["trainer"]
     rewrite(file, trainer=trainer | others)
@@ -364,7 +340,7 @@ def test_edited_run_yaml_is_in_the_run(
     values = yaml.safe_load(file.read_text())
     values |= {"reward_weights": {"signs": 3.0, "partial_format": 0.5}, "dtype": "bfloat16"}
     file.write_text(yaml.safe_dump(values | {"reference": "start"}, sort_keys=False))
-    start(copy, plain_trl)
+    start_warm(copy, plain_trl)
     run = gn.scaleout.open(copy).run
     assert run.weights == {"signs": 3.0, "partial_format": 0.5}
     table = run.completions(1)
@@ -375,10 +351,8 @@ def test_edited_run_yaml_is_in_the_run(
 
 
 def test_result_of_an_earlier_train_py_has_the_settings_of_origin(
-    trained_project: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, copy: Path
 ) -> None:
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     file = copy / "result" / "finished.json"
     content = json.loads(file.read_text())
     for name in ("reward_weights", "dtype", "load_in_4bit", "reference"):
@@ -391,11 +365,9 @@ def test_result_of_an_earlier_train_py_has_the_settings_of_origin(
 
 
 def test_smaller_batch_keeps_the_size_of_a_generation(
-    trained_project: gn.scaleout.Project, tmp_path: Path
+    trained_project: gn.scaleout.Project, copy: Path
 ) -> None:
     """Settings compute the size from the accumulation steps, and refuse a part of a group."""
-    ignored = shutil.ignore_patterns("run")
-    copy = Path(shutil.copytree(trained_project.path, tmp_path / "copy", ignore=ignored))
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     arguments = trained_project.origin.effective["arguments"] | sizes | {"steps_per_generation": 4}
     effective = {"arguments": arguments}

@@ -17,7 +17,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortableError
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
-from tests.support.scale import said_by, signs, start, trained
+from tests.support.scale import said_by, signs, start_warm, trained
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
     stage = gn.scaleout.write_project(kept[-1], tmp_path / "stage", rewards=rewards)
     assert values_of(stage)["reference"] == "start"
-    told = start(stage.path, plain_trl, "--replay", "--tolerance", "1e-5")
+    told = start_warm(stage.path, plain_trl, "--replay", "--tolerance", "1e-5")
     assert "loss: largest difference" in told
     assert "The same numbers in 2 steps" in told
 

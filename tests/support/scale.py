@@ -15,6 +15,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.scaleout.project_writing import TRL_VERSION
 from tests.support.shared import made_once
+from tests.support.warm_trl import run_warm
 
 DRIVER = Path(__file__).with_name("scale_driver.py")
 EXACT = Path(__file__).with_name("scale_exact.py")
@@ -130,6 +131,19 @@ def start(
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     assert done.returncode == code, (done.stdout + done.stderr)[-3000:]
     return done.stdout + done.stderr
+
+
+def start_warm(
+    folder: Path,
+    plain_trl: Path,
+    *arguments: str,
+    script: str | Path = "train.py",
+    code: int = 0,
+) -> str:
+    """Start train.py in one process, as `start` does, with the libraries imported already."""
+    status, output = run_warm(folder, plain_trl, script, arguments)
+    assert status == code, output[-3000:]
+    return output
 
 
 def said_by(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -15,7 +15,8 @@ ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(),
 @pytest.mark.parametrize("format", ALL, ids=lambda f: f.name)
 def test_render_gives_exact_text_that_is_extracted(format: formats.AnswerFormat) -> None:
     text = format.render("because\nof this", "7")
-    assert format.extract(text) == "7" == format.extract_final(text)
+    assert format.extract(text) == "7"
+    assert format.extract_final(text) == "7"
     assert format.is_exact(text)
     assert format.completeness(text) == 1
     assert format.is_bare or format.tags[-1] in format.system_prompt()

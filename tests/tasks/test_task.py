@@ -54,9 +54,8 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         assert options.get("low", 1) <= min(numbers)
         assert max(numbers) <= options.get("high", 20)
         assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
-        assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", (
-            "the example is not one of the questions"
-        )
+        assert row["prompt"][-1]["content"] == row["question"]
+        assert row["question"] != "What is 3 + 4?", "the example is not one of the questions"
     assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
     assert gn.load_task("arithmetic", seed=5, **options).fingerprint == task.fingerprint
     assert gn.load_task("arithmetic", seed=6, **options).fingerprint != task.fingerprint

@@ -103,9 +103,8 @@ def test_dry_run_keeps_a_4_bit_adapters_precision(tiny) -> None:
     assert {p.dtype for p in before.values()} == {torch.float32}
     first = gn.dry_run(model, tokenizer, task, [brevity], settings)
     after = dict(model.named_parameters())
-    assert all(
-        torch.equal(after[n], t) and after[n].dtype == torch.float32 for n, t in before.items()
-    )
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert {after[name].dtype for name in before} == {torch.float32}
     run = gn.train(model, tokenizer, task, [brevity], settings, name="packed")
     assert table_of(first).equals(table_of(run.step(1)))
     assert {after[name].dtype for name in before} == {torch.float32}, "training rounded it"

@@ -27,7 +27,8 @@ def test_code_of_the_training_guide_runs(
     AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(tmp_path / "my-reward-model")
     sizes = {
         "max_steps": 2,
-        "max_completion_length": 36,
+        "max_completion_length": 20,
+        "holdout_every": 0,
         "num_generations": 4,
         "per_device_train_batch_size": 8,
     }
