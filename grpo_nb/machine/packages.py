@@ -95,12 +95,9 @@ def read_torch_build() -> TorchBuild | None:
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
-    file = Path(spec.origin).with_name("version.py")
-    if not file.is_file():
-        return None
     # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
     # In a build for the CPU, `cuda` is None.
-    values = runpy.run_path(str(file))
+    values = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     cuda = values.get("cuda")
     return TorchBuild(version=values["__version__"], cuda=minor_release(cuda) if cuda else None)
 
@@ -118,6 +115,15 @@ def minor_release(version: str) -> tuple[int, int]:
     """
     match = re.match(r"(\d+)\.(\d+)", version)
     return int(match[1]), int(match[2])
+
+
+def dotted(version: tuple[int, int]) -> str:
+    """Return a version or compute capability as people write it.
+
+    >>> dotted((13, 0))
+    '13.0'
+    """
+    return ".".join(map(str, version))
 
 
 def incompatible_packages() -> list[str]:
