@@ -70,15 +70,10 @@ def silence_gguf_reader() -> None:
     reader.tqdm = partial(bar, disable=True)
 
 
-def forget_quantization(model: PreTrainedModel) -> None:
-    """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
+def forget_gguf_name(model: PreTrainedModel) -> None:
+    """Remove the name inside the GGUF file from a model's config, if it has one.
 
-    With these marks `save_pretrained` raises (transformers/modeling_utils.py). The name inside the
-    GGUF file is removed too, because no model can be loaded by that name.
+    transformers/integrations/ggml.py maps `general.name` to this attribute. It would be saved, and
+    no model can be loaded by that name.
     """
-    for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        require_symbol(model, name, "transformers")
-        setattr(model, name, None)
-    require_symbol(model.config, "quantization_config", "transformers")
-    del model.config.quantization_config
     vars(model.config).pop("_model_name_or_path", None)
