@@ -95,9 +95,12 @@ def read_torch_build() -> TorchBuild | None:
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
+    file = Path(spec.origin).with_name("version.py")
+    if not file.is_file():
+        return None
     # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
     # In a build for the CPU, `cuda` is None.
-    values = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    values = runpy.run_path(str(file))
     cuda = values.get("cuda")
     return TorchBuild(version=values["__version__"], cuda=minor_release(cuda) if cuda else None)
 
