@@ -52,11 +52,10 @@ class EnvironmentReport(ReprMixin):
     @property
     def next_step(self) -> str:
         """The first problem with its fix, else the first warning or hint; empty without any."""
-        order = ("problem", "warning", "ok")
-        most_urgent = sorted(self.checks, key=lambda check: order.index(check.status))
-        for check in most_urgent:
-            if check.fix:
-                return f"{check.name}: {check.finding}. {check.fix}"
+        for status in ("problem", "warning", "ok"):
+            for check in self.checks:
+                if check.status == status and check.fix:
+                    return f"{check.name}: {check.finding}. {check.fix}"
         return ""
 
     @property
@@ -158,10 +157,9 @@ def _check_cpu(obstacle: str) -> Check:
 def _check_gpu(state: GpuState) -> Check:
     """Check that the installed torch can start on the GPU."""
     gpu = state.gpu
-    major, minor = gpu.compute_capability
     finding = (
-        f"{gpu.name} ({major}.{minor}), {gpu.memory_gib:.0f} GiB, "
-        f"driver {state.driver_version} for CUDA {state.newest_cuda[0]}.{state.newest_cuda[1]}"
+        f"{gpu.name} ({packages.dotted(gpu.compute_capability)}), {gpu.memory_gib:.0f} GiB, "
+        f"driver {state.driver_version} for CUDA {packages.dotted(state.newest_cuda)}"
     )
     torch_build = packages.read_torch_build()
     if torch_build is None:  # `_check_packages` reports the missing torch
@@ -173,7 +171,7 @@ def _check_gpu(state: GpuState) -> Check:
         problem = f"{torch_label} is for the CPU: the GPU is not used"
         fix = f"Run `pip uninstall -y torch`. {_INSTALL_FIX}"
     elif gpu.compute_capability < oldest_capability:
-        oldest = f"{oldest_capability[0]}.{oldest_capability[1]}"
+        oldest = packages.dotted(oldest_capability)
         problem = f"{torch_label}, whose kernels need compute capability {oldest}"
         fix = (
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "

@@ -114,7 +114,7 @@ def choose_requirements(report: ReportLine, *, vllm: bool = True) -> list[str]:
             return requirements + _read_requirements("requirements-gpu.txt")
         report(
             f"vLLM is not installed: it needs a driver for CUDA {_INDEX_CUDA} (580 or newer), and "
-            f"this one runs {newest_cuda[0]}.{newest_cuda[1]}. Unsloth's own generation is slower."
+            f"this one runs {packages.dotted(newest_cuda)}. Unsloth's own generation is slower."
         )
 
     # Second choice: keep the installed torch if its version is supported. A build for a newer CUDA

@@ -120,6 +120,15 @@ def minor_release(version: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def dotted(version: tuple[int, int]) -> str:
+    """Return a version or compute capability as people write it.
+
+    >>> dotted((13, 0))
+    '13.0'
+    """
+    return ".".join(map(str, version))
+
+
 def incompatible_packages() -> list[str]:
     """Return installed packages that the kit does not need and that break transformers or peft."""
     torch = installed_version("torch")

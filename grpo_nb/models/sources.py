@@ -13,7 +13,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import cached_folder
 from grpo_nb.core.problems import error_summary
 from grpo_nb.models.unsloth_import import import_unsloth
-from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
+from grpo_nb.upstream.transformers import forget_gguf_name, silence_gguf_reader
 
 _LOG = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def _convert_embedded_model(target: Path) -> None:
     from tokenizers.decoders import ByteLevel
     from tokenizers.pre_tokenizers import ByteLevel as BytePieces
     from tokenizers.pre_tokenizers import Digits, Sequence
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     gguf_source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     silence_gguf_reader()
@@ -114,8 +114,11 @@ def _convert_embedded_model(target: Path) -> None:
     digits = Digits(individual_digits=True)
     backend.pre_tokenizer = Sequence([digits, BytePieces(add_prefix_space=False)])
     tokenizer.save_pretrained(target)
-    model = AutoModelForCausalLM.from_pretrained(**gguf_source, dtype="bfloat16")
-    forget_quantization(model)
+    # Otherwise the model stays marked as quantized, and `save_pretrained` refuses such a model.
+    model = AutoModelForCausalLM.from_pretrained(
+        **gguf_source, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
+    )
+    forget_gguf_name(model)
     for config in (model.config, model.generation_config):
         config.eos_token_id = tokenizer.eos_token_id
         config.pad_token_id = tokenizer.pad_token_id

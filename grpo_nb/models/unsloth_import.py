@@ -22,8 +22,6 @@ STANDBY_ENV = "UNSLOTH_VLLM_STANDBY"
 #: Unsloth's variable. Unless it is 0, Unsloth scores all completions of a group in one sequence
 #: that has their prompt once. With vLLM it does not.
 SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
-# Packages that unsloth patches during their import, so unsloth has to be imported first.
-_PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Attribute that marks the module unsloth as imported by the kit, also after a reload of the kit.
 _KIT_IMPORT_MARK = "imported_by_grpo_nb"
 
@@ -115,7 +113,7 @@ def _require_import_order() -> None:
     """
     if hasattr(sys.modules.get("unsloth"), _KIT_IMPORT_MARK):
         return
-    early = [name for name in ("unsloth", *_PATCHED_BY_UNSLOTH) if name in sys.modules]
+    early = [name for name in ("unsloth", "trl", "transformers", "peft") if name in sys.modules]
     if early:
         raise EnvironmentProblem(
             f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a "

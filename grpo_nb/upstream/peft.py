@@ -11,7 +11,9 @@ def single_plain_adapter(layer: Any) -> str | None:
     """Return the name of a layer's only active adapter if it is a plain LoRA on a linear layer.
 
     A plain LoRA is not merged, is no variant such as DoRA, and has no bias
-    (peft/tuners/lora/layer.py, `LoraLayer.__init__`).
+    (peft/tuners/lora/layer.py, `LoraLayer.__init__`). PEFT has no public function that answers
+    this. Without the check the CPU engine would fold DoRA and biases as if they were a plain LoRA,
+    and its completions would come from another model.
     """
     import torch
     from peft.tuners.lora import LoraLayer
@@ -20,6 +22,7 @@ def single_plain_adapter(layer: Any) -> str | None:
         return None
     if not isinstance(layer.get_base_layer(), torch.nn.Linear):
         return None
+    # PEFT also skips active names that have no matrices here (`Linear.forward`).
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     variants = require_symbol(layer, "lora_variant", "peft")
     biases = require_symbol(layer, "lora_bias", "peft")

@@ -18,7 +18,8 @@ def sampling_setup(
     """Return the complete generation config and the logits processors that `generate` would use.
 
     The CPU sampler samples the same tokens as `model.generate`, because it uses the same config and
-    processors (transformers/generation/utils.py, `GenerationMixin.generate`).
+    processors (transformers/generation/utils.py, `GenerationMixin.generate`). When `generate`
+    computes a common prompt once and drops finished rows, the CPU sampler can call `generate`.
 
     Args:
         model: The model that samples.
@@ -28,9 +29,12 @@ def sampling_setup(
     prepare_config = require_symbol(model, "_prepare_generation_config", "transformers")
     prepare_tokens = require_symbol(model, "_prepare_special_tokens", "transformers")
     get_processors = require_symbol(model, "_get_logits_processor", "transformers")
+    # A copy, in which the model's generation_config fills each parameter that has no value.
     complete_config, _ = prepare_config(config)
+    # Sets `_eos_token_tensor`, which the processor of `min_new_tokens` needs. With True,
+    # transformers does not warn of a missing attention mask: the sampler has a mask.
     prepare_tokens(complete_config, kwargs_has_attention_mask=True, device="cpu")
-    # The processor of `forced_eos_token_id` reads this length.
+    # The processor of `forced_eos_token_id` reads this length (`_prepare_generated_length`).
     complete_config.max_length = prompt_width + complete_config.max_new_tokens
     processors = get_processors(
         generation_config=complete_config, input_ids_seq_length=prompt_width, device="cpu"
@@ -42,7 +46,9 @@ def attention_functions() -> MutableMapping[str, Any]:
     """Return the table in which models look up their attention function by name.
 
     The CPU engine replaces the entry `sdpa` while it runs (transformers/modeling_utils.py,
-    `ALL_ATTENTION_FUNCTIONS`).
+    `ALL_ATTENTION_FUNCTIONS`). With a mask, the original copies keys and values for each query head
+    (transformers/integrations/sdpa_attention.py, `use_gqa_in_sdpa`). When it needs no copies on a
+    CPU, this function and `grpo_nb.cpu.attention` can go.
     """
     from transformers import modeling_utils
 
@@ -52,7 +58,10 @@ def attention_functions() -> MutableMapping[str, Any]:
 def silence_gguf_reader() -> None:
     """Switch off the progress bar of the GGUF reader, which has no option for this.
 
-    See transformers/modeling_gguf_pytorch_utils.py, `load_gguf_checkpoint`.
+    `load_gguf_checkpoint` (transformers/modeling_gguf_pytorch_utils.py) imports tqdm itself, so
+    transformers' `disable_progress_bar` has no effect on its bar. transformers' new reader has no
+    bar. This function can go when the new reader takes Llama models, that is, when `GGUF_ARCHS`
+    lists them (transformers/integrations/gguf/gguf_conversion_mapping.py).
     """
     from transformers import modeling_gguf_pytorch_utils as reader
 
@@ -61,15 +70,10 @@ def silence_gguf_reader() -> None:
     reader.tqdm = partial(bar, disable=True)
 
 
-def forget_quantization(model: PreTrainedModel) -> None:
-    """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
+def forget_gguf_name(model: PreTrainedModel) -> None:
+    """Remove the name inside the GGUF file from a model's config, if it has one.
 
-    With these marks `save_pretrained` raises (transformers/modeling_utils.py). The name inside the
-    GGUF file is removed too, because no model can be loaded by that name.
+    transformers/integrations/ggml.py maps `general.name` to this attribute. It would be saved, and
+    no model can be loaded by that name.
     """
-    for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        require_symbol(model, name, "transformers")
-        setattr(model, name, None)
-    require_symbol(model.config, "quantization_config", "transformers")
-    del model.config.quantization_config
     vars(model.config).pop("_model_name_or_path", None)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from grpo_nb.upstream.symbols import require_symbol
 
-#: Methods of `GRPOTrainer` that `ResumableTrainer` overrides or calls.
+#: Methods of `GRPOTrainer` that `ResumableTrainer` overrides or calls. `_load_from_checkpoint`,
+#: `_save_optimizer_and_scheduler`, `_save_rng_state` and `_save_scaler` come from `Trainer`
+#: (transformers/trainer.py). trl/trainer/grpo_trainer.py defines the others.
 TRAINER_METHODS = (
     "_calculate_rewards",
     "_generate_single_turn",
@@ -50,7 +52,8 @@ def last_generation(trainer: Any) -> Any:
     """Return the prompts, completions and scores of a trainer's last generation batch.
 
     TRL fills `_logs` even if it prints nothing (trl/trainer/grpo_trainer.py,
-    `_generate_and_score_completions`).
+    `_generate_and_score_completions`). It passes only metrics to callbacks. When TRL also passes
+    them the completions, the recorder can take those.
     """
     return require_symbol(trainer, "_logs", "trl")
 
@@ -58,8 +61,10 @@ def last_generation(trainer: Any) -> Any:
 def micro_batch_count(trainer: Any) -> int:
     """Return the number of micro-batches that a trainer has taken.
 
-    Checkpoints store it. A run that is resumed without this counter would continue with the wrong
-    generation (trl/trainer/grpo_trainer.py, `self._step`).
+    TRL samples when this counter is a multiple of `steps_per_generation * num_iterations`
+    (trl/trainer/grpo_trainer.py, `_prepare_inputs`), and does not save it. Therefore the kit's
+    checkpoints store it. A run that is resumed without it would continue with the wrong generation.
+    This function can go when TRL's checkpoints hold the counter.
     """
     return require_symbol(trainer, "_step", "trl")
 
@@ -90,7 +95,8 @@ def tool_loop_trainer(
 
     With this trainer, episodes outside a training follow TRL's own rules for the tokens after the
     result of a tool, for the length limit, and for parsing calls (trl/trainer/grpo_trainer.py,
-    `_tool_call_loop` and `_get_tool_suffix_ids`).
+    `_tool_call_loop` and `_get_tool_suffix_ids`). This function and `run_tool_loop` can go when TRL
+    offers the loop as a function.
 
     Args:
         model_config: Config of the model; the loop reads the longest sequence from it.
@@ -105,7 +111,9 @@ def tool_loop_trainer(
 
     for name in ("_tool_call_loop", "_generate_single_turn", "_get_tool_suffix_ids"):
         require_symbol(GRPOTrainer, name, "trl")
+    # `GRPOTrainer.__init__` would require rewards and a dataset, so it is not called.
     trainer = object.__new__(GRPOTrainer)
+    # trl 1.16 also reads `environment_factories` (docs/reference/upstream.md).
     vars(trainer).update(
         processing_class=tokenizer,
         _tokenizer=tokenizer,
@@ -114,6 +122,7 @@ def tool_loop_trainer(
         tools=schemas,
         chat_template_kwargs=dict(chat_template_kwargs),
         max_tool_calling_iterations=max_rounds,
+        # Then the limit of a sequence is `max_position_embeddings` of the model's config.
         use_vllm=False,
         vllm_mode=None,
         max_completion_length=max_completion_length,
@@ -153,15 +162,19 @@ def run_tool_loop(
     tools_by_name = []
     for tools_of_prompt in tools:
         tools_by_name.append({tool.__name__: tool for tool in tools_of_prompt})
+    # In a training, `_generate_and_score_completions` fills these two lists.
     trainer._sync_tool_dicts = tools_by_name
     trainer._async_tool_dicts = [{}] * len(tools)
+    # The loop calls this method for each later turn. It returns token ids and log-probabilities.
     trainer._generate_single_turn = lambda ids, *_, **__: (sample(ids), None)
+    # The first turn is sampled and parsed before the loop (`GRPOTrainer._generate`).
     completion_ids = sample(prompt_ids)
     prompt_ids = [list(ids) for ids in prompt_ids]
     first_turns = []
     for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
         first_turns.append([parse_response(trainer._tokenizer, completion, prefix=prompt)])
     tool_masks, turns, completion_ids, *_ = trainer._tool_call_loop(
+        # Copies, because the loop appends the turns to each prompt.
         prompts=[list(prompt) for prompt in prompts],
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,

@@ -23,11 +23,13 @@ def give_vllm_lora_copies() -> None:
 
     `_build_lora_request` is replaced, and not `load_lora`, because it builds all of Unsloth's
     requests. Merged rollouts that fall back to a LoRA do not call `load_lora`
-    (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`).
+    (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`). The replacement can go when
+    `_build_lora_request` copies the tensors itself, or vLLM no longer changes them.
     """
     from unsloth_zoo import vllm_utils
 
     original = require_symbol(vllm_utils, "_build_lora_request", "unsloth_zoo")
+    # This function is called before each sampling, and a second wrapper would copy once more.
     if hasattr(original, "gives_lora_copies"):
         return
 
@@ -50,9 +52,11 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
     """Make Unsloth's CPU backend use this dtype, whichever instructions the processor has.
 
     Unsloth calls `cpu_bf16_supported` once, caches the answer, and uses it in loaders and trainers
-    (unsloth_zoo/cpu/runtime.py). Without this function, a trainer could switch bfloat16 on or off
-    for a model that was loaded with the other dtype. The environment variable is restored before
-    the function returns.
+    (unsloth_zoo/cpu/loader.py, `_resolve_dtype`, and cpu/trainer.py,
+    `normalize_cpu_training_arguments`). Without this function, a trainer could switch bfloat16 on
+    or off for a model that was loaded with the other dtype. The environment variable is restored
+    before the function returns. This function can go when Unsloth's trainer follows the dtype of
+    the model.
 
     Args:
         use_bfloat16: True for bfloat16, False for float32.
@@ -60,6 +64,7 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
     from unsloth_zoo.cpu import runtime
 
     probe = require_symbol(runtime, "cpu_bf16_supported", "unsloth_zoo")
+    # `functools.cache` gives the function this method.
     clear_answer = require_symbol(probe, "cache_clear", "unsloth_zoo")
     # `patch.dict` puts the user's value back, also after an error.
     with patch.dict(os.environ, {CPU_BF16_ENV: "1" if use_bfloat16 else "0"}):
@@ -70,9 +75,10 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 
-    Unsloth also does this while it is imported (unsloth/import_fixes.py). At that moment the kit
-    has replaced stdout, so Unsloth examines the replacement. The kit therefore calls the function
-    again after the import. If the notebook's stdout has a descriptor, the call changes nothing.
+    Unsloth also does this while it is imported (unsloth/_gpu_init.py). At that moment the kit has
+    replaced stdout, so Unsloth examines the replacement. The kit therefore calls the function again
+    after the import. If the notebook's stdout has a descriptor, the call changes nothing. It can go
+    when vLLM starts without the descriptor (vllm/utils/system_utils.py, `suppress_stdout`).
     """
     from unsloth import import_fixes
 

@@ -50,6 +50,8 @@ def drop_requests(engine: Any) -> None:
       next step is refused (v1/worker/gpu_model_runner.py, `execute_model`).
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
+
+    This function can go when an interrupted `LLM.generate` removes its requests itself.
     """
     llm_engine = require_symbol(engine, "llm_engine", "vllm")
     request_ids = list(_require_path(llm_engine, "output_processor", "request_states"))
@@ -82,6 +84,7 @@ def _clear_worker(worker: Any) -> None:
     """
     runner = require_symbol(worker, "model_runner", "vllm")
     require_symbol(runner, "execute_model_state", "vllm")
+    # State of a computed step that awaits its sampling.
     runner.execute_model_state = None
     if not hasattr(runner, "req_states"):
         return

@@ -91,22 +91,10 @@ def test_gguf_reader_that_is_silenced_twice_has_one_partial() -> None:
     assert not isinstance(reader.tqdm.func, partial)
 
 
-def test_forget_quantization_removes_the_marks(model: LlamaForCausalLM) -> None:
-    model.config.quantization_config = {"quant_method": "gguf"}
-    model.hf_quantizer = object()
-    model.is_quantized = True
-    model.quantization_method = "gguf"
-    transformers.forget_quantization(model)
-    assert not hasattr(model.config, "quantization_config")
-    assert model.hf_quantizer is None
-
-
-def test_forget_quantization_without_its_config_is_refused(model: LlamaForCausalLM) -> None:
-    model.hf_quantizer = object()
-    model.is_quantized = True
-    model.quantization_method = "gguf"
-    with pytest.raises(EnvironmentProblem, match="quantization_config is missing in transformers"):
-        transformers.forget_quantization(model)
+def test_forget_gguf_name_removes_the_name(model: LlamaForCausalLM) -> None:
+    model.config._model_name_or_path = "name in the file"
+    transformers.forget_gguf_name(model)
+    assert not hasattr(model.config, "_model_name_or_path")
 
 
 def test_lora_request_builder_is_in_installed_unsloth(monkeypatch: pytest.MonkeyPatch) -> None:
