@@ -235,8 +235,8 @@ display(early_group, last_group)
 # | *in the format* | yes | no | 17 % |
 # | *correct anywhere* (the last number of the completion) | no | yes | 55 % |
 #
-# (The 11 % of the level search were sampled answers, these are greedy.) The column *how sure* has a p-value: if the training had changed
-# nothing, how often would a change this large appear by chance?
+# (The 11 % of the level search were sampled answers, these are greedy.) The *p-value* in the last column answers this: if the training had
+# changed nothing, how often would a change this large appear by chance?
 #
 # **Predict before you run:** of the 96 sums, 53 are right before the training. How many of the other 43 become right? And how many of the 53
 # become wrong?

@@ -226,7 +226,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read
 # the three rows *correct*, *in the format* and *correct anywhere*, and then the sentence about the majority-class baseline: a
-# model below it may not read the remarks at all. The column *how sure* says whether the *training* improved
+# model below it may not read the remarks at all. The column *verdict, p-value* says whether the *training* improved
 # anything. Held out, 15 of 42 remarks are *neutral*; in the baseline 6 of 60 were. So always answering *positive* gets only 36 %, and the model
 # starts at 45 %, not at 68 %.
 #

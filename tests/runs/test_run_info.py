@@ -7,8 +7,15 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.run_info import RENAMED_FIELDS, SavedMajority, read_run_info
+from grpo_nb.runs.run_info import (
+    RENAMED_EVALUATION_FIELDS,
+    RENAMED_FIELDS,
+    SavedEvaluation,
+    SavedMajority,
+    read_run_info,
+)
 from tests.support.run_folders import info_of
+from tests.support.written_run import side_of
 
 
 def write(folder: Path, **changes: object) -> Path:
@@ -63,6 +70,19 @@ def test_alert_with_an_earlier_name_is_read() -> None:
 def test_majority_baseline_with_an_earlier_name_is_read() -> None:
     earlier = {"answer": "spam", "share": 0.5, "is_cleared": True, "sentence": "Beaten."}
     assert SavedMajority.model_validate(earlier).is_beaten
+
+
+def test_comparison_side_with_earlier_names_is_read() -> None:
+    now = side_of("after", 0.75, [0.53, 0.89], 1.0)
+    now |= {"correctness_rule": "answers to which maths() gives 1", "unproven_grader_name": "maths"}
+    earlier = dict(now)
+    for earlier_name, name in RENAMED_EVALUATION_FIELDS.items():
+        earlier[earlier_name] = earlier.pop(name)
+    assert {"counted_as_correct", "anywhere_note", "compares_gold", "unproven_grader"} <= set(
+        earlier
+    )
+    side = SavedEvaluation.model_validate(earlier)
+    assert side.model_dump() == {**now, "accuracy_interval": (0.53, 0.89)}
 
 
 def test_alert_of_an_earlier_rule_name_is_read() -> None:
