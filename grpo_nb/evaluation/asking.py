@@ -173,7 +173,7 @@ def compare(
         sources, run = locate_models([against, run_or_model], run)
         names = [name_of(source) for source in sources]
         runs = [source.run.path for source in sources if isinstance(source, RunModel)]
-        is_one_run = len(runs) == 2 and runs[0] == runs[1]
+        is_one_run = len(set(runs)) < len(runs)
         # Two models of one name, or of one run, keep the labels "before" and "after".
         if names[0] != names[1] and not is_one_run:
             labels = names

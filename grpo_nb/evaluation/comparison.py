@@ -209,9 +209,7 @@ class Comparison(ReprMixin):
         """
         import pandas
 
-        changes = []
-        for change in self._question_changes():
-            changes += [change] * self.after.samples
+        changes = pandas.Series(list(self._question_changes())).repeat(self.after.samples)
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
         # The order of the categories sorts lost questions to the top.
         table.insert(0, "change", pandas.Categorical(changes, QUESTION_CHANGES, ordered=True))
@@ -260,13 +258,7 @@ class Comparison(ReprMixin):
             "after": self.after.to_dict(),
             "tests": tests,
             "majority": None if majority is None else dataclasses.asdict(majority),
-            "contamination": None
-            if contamination is None
-            else {
-                "questions": contamination.question_count,
-                "count": contamination.trained_count,
-                "source": contamination.source,
-            },
+            "contamination": None if contamination is None else dataclasses.asdict(contamination),
         }
 
     def _shown_parts(self) -> Iterator[Part]:
@@ -337,8 +329,7 @@ def _power_sentence(result: PairedResult) -> str:
 
 def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, with the change and p-value of the three tested ones."""
-    before = comparison.before
-    after = comparison.after
+    before, after = comparison.sides.values()
     # The three tested measures are the first rows of both tables. pass@k, lengths and truncation
     # follow, without a test.
     lines = zip_longest(before.table_rows, after.table_rows, comparison.results.values())

@@ -159,9 +159,9 @@ class Exam:
         # grades. Both would make another measure.
         asked = [_prompt_and_golds(row) for row in self.rows]
         held_out = [_prompt_and_golds(row) for row in self.run.holdout]
-        length = self.decoding.max_completion_length
-        is_other_length = length != self.run.settings.max_completion_length
-        if asked != held_out or is_other_length or self.samples > 1:
+        if asked != held_out or self.samples > 1:
+            return False
+        if self.decoding.max_completion_length != self.run.settings.max_completion_length:
             return False
         rewards = rewards_of_run(self.run, self.grading_reward)
         reward = deciding_reward(rewards) or correctness()
@@ -180,7 +180,7 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.grading_reward, SlotReward)
+        is_gold_compared = isinstance(self.grading_reward, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
@@ -206,7 +206,7 @@ class Exam:
             # The model of a run stays in memory. Other models are freed before the next is loaded.
             del model
             gc.collect()
-            is_unproven = is_function and not grader.is_pass_score_tested
+            is_unproven = not (is_gold_compared or grader.is_pass_score_tested)
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -218,7 +218,7 @@ class Exam:
                     contamination=contamination,
                     correctness_rule=grader_in_words(grader),
                     anywhere_rule=anywhere_in_words(grader),
-                    is_gold_compared=not is_function,
+                    is_gold_compared=is_gold_compared,
                     unproven_grader_name=grader.name if is_unproven else "",
                 )
             )

@@ -134,8 +134,7 @@ def model_id_of(source: ModelSource) -> str:
         return ""
     if source.version == "base" and start_version(source.run) != "base":
         return ""
-    # A new adapter changes nothing, so a run that started with one has a base model with the id of
-    # the starting adapter.
+    # A new adapter changes nothing, so its id stands for the base model that the run started from.
     part = "adapter" if source.version == "trained" else "start"
     # A missing adapter has no id, so that no comparison is attributed to it.
     return source.run.model_id(part) or ""

@@ -132,21 +132,17 @@ class Evaluation(ReprMixin):
         if self.samples > 1:
             share, interval = self.pass_at[self.samples]
             rows.append((f"pass@{self.samples}", in_percent(share, interval)))
-        return [
-            *rows,
-            ("mean length, tokens", f"{self.mean_length:.1f}"),
-            ("truncated at the length limit", f"{self.truncated_share:.1%}"),
-        ]
+        rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
+        rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
+        return rows
 
     @property
     def asked_sentence(self) -> str:
         """Sentence on the number of questions and the kind of decoding."""
-        if self.samples == 1:
-            return f"{self.question_count} questions, one greedy answer to each."
-        return (
-            f"{self.question_count} questions, {self.samples} answers to each, sampled at "
-            f"temperature {self.temperature:g}."
-        )
+        answers = "one greedy answer to each"
+        if self.samples > 1:
+            answers = f"{self.samples} answers to each, sampled at temperature {self.temperature:g}"
+        return f"{self.question_count} questions, {answers}."
 
     @property
     def anywhere_sentence(self) -> str:

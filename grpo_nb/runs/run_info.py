@@ -231,10 +231,10 @@ class SavedTests(ComparisonPart):
 
 
 class SavedContamination(ComparisonPart):
-    """`Contamination` of a comparison. comparison.json has earlier names of two fields."""
+    """`Contamination` of a comparison. Earlier versions wrote `questions` and `count`."""
 
-    question_count: Count = Field(alias="questions")
-    trained_count: Count = Field(alias="count")
+    question_count: Count = Field(validation_alias=AliasChoices("question_count", "questions"))
+    trained_count: Count = Field(validation_alias=AliasChoices("trained_count", "count"))
     source: Text
     sentence = Contamination.sentence
 

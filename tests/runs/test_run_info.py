@@ -10,6 +10,7 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.run_info import (
     RENAMED_EVALUATION_FIELDS,
     RENAMED_FIELDS,
+    SavedContamination,
     SavedEvaluation,
     SavedMajority,
     read_run_info,
@@ -83,6 +84,19 @@ def test_comparison_side_with_earlier_names_is_read() -> None:
     )
     side = SavedEvaluation.model_validate(earlier)
     assert side.model_dump() == {**now, "accuracy_interval": (0.53, 0.89)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("question_count", "trained_count"), id="now"),
+        pytest.param(("questions", "count"), id="earlier"),
+    ],
+)
+def test_contamination_with_names_of_now_and_earlier_is_read(names: tuple[str, str]) -> None:
+    numbers = dict(zip(names, (20, 3), strict=True))
+    saved = SavedContamination.model_validate(numbers | {"source": "the training part"})
+    assert (saved.question_count, saved.trained_count) == (20, 3)
 
 
 def test_alert_of_an_earlier_rule_name_is_read() -> None:
