@@ -6,7 +6,7 @@ their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,24 @@ def verbatim(text: str) -> RichText:
     # Not `pre`: on a page that removes styles, `pre` breaks lines inside words.
     markup = _DROPPED_SPACES.sub("&nbsp;", escaped(text.expandtabs(4)))
     return RichText(repr(text), markup.replace("\n", "<br>"))
+
+
+def notes(lines: Iterable[str], *, folded: Collection[str]) -> RichText:
+    """Return the notes below a table, in small print. Empty lines are left out.
+
+    Args:
+        lines: Lines in the order of the plain text.
+        folded: Those of the lines that only explain the table. HTML shows them on a click.
+    """
+    lines = [line for line in lines if line]
+    shown = "<br>".join(escaped(line) for line in lines if line not in folded)
+    hidden = "<br>".join(escaped(line) for line in lines if line in folded)
+    # Each level has its own `small`, because a `details` inside it would be no valid HTML.
+    markup = (
+        f"<small>{shown}</small><details><summary><small>How to read this table</small></summary>"
+        f"<small>{hidden}</small></details>"
+    )
+    return RichText("\n".join(lines), markup)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import (
     Exam,
     QuestionSource,
-    format_of,
+    answer_rows,
     require_no_tools,
     shared_messages,
 )
-from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.evaluation.model_sources import (
+    Decoding,
     RunModel,
     locate_models,
     name_of,
@@ -162,7 +162,7 @@ def compare(
     if is_against_start:
         sources, run = locate_models([run_or_model], run)
         (after,) = sources
-        if not isinstance(after, RunModel) or after.version != "adapter":
+        if not isinstance(after, RunModel) or after.version != "trained":
             raise ValueError(
                 "run_or_model is not a run, so there is no earlier model to compare it with. Name "
                 "the other model: gn.compare(run_or_model, against=other, task=task)."
@@ -173,7 +173,7 @@ def compare(
         sources, run = locate_models([against, run_or_model], run)
         names = [name_of(source) for source in sources]
         runs = [source.run.path for source in sources if isinstance(source, RunModel)]
-        is_one_run = len(runs) == 2 and runs[0] == runs[1]
+        is_one_run = len(set(runs)) < len(runs)
         # Two models of one name, or of one run, keep the labels "before" and "after".
         if names[0] != names[1] and not is_one_run:
             labels = names
@@ -251,11 +251,15 @@ def ask(
         {"prompt": [*first_messages, {"role": "user", "content": question}]}
         for question in questions
     ]
-    # An exam without models: only its decoding and `answer_rows` are used. Decoding is greedy, so
-    # that the two answers differ only because of the training.
-    exam = Exam(model_sources=(), run=run, task=Holdout(format=format_of(run), holdout=rows))
+    # Without sampling, the two answers differ only because of the training.
+    greedy = Decoding(
+        max_completion_length=run.settings.max_completion_length,
+        chat_template_kwargs=run.chat_template_kwargs,
+        shared_prompts=run.settings.shared_prompts,
+    )
     answers = []
-    for version in (start_version(run), "adapter"):
+    for version in (start_version(run), "trained"):
         with open_model(RunModel(run, version)) as (model, tokenizer):
-            answers.append(tuple(exam.answer_rows(model, tokenizer, rows, f"asking, {version}")))
+            completions = answer_rows(model, tokenizer, rows, greedy, f"asking, {version}")
+        answers.append(tuple(completions))
     return Answers(questions, *answers)

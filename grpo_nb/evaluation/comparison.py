@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import staged_file, write_json
 from grpo_nb.core.statistics import MIN_QUESTIONS, NO_DIFFERENCE, PairedResult, paired_result
-from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold, escaped, html_of
+from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold, html_of, notes
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
@@ -131,7 +131,7 @@ class Comparison(ReprMixin):
         golds = [row["answer"] for row in self.after.rows[:: self.after.samples]]
         answer, count = Counter(golds).most_common(1)[0]
         is_frequent = count >= max(MIN_MAJORITY_COUNT, MIN_MAJORITY_SHARE * len(golds))
-        if not is_frequent or self.after.unproven_grader:
+        if not is_frequent or self.after.unproven_grader_name:
             return None
         share = count / len(golds)
         # The baseline is a fixed share, so it is compared with the interval of the accuracy.
@@ -162,8 +162,8 @@ class Comparison(ReprMixin):
 
     def _what_changed(self) -> str:
         """Return in words which measures have the same verdict as the correct answers."""
-        if self.after.unproven_grader:
-            return f"the score of {self.after.unproven_grader}()"
+        if self.after.unproven_grader_name:
+            return f"the score of {self.after.unproven_grader_name}()"
         anywhere = self.results["anywhere"]
         if anywhere is None:
             # Nobody knows how much of the change is the format.
@@ -194,7 +194,7 @@ class Comparison(ReprMixin):
         ]
         if self.verdict == NO_DIFFERENCE:
             sentences.append(_power_sentence(result))
-        sentences.append(f"Counted as correct: {self.after.counted_as_correct}.")
+        sentences.append(f"Counted as correct: {self.after.correctness_rule}.")
         if self.contamination is not None and self.contamination.trained_count:
             sentences.append(self.contamination.sentence)
         return " ".join(sentences)
@@ -204,21 +204,21 @@ class Comparison(ReprMixin):
 
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
         `question`, and the gold `answer`. For each model, its completion (`before`, `after`), the
-        grade (`before_is`: `right`, `wrong` or `no answer`), `before_in_format`, and
+        grade (`before_grade`: `right`, `wrong` or `no answer`), `before_in_format`, and
         `before_anywhere`: True if the last candidate is correct, None if not measured.
         """
         import pandas
 
-        changes = []
-        for change in self._question_changes():
-            changes += [change] * self.after.samples
+        changes = pandas.Series(list(self._question_changes())).repeat(self.after.samples)
         table = pandas.DataFrame(self.after.rows)[["question", "answer"]]
         # The order of the categories sorts lost questions to the top.
         table.insert(0, "change", pandas.Categorical(changes, QUESTION_CHANGES, ordered=True))
         for name, side in self.sides.items():
             answers = pandas.DataFrame(side.rows)
             table[name] = answers["completion"]
-            table[f"{name}_is"] = [_grade_in_words(row, side.compares_gold) for row in side.rows]
+            table[f"{name}_grade"] = [
+                _grade_in_words(row, side.is_gold_compared) for row in side.rows
+            ]
             table[f"{name}_in_format"] = answers["is_formatted"]
             table[f"{name}_anywhere"] = answers["is_correct_anywhere"]
         return table.sort_values("change", kind="stable", ignore_index=True)
@@ -258,28 +258,15 @@ class Comparison(ReprMixin):
             "after": self.after.to_dict(),
             "tests": tests,
             "majority": None if majority is None else dataclasses.asdict(majority),
-            "contamination": None
-            if contamination is None
-            else {
-                "questions": contamination.question_count,
-                "count": contamination.trained_count,
-                "source": contamination.source,
-            },
+            "contamination": None if contamination is None else dataclasses.asdict(contamination),
         }
 
     def _shown_parts(self) -> Iterator[Part]:
-        """Yield the parts of the card, from the verdict to the small print."""
+        """Yield the parts of the card, from the verdict to the notes below the table."""
         yield bold(self.headline)
         yield _measures_sentence(self)
         yield _table(self)
-        yield f"{self.after.asked_sentence} Counted as correct: {self.after.counted_as_correct}."
-        counts = ", ".join(f"{count} {name}" for name, count in self.change_counts.items())
-        yield f"Questions: {counts}. comparison.transcripts() has the answers."
-        if self.majority is not None:
-            yield self.majority.sentence
-        # Both models are asked the same questions.
-        yield self.after.contamination_sentence
-        yield _small_print(self)
+        yield _notes(self)
 
     def _repr_html_(self) -> str:
         """Return the card as a page, with the figure."""
@@ -290,17 +277,17 @@ class Comparison(ReprMixin):
         return html_of([*self._shown_parts(), figure])
 
 
-def _grade_in_words(row: Mapping[str, Any], compares_gold: bool) -> str:
+def _grade_in_words(row: Mapping[str, Any], is_gold_compared: bool) -> str:
     if row["is_correct"]:
         return "right"
     # A function may read an answer outside of the answer slot.
-    return "no answer" if compares_gold and row["extracted_answer"] is None else "wrong"
+    return "no answer" if is_gold_compared and row["extracted_answer"] is None else "wrong"
 
 
 def _measures_sentence(comparison: Comparison) -> str:
     """Return the three measures before and after, each with its own verdict."""
     # A function may call an answer correct that is not in the format.
-    needs_both = ", which needs both" if comparison.after.compares_gold else ""
+    needs_both = ", which needs both" if comparison.after.is_gold_compared else ""
     return (
         f"The answers themselves: {_measure_in_words(comparison, 'anywhere')}. "
         f"In the format: {_measure_in_words(comparison, 'in_format')}. "
@@ -342,8 +329,7 @@ def _power_sentence(result: PairedResult) -> str:
 
 def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, with the change and p-value of the three tested ones."""
-    before = comparison.before
-    after = comparison.after
+    before, after = comparison.sides.values()
     # The three tested measures are the first rows of both tables. pass@k, lengths and truncation
     # follow, without a test.
     lines = zip_longest(before.table_rows, after.table_rows, comparison.results.values())
@@ -356,24 +342,37 @@ def _table(comparison: Comparison) -> Table:
     number_columns = (1, 2, 3)
     return Table(
         rows,
-        head=["", before.label, after.label, "change", "how sure"],
+        head=["", before.label, after.label, "change", "verdict, p-value"],
         right=number_columns,
         narrow=number_columns,
     )
 
 
-def _small_print(comparison: Comparison) -> RichText:
-    """Return an explanation of the numbers, with the description and id of each model."""
-    lines = [
+def _notes(comparison: Comparison) -> RichText:
+    """Return the notes below the table. HTML folds those that only explain its numbers."""
+    # Both models are asked the same questions, so `after` can speak for both.
+    after = comparison.after
+    counts = ", ".join(f"{count} {name}" for name, count in comparison.change_counts.items())
+    majority = comparison.majority
+    facts = [
+        f"{after.asked_sentence} Counted as correct: {after.correctness_rule}.",
+        f"Questions: {counts}. comparison.transcripts() has the answers.",
+        "" if majority is None else majority.sentence,
+        after.contamination_sentence,
+    ]
+    power = _power_sentence(comparison.result)
+    explanations = [
         "In brackets: 95 % interval, the range in which the true share probably lies.",
         "p: how often two equally good models show such a change, or a larger one, by chance. "
         "0.05 is once in 20 comparisons.",
-        _power_sentence(comparison.result),
-        comparison.after.anywhere_sentence,
+        power,
+        after.anywhere_sentence,
     ]
     for side in comparison.sides.values():
         model_id = f" Model {side.model_id}." if side.model_id else ""
-        lines.append(f"{side.label}: {side.description}{model_id}")
-    words = "\n".join(lines)
-    markup = escaped(words).replace("\n", "<br>")
-    return RichText(words, f"<small>{markup}</small>")
+        explanations.append(f"{side.label}: {side.description}{model_id}")
+    folded = set(explanations)
+    # Unfolded, so that nobody takes "no difference shown" for "equally good".
+    if comparison.verdict == NO_DIFFERENCE:
+        folded.remove(power)
+    return notes([*facts, *explanations], folded=folded)

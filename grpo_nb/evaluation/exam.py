@@ -159,9 +159,9 @@ class Exam:
         # grades. Both would make another measure.
         asked = [_prompt_and_golds(row) for row in self.rows]
         held_out = [_prompt_and_golds(row) for row in self.run.holdout]
-        length = self.decoding.max_completion_length
-        is_other_length = length != self.run.settings.max_completion_length
-        if asked != held_out or is_other_length or self.samples > 1:
+        if asked != held_out or self.samples > 1:
+            return False
+        if self.decoding.max_completion_length != self.run.settings.max_completion_length:
             return False
         rewards = rewards_of_run(self.run, self.grading_reward)
         reward = deciding_reward(rewards) or correctness()
@@ -180,7 +180,7 @@ class Exam:
         decoding = self.decoding
         self._require_same_template()
         contamination = self._find_contamination()
-        is_function = not isinstance(self.grading_reward, SlotReward)
+        is_gold_compared = isinstance(self.grading_reward, SlotReward)
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
@@ -197,14 +197,16 @@ class Exam:
                     tokenizer=tokenizer,
                     start_episode=getattr(self.question_set, "start_episode", dict),
                 )
-                completions = self.answer_rows(model, tokenizer, asked_rows, f"held-out, {label}")
+                completions = answer_rows(
+                    model, tokenizer, asked_rows, decoding, f"held-out, {label}"
+                )
                 format = self.question_set.format.for_template(
                     tokenizer, decoding.chat_template_kwargs
                 )
             # The model of a run stays in memory. Other models are freed before the next is loaded.
             del model
             gc.collect()
-            is_unproven = is_function and not grader.is_pass_score_tested
+            is_unproven = not (is_gold_compared or grader.is_pass_score_tested)
             evaluations.append(
                 Evaluation(
                     label=label,
@@ -214,23 +216,13 @@ class Exam:
                     samples=self.samples,
                     temperature=decoding.temperature,
                     contamination=contamination,
-                    counted_as_correct=grader_in_words(grader),
-                    anywhere_note=anywhere_in_words(grader),
-                    compares_gold=not is_function,
-                    unproven_grader=grader.name if is_unproven else "",
+                    correctness_rule=grader_in_words(grader),
+                    anywhere_rule=anywhere_in_words(grader),
+                    is_gold_compared=is_gold_compared,
+                    unproven_grader_name=grader.name if is_unproven else "",
                 )
             )
         return evaluations
-
-    def answer_rows(
-        self, model: Any, tokenizer: Any, rows: Sequence[Any], bar_name: str
-    ) -> list[GeneratedCompletion]:
-        """Return the answers of a model, one for each row, with a progress bar."""
-        require_system_prompt(rows[0]["prompt"], tokenizer, self.decoding.chat_template_kwargs)
-        with progress_bar(len(rows), desc=bar_name, unit="answer") as bar:
-            return answers_of_model(
-                model, tokenizer, rows, self.decoding, lambda done: bar.update(done - bar.n)
-            )
 
     def _involved_runs(self) -> list[Run]:
         """Return the run, and the runs of the models. A run may be in the list twice."""
@@ -249,7 +241,8 @@ class Exam:
             contamination.require_none()
         if contamination.trained_count:
             return contamination
-        # If some training questions are unknown, finding none among the known ones proves nothing.
+        # If some training questions are unknown, finding none among the known ones proves nothing,
+        # so the answer is None.
         is_complete = bool(trained) and all(run.trained_questions is not None for run in runs)
         return contamination if is_complete else None
 
@@ -263,6 +256,21 @@ class Exam:
                     "task makes other prompts. Load it with the same arguments: "
                     f"gn.load_task(..., chat_template_kwargs={own})."
                 )
+
+
+def answer_rows(
+    model: Any, tokenizer: Any, rows: Sequence[Any], decoding: Decoding, bar_name: str
+) -> list[GeneratedCompletion]:
+    """Return the answers of a model, one for each row, with a progress bar.
+
+    Raises:
+        ValueError: The chat template leaves out the system prompt of the first row.
+    """
+    require_system_prompt(rows[0]["prompt"], tokenizer, decoding.chat_template_kwargs)
+    with progress_bar(len(rows), desc=bar_name, unit="answer") as bar:
+        return answers_of_model(
+            model, tokenizer, rows, decoding, lambda done: bar.update(done - bar.n)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +300,7 @@ def rewards_of_run(
                 # Neither a relative reward nor a judge may decide which answers are correct.
                 reward = relative(reward)
         # A record does not show that a user's class compares the answer slot (`SlotReward`). The
-        # object in memory does.
+        # object in memory does, so it is used if it matches the record.
         if isinstance(reward_in_memory, SlotReward) and _matches_record(reward_in_memory, record):
             reward = reward_in_memory
         rewards.append(reward)
@@ -338,7 +346,7 @@ def shared_messages(run: Run) -> Chat:
     # prompts are compared too. Runs of the first versions have no train.jsonl.
     train_file = run.start_path / "train.jsonl"
     if train_file.is_file():
-        rows += read_json_lines(train_file)
+        rows = [*rows, *read_json_lines(train_file)]
     starts = [row["prompt"][:-1] for row in rows]
     shared = []
     # Not strict, because conversations have different lengths.

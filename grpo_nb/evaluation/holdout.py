@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.problems import warn_user
-from grpo_nb.core.words import displayable
+from grpo_nb.core.words import displayable, require_whole_number
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -60,13 +60,16 @@ def load_holdout(
         example: As in `load_task`.
 
     Raises:
-        ValueError: There are no rows, or the data set cannot be loaded.
+        ValueError: There are no rows, `limit` is no whole number of at least 1, or the data set
+            cannot be loaded.
 
     >>> load_holdout([{"question": "1 + 1?", "answer": "2"}]).holdout[0]["answer"]
     '2'
     """
     from datasets import Dataset
 
+    if limit is not None:
+        require_whole_number("limit", limit, 1)
     read = read_rows(source, "test")
     # The seed never changes, so two evaluations with the same limit ask the same questions.
     rows = sample_rows(clean(read, CleaningReport(), columns), limit)

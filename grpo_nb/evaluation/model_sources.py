@@ -35,7 +35,7 @@ VERSION_DESCRIPTIONS = {
     "base": "The base model of the run {}, without adapter.",
     "start": "The model that the run {} started from, with the adapter as it was before the first "
     "step.",
-    "adapter": "The adapter of the run {}.",
+    "trained": "The adapter of the run {}.",
 }
 """Description of each model of a run. The braces stand for the name of the run."""
 
@@ -64,7 +64,7 @@ class RunModel:
     """A model of a run: its base model, the model that it started from, or the trained one."""
 
     run: Run
-    version: Literal["base", "start", "adapter"] = "adapter"
+    version: Literal["base", "start", "trained"] = "trained"
 
 
 ModelSource = RunModel | tuple[Any, Any] | str
@@ -123,7 +123,7 @@ def name_of(source: ModelSource) -> str:
     if isinstance(source, tuple):
         return "model"
     if isinstance(source, RunModel):
-        return source.run.name if source.version == "adapter" else source.version
+        return source.run.name if source.version == "trained" else source.version
     # The path is made absolute, because the name of "." is empty.
     return Path(os.path.abspath(source)).name
 
@@ -132,12 +132,12 @@ def model_id_of(source: ModelSource) -> str:
     """Return the id of a run's adapter (`Run.model_id`), empty if the model has none."""
     if not isinstance(source, RunModel):
         return ""
-    version = source.version
-    # A new adapter changes nothing, so the base model gets the id of the starting adapter.
-    if version == "base" and start_version(source.run) == "base":
-        version = "start"
+    if source.version == "base" and start_version(source.run) != "base":
+        return ""
+    # A new adapter changes nothing, so its id stands for the base model that the run started from.
+    part = "adapter" if source.version == "trained" else "start"
     # A missing adapter has no id, so that no comparison is attributed to it.
-    return "" if version == "base" else source.run.model_id(version) or ""
+    return source.run.model_id(part) or ""
 
 
 def start_version(run: Run) -> Literal["base", "start"]:

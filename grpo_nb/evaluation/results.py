@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from grpo_nb.core.statistics import share_interval
-from grpo_nb.core.tables import Part, ReprMixin, Table
+from grpo_nb.core.tables import Part, ReprMixin, Table, notes
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
@@ -35,17 +35,17 @@ class Evaluation(ReprMixin):
     """Sampling temperature; 0 is greedy decoding."""
     description: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
-    counted_as_correct: str = ""
+    correctness_rule: str = ""
     """Description of the answers that count as correct."""
     contamination: Contamination | None = None
     """Number of questions that were trained on, None if it is unknown whether there are any."""
-    anywhere_note: str = ""
+    anywhere_rule: str = ""
     """Description of how a correct answer is found anywhere in a completion, or why it is not."""
-    compares_gold: bool = True
+    is_gold_compared: bool = True
     """False if a function decides what is correct, which may read answers outside of the format."""
     model_id: str | None = None
     """Id of the adapter of a run (`Run.model_id`), empty for other models, None if unknown."""
-    unproven_grader: str = ""
+    unproven_grader_name: str = ""
     """Name of the grader if it is a function that scored no gold answer above a wrong one."""
 
     @property
@@ -132,26 +132,22 @@ class Evaluation(ReprMixin):
         if self.samples > 1:
             share, interval = self.pass_at[self.samples]
             rows.append((f"pass@{self.samples}", in_percent(share, interval)))
-        return [
-            *rows,
-            ("mean length, tokens", f"{self.mean_length:.1f}"),
-            ("truncated at the length limit", f"{self.truncated_share:.1%}"),
-        ]
+        rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
+        rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
+        return rows
 
     @property
     def asked_sentence(self) -> str:
         """Sentence on the number of questions and the kind of decoding."""
-        if self.samples == 1:
-            return f"{self.question_count} questions, one greedy answer to each."
-        return (
-            f"{self.question_count} questions, {self.samples} answers to each, sampled at "
-            f"temperature {self.temperature:g}."
-        )
+        answers = "one greedy answer to each"
+        if self.samples > 1:
+            answers = f"{self.samples} answers to each, sampled at temperature {self.temperature:g}"
+        return f"{self.question_count} questions, {answers}."
 
     @property
     def anywhere_sentence(self) -> str:
         """Explanation of how a correct answer is found anywhere in a completion."""
-        return f"Correct answer anywhere in the completion: {self.anywhere_note}."
+        return f"Correct answer anywhere in the completion: {self.anywhere_rule}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the measures of this model for comparison.json."""
@@ -165,9 +161,10 @@ class Evaluation(ReprMixin):
 
     def _shown_parts(self) -> Iterator[Part]:
         yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
-        yield (
-            f"{self.asked_sentence} Counted as correct: {self.counted_as_correct}. "
-            f"{self.description}"
-        )
-        yield self.anywhere_sentence
-        yield self.contamination_sentence
+        lines = [
+            f"{self.asked_sentence} Counted as correct: {self.correctness_rule}. "
+            f"{self.description}",
+            self.anywhere_sentence,
+            self.contamination_sentence,
+        ]
+        yield notes(lines, folded=[self.anywhere_sentence])

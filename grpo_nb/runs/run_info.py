@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    TypeAdapter,
+    model_validator,
+)
 from typing_extensions import TypedDict
 
 from grpo_nb.runs.rows import reporting_damage_in
@@ -39,6 +47,13 @@ RENAMED_FIELDS = {
     "rollout": "engine",
     "holdout_grader": "grader_description",
     "base": "base_weights_hash",
+}
+#: The same for the fields of each side in comparison.json.
+RENAMED_EVALUATION_FIELDS = {
+    "counted_as_correct": "correctness_rule",
+    "anywhere_note": "anywhere_rule",
+    "compares_gold": "is_gold_compared",
+    "unproven_grader": "unproven_grader_name",
 }
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
@@ -182,7 +197,7 @@ class ComparisonPart(BaseModel, extra="allow", protected_namespaces=()):
 
 
 class SavedEvaluation(ComparisonPart):
-    """One side of a comparison."""
+    """One side of a comparison, with the fields of an `Evaluation` except its rows."""
 
     accuracy: Number
     in_format: Number
@@ -190,9 +205,16 @@ class SavedEvaluation(ComparisonPart):
     accuracy_interval: Interval | None
     in_format_interval: Interval | None
     anywhere_interval: Interval | None
-    anywhere_note: Text
-    compares_gold: bool
+    anywhere_rule: Text
+    is_gold_compared: bool
     model_id: Text | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_earlier_fields(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {RENAMED_EVALUATION_FIELDS.get(name, name): fields[name] for name in fields}
 
 
 class SavedTest(ComparisonPart):
@@ -209,10 +231,10 @@ class SavedTests(ComparisonPart):
 
 
 class SavedContamination(ComparisonPart):
-    """`Contamination` of a comparison. comparison.json has earlier names of two fields."""
+    """`Contamination` of a comparison. Earlier versions wrote `questions` and `count`."""
 
-    question_count: Count = Field(alias="questions")
-    trained_count: Count = Field(alias="count")
+    question_count: Count = Field(validation_alias=AliasChoices("question_count", "questions"))
+    trained_count: Count = Field(validation_alias=AliasChoices("trained_count", "count"))
     source: Text
     sentence = Contamination.sentence
 

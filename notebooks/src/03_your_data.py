@@ -243,7 +243,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # ## Before and after
 #
 # The model answers each held-out remark greedily, as somebody who uses it would do. In the table read the three rows *correct*, *in the
-# format* and *correct anywhere*. The column *how sure* says whether the *training* improved anything. Then read the sentence about the
+# format* and *correct anywhere*. The column *verdict, p-value* says whether the *training* improved anything. Then read the sentence about the
 # majority-class baseline.
 #
 # The held-out part has more neutral remarks than the baseline above: 15 of 42, against 6 of 60. The model gets none of them right. So it

@@ -1,8 +1,11 @@
 """A comparison claims no more than the data shows, and its card is readable and escaped."""
 
+import dataclasses
+
 import pytest
 
 from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.evaluation.results import Evaluation
 from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
@@ -73,8 +76,8 @@ def test_transcripts_begin_with_changed_questions() -> None:
     table = found.transcripts()
     assert table["question"].tolist() == ["<q1>", "<q2>", "<q3>", "<q0>"]
     assert table["change"].tolist() == ["lost", "gained", "both wrong", "both right"]
-    assert table["before_is"][0] == "right"
-    assert table["after_is"][0] == "no answer"
+    assert table["before_grade"][0] == "right"
+    assert table["after_grade"][0] == "no answer"
 
 
 def test_card_escapes_labels_and_gold_answers() -> None:
@@ -117,13 +120,48 @@ def test_card_begins_with_what_improved() -> None:
     assert second.startswith("The answers themselves: 0 % to 75 % (better, p < 0.001).")
 
 
-def test_card_has_model_ids_in_small_print_only() -> None:
-    import dataclasses
+def shown_and_folded(found: Comparison | Evaluation) -> tuple[str, str]:
+    """Return the page without the folded notes, and the folded notes."""
+    before, _, after = found._repr_html_().partition("<details><summary>")
+    folded, _, rest = after.partition("</details>")
+    return before + rest, folded
 
-    side = dataclasses.replace(BETTER.after, model_id="abc123")
-    page = dataclasses.replace(BETTER, after=side)._repr_html_()
-    assert "abc123" in page.partition("<small>")[2]
-    assert "abc123" not in page.partition("<small>")[0]
+
+def test_card_folds_the_explanations_of_its_table() -> None:
+    after = dataclasses.replace(BETTER.after, model_id="abc123", anywhere_rule="the last number")
+    shown, folded = shown_and_folded(dataclasses.replace(BETTER, after=after))
+    assert folded.startswith("<small>How to read this table</small></summary>")
+    for words in ("In brackets:", "p: how often", "abc123", "the last number", "80 % of the time"):
+        assert words in folded
+        assert words not in shown
+
+
+def test_card_does_not_fold_grader_and_warnings() -> None:
+    after = dataclasses.replace(BETTER.after, correctness_rule="what maths() likes")
+    shown, _ = shown_and_folded(dataclasses.replace(BETTER, after=after))
+    assert "Counted as correct: what maths() likes." in shown
+    assert "may have been trained on" in shown
+    assert "majority-class baseline" in shown
+
+
+def test_card_without_difference_shows_what_it_could_detect() -> None:
+    shown, folded = shown_and_folded(comparison([False] * 40, [False] * 40))
+    assert "this test detects a true change of" in shown
+    assert "this test detects" not in folded
+
+
+def test_text_of_a_comparison_has_the_folded_notes() -> None:
+    lines = repr(BETTER).splitlines()
+    assert lines[-6].startswith("In brackets:")
+    assert "How to read" not in repr(BETTER)
+
+
+def test_card_of_one_model_folds_the_explanation_only() -> None:
+    side = dataclasses.replace(BETTER.after, anywhere_rule="the last number")
+    shown, folded = shown_and_folded(side)
+    assert "the last number" in folded
+    assert "the last number" not in shown
+    assert "may have been trained on" in shown
 
 
 @pytest.mark.parametrize(

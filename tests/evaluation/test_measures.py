@@ -25,8 +25,8 @@ def answered(label: str, texts: list[str]) -> Evaluation:
     return Evaluation(
         label,
         read,
-        counted_as_correct="answers to which correctness() gives the full score",
-        anywhere_note="the last number",
+        correctness_rule="answers to which correctness() gives the full score",
+        anywhere_rule="the last number",
     )
 
 
@@ -110,8 +110,8 @@ def test_transcripts_have_the_three_grades() -> None:
     first = table.iloc[0]
     expected = {
         "change": "gained",
-        "before_is": "no answer",
-        "after_is": "right",
+        "before_grade": "no answer",
+        "after_grade": "right",
         "before_in_format": False,
         "before_anywhere": True,
         "after_in_format": True,
@@ -134,7 +134,7 @@ def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
     rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
     side = Evaluation("after", rows)
     assert not Comparison(side, side).majority.is_beaten
-    graded = replace(side, unproven_grader="everything")
+    graded = replace(side, unproven_grader_name="everything")
     assert Comparison(graded, graded).majority is None
 
 
@@ -167,6 +167,6 @@ def test_better_format_with_worse_answers_names_both() -> None:
 
 def test_function_as_grader_does_not_claim_the_format() -> None:
     comparison = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=True))
-    graded = replace(comparison, after=replace(comparison.after, compares_gold=False))
+    graded = replace(comparison, after=replace(comparison.after, is_gold_compared=False))
     assert "Correct, which needs both: 50 % to 75 %" in comparison.sentence
     assert "Correct: 50 % to 75 %" in graded.sentence

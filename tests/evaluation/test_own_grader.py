@@ -38,7 +38,7 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
 
 def test_main_function_of_a_run_grades(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
-    assert "answers to which brevity() gives " in comparison.after.counted_as_correct
+    assert "answers to which brevity() gives " in comparison.after.correctness_rule
     assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
@@ -55,7 +55,7 @@ def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, grader=gn.rewards.maths())
-    assert evaluation.counted_as_correct == "answers to which maths() gives the full score"
+    assert evaluation.correctness_rule == "answers to which maths() gives the full score"
     assert evaluation.share_of("anywhere") is not None
 
 
@@ -66,9 +66,7 @@ def test_function_without_a_run_grades_in_evaluate(
     assert gn.evaluate(model, task, rewards=everything).accuracy == 1.0
     assert (
         "correctness()"
-        in gn.evaluate(
-            model, task, rewards=[everything, gn.rewards.correctness()]
-        ).counted_as_correct
+        in gn.evaluate(model, task, rewards=[everything, gn.rewards.correctness()]).correctness_rule
     )
 
 
@@ -76,9 +74,9 @@ def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> Non
     message = r"your function brevity\(\).*unless you write grader=brevity"
     with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
-    assert evaluation.counted_as_correct == "answers to which correctness() gives the full score"
+    assert evaluation.correctness_rule == "answers to which correctness() gives the full score"
     assert warned[0].filename == __file__
-    assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).counted_as_correct
+    assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).correctness_rule
 
 
 def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
@@ -94,7 +92,7 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert (
-        gn.evaluate(run, limit=2).counted_as_correct
+        gn.evaluate(run, limit=2).correctness_rule
         == "answers to which correctness() gives the full score"
     )
 
@@ -335,7 +333,7 @@ def test_majority_baseline_stands_next_to_a_proven_function(tiny_run: gn.runs.Ru
     comparison = gn.compare(tiny_run, rows, against="start", grader=in_text)
     assert comparison.majority.share == 8 / 12
     assert not comparison.majority.is_beaten
-    assert set(comparison.transcripts()["after_is"]) == {"wrong"}
+    assert set(comparison.transcripts()["after_grade"]) == {"wrong"}
 
 
 def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:

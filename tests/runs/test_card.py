@@ -215,7 +215,7 @@ def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None
 
 def test_card_has_the_three_holdout_measures(run: gn.runs.Run) -> None:
     after = {**COMPARISON["after"], "in_format_interval": [0.9, 1.0], "anywhere": 0.8}
-    after |= {"anywhere_interval": [0.6, 0.9], "anywhere_note": "the last number in the text"}
+    after |= {"anywhere_interval": [0.6, 0.9], "anywhere_rule": "the last number in the text"}
     compare_by_hand(run, after=after)
     card = model_card(run)
     assert "| held-out, 95 % interval | before | after |" in card
@@ -233,7 +233,7 @@ def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
 
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
-    compare_by_hand(run, after=COMPARISON["after"] | {"compares_gold": False})
+    compare_by_hand(run, after=COMPARISON["after"] | {"is_gold_compared": False})
     assert "Correct: as a reward function decides." in model_card(run)
     compare_by_hand(run)
     assert "Correct: right, and in the format." in model_card(run)

@@ -7,8 +7,16 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.run_info import RENAMED_FIELDS, SavedMajority, read_run_info
+from grpo_nb.runs.run_info import (
+    RENAMED_EVALUATION_FIELDS,
+    RENAMED_FIELDS,
+    SavedContamination,
+    SavedEvaluation,
+    SavedMajority,
+    read_run_info,
+)
 from tests.support.run_folders import info_of
+from tests.support.written_run import side_of
 
 
 def write(folder: Path, **changes: object) -> Path:
@@ -63,6 +71,32 @@ def test_alert_with_an_earlier_name_is_read() -> None:
 def test_majority_baseline_with_an_earlier_name_is_read() -> None:
     earlier = {"answer": "spam", "share": 0.5, "is_cleared": True, "sentence": "Beaten."}
     assert SavedMajority.model_validate(earlier).is_beaten
+
+
+def test_comparison_side_with_earlier_names_is_read() -> None:
+    now = side_of("after", 0.75, [0.53, 0.89], 1.0)
+    now |= {"correctness_rule": "answers to which maths() gives 1", "unproven_grader_name": "maths"}
+    earlier = dict(now)
+    for earlier_name, name in RENAMED_EVALUATION_FIELDS.items():
+        earlier[earlier_name] = earlier.pop(name)
+    assert {"counted_as_correct", "anywhere_note", "compares_gold", "unproven_grader"} <= set(
+        earlier
+    )
+    side = SavedEvaluation.model_validate(earlier)
+    assert side.model_dump() == {**now, "accuracy_interval": (0.53, 0.89)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("question_count", "trained_count"), id="now"),
+        pytest.param(("questions", "count"), id="earlier"),
+    ],
+)
+def test_contamination_with_names_of_now_and_earlier_is_read(names: tuple[str, str]) -> None:
+    numbers = dict(zip(names, (20, 3), strict=True))
+    saved = SavedContamination.model_validate(numbers | {"source": "the training part"})
+    assert (saved.question_count, saved.trained_count) == (20, 3)
 
 
 def test_alert_of_an_earlier_rule_name_is_read() -> None:

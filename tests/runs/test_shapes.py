@@ -171,8 +171,8 @@ FILES: dict[str, tuple[str, str, str]] = {
     ),
     "comparison.json, a side without a judge": (
         "comparison/comparison.json",
-        json.dumps(COMPARISON | {"after": without(COMPARISON["after"], "compares_gold")}),
-        "after.compares_gold Field required",
+        json.dumps(COMPARISON | {"after": without(COMPARISON["after"], "is_gold_compared")}),
+        "after.is_gold_compared Field required",
     ),
     "comparison.json, a side without a measure": (
         "comparison/comparison.json",

@@ -35,8 +35,8 @@ def side_of(label: str, accuracy: float, interval: list[float], format_share: fl
         "in_format_interval": None,
         "anywhere": None,
         "anywhere_interval": None,
-        "anywhere_note": "not measured",
-        "compares_gold": True,
+        "anywhere_rule": "not measured",
+        "is_gold_compared": True,
         "model_id": None,
     }
 

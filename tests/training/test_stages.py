@@ -143,12 +143,12 @@ def test_run_names_the_grader_of_its_held_out_curve(tiny, tmp_path: Path) -> Non
     run = gn.train(
         model, tokenizer, task, [seen, gn.rewards.partial_format()], curved, name="curve"
     )
-    counted_as_correct = (
+    correctness_rule = (
         "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
     )
-    assert run.info["grader_description"] == counted_as_correct
-    assert f"Counted as correct: {counted_as_correct}." in repr(run)
-    assert gn.compare(run).after.counted_as_correct == counted_as_correct
+    assert run.info["grader_description"] == correctness_rule
+    assert f"Counted as correct: {correctness_rule}." in repr(run)
+    assert gn.compare(run).after.correctness_rule == correctness_rule
 
 
 def test_grader_that_fails_on_held_out_rows_leaves_no_run(tiny, tmp_path: Path) -> None:
