@@ -1,18 +1,12 @@
 """Files and folders appear completely or not at all, and nothing is lost on the way."""
 
-import itertools
-import os
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from grpo_nb.core import files
-from tests.support.forks import in_child
 
 OLD = {"mine": "old"}
-NEW = {"a": "new"}
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -33,59 +27,6 @@ def empty(out: Path) -> Path:
     folder = out.parent / "empty"
     folder.mkdir()
     return folder
-
-
-def replace_until_killed(out: Path, event: str, times: int) -> None:
-    """Replace the folder, and be killed just before Python's audit event occurs the nth time."""
-    occurrences = itertools.count(1)
-
-    def watch(name: str, _: object) -> None:
-        if name == event and next(occurrences) == times:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    with files.staged_folder(out) as staged:
-        (staged / "a").write_text("new")
-        files.put_in_place(staged, out)
-
-
-def left_after_kill(out: Path, event: str, times: int) -> dict[str, dict[str, str]]:
-    """Return the folders left next to `out`, by name without random part; the staged one is new."""
-    assert in_child(lambda: replace_until_killed(out, event, times)), "it was not killed"
-    left = {path.name.split("-")[0]: content(path) for path in out.parent.iterdir()}
-    assert left.pop(".out.partial", NEW) == NEW
-    return left
-
-
-@pytest.mark.parametrize(
-    ("event", "times", "left"),
-    [
-        pytest.param("os.rename", 1, {"out": OLD}, id="before first rename"),
-        # The only moment at which the name is free.
-        pytest.param("os.rename", 2, {".out.replaced": OLD}, id="between the renames"),
-        pytest.param("shutil.rmtree", 1, {"out": NEW, ".out.replaced": OLD}, id="before removal"),
-    ],
-)
-def test_killed_replacement_leaves_old_or_new(event, times, left, out: Path) -> None:
-    assert left_after_kill(out, event, times) == left
-
-
-@pytest.mark.parametrize(
-    ("event", "left"),
-    [
-        pytest.param("os.rename", {}, id="before rename"),
-        pytest.param("shutil.rmtree", {"out": NEW}, id="after rename"),
-    ],
-)
-def test_killed_creation_leaves_nothing_or_new(event, left, tmp_path: Path) -> None:
-    assert left_after_kill(tmp_path / "out", event, 1) == left
-
-
-def test_leftovers_of_killed_process_are_not_in_the_way(out: Path) -> None:
-    left_after_kill(out, "os.rename", 2)
-    with files.staged_folder(out) as staged:
-        files.put_in_place(staged, out)
-    assert content(out) == {}
 
 
 def test_staged_folder_after_error_leaves_target_as_it_was(out: Path) -> None:

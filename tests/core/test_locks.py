@@ -43,21 +43,6 @@ def test_lock_is_held_against_the_same_process_too(tmp_path: Path) -> None:
         holding_lock(tmp_path).__enter__()
 
 
-def test_lock_is_free_after_the_block_though_a_forked_child_runs(tmp_path: Path) -> None:
-    read, write = os.pipe()
-    with holding_lock(tmp_path):
-        child = os.fork()
-        if child == 0:
-            os.read(read, 1)
-            os._exit(0)
-    with holding_lock(tmp_path):
-        pass
-    os.write(write, b"x")
-    os.waitpid(child, 0)
-    os.close(read)
-    os.close(write)
-
-
 def test_lock_waits_for_a_process_that_reads_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
