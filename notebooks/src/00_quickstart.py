@@ -25,7 +25,7 @@
 #
 # *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
 # means all four tags, *correct anywhere* the right sum with or without tags, and *correct* both. With 16 questions the rise may be luck, so
-# [the comparison](#Before-and-after) asks 96. On three seeds the format always reaches 100 %; better sums are shown on one of them.
+# [the comparison](#Before-and-after) asks 96. With three times as many steps, better sums are shown on all three seeds that we tried.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -255,19 +255,19 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
 # * *Were these 96 questions lucky?* The p-value says no.
-# * *Was this training lucky?* Yes: you are looking at the best of three seeds.
+# * *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps all three learn sums:
 #
-#   | seed | in the format | sums right anywhere | p of the sums |
-#   | --- | --- | --- | --- |
-#   | 3407 (this one) | 17 % to 100 % | 55 % to 70 % | 0.003 |
-#   | 0 | 17 % to 100 % | 54 % to 57 % | 0.51 |
-#   | 1 | 16 % to 100 % | 53 % to 60 % | 0.07 |
+#   | seed | sums right anywhere, 14 steps | 42 steps |
+#   | --- | --- | --- |
+#   | 3407 (this one) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
+#   | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
+#   | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
 #
-#   Three times as many steps may help: in 42 steps, seed 0 went from 54 % to 72 % (p < 0.001).
 # * *How much of it is better adding?* 67 sums are right instead of 53. If we write only the first tag, `<reasoning>`, for the original model, it
 #   gets 58. So up to 5 of the 14 may come from the tag.
 #
-# So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as long.
+# So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as
+# long, and then it is shown on all three.
 #
 # ## Ask your own question, and take the model with you
 #
