@@ -178,7 +178,7 @@ class ProbeRunner:
 # ---- The contract ----
 
 
-def check_signature(runner: ProbeRunner) -> list[Finding]:
+def find_signature_fault(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     # The reward is not called, because its own code could raise a TypeError too.
     batch = runner.make_batch([Probe("prose", "", "", row=0, layout="")])

@@ -3,7 +3,7 @@
 `find_faults` reports the probes that one reward does not score as expected. Scores are compared
 with right and wrong answers of the same row. The *relative score* of a probe is 0 if it scores
 like the best wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted
-total only. `check_total` reports a total that does not follow right answers.
+total only. `find_faults_of_total` reports a total that does not follow right answers.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 # ---- The weighted total ----
 
 
-def check_total(
+def find_faults_of_total(
     rewards: Sequence[TriedReward], weights: Mapping[str, float], row_sample: RowSample
 ) -> list[Finding]:
     """Report a total in which the format outweighs the answer, or the answer adds nothing.
@@ -261,17 +261,18 @@ def _find_total_without_answers(
 ) -> list[Finding]:
     """Report a total that does not follow right answers.
 
-    The finding is critical if a reward depends on the answer. If none does, it is a warning if the
-    rewards read other columns, because these may define right answers. A lone reward for format,
-    length or wording has no finding, because it is probably part of a larger set. In all other
-    cases, the finding is critical.
+    If no reward depends on the answer, the finding is a warning where the rewards read other
+    columns, because these may define right answers. Otherwise a lone reward for format, length or
+    wording has no finding, because it is probably part of a larger set. In all other cases, the
+    finding is critical.
     """
     columns = set().union(*(reward.columns for reward in rewards))
     if not any(is_answer_dependent(reward.scored_probes) for reward in rewards):
         # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
         # expression, but not the gold answer of the row.
-        other_columns = sorted(columns - {"answer", row_sample.answer})
-        if other_columns and not callable(row_sample.answer):
+        answer = row_sample.answer
+        other_columns = [] if callable(answer) else sorted(columns - {"answer", answer})
+        if other_columns:
             observation = (
                 "no gold answer scores higher than a wrong one, and the rewards read "
                 f"{', '.join(other_columns)}"

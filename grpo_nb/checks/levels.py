@@ -52,11 +52,11 @@ def choose_level(
 ) -> LevelChoice:
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
-    A level is mastered if two thirds of the sampled answers are correct. Measuring stops at the
-    first level that is not mastered. For a small model, this is usually the first level. If the
-    first level that is not mastered gives no signal, the hardest of the easier levels with a signal
-    is chosen. If all levels are mastered, the hardest is chosen. `can_improve` is false if the
-    chosen level is mastered. The model and the random state do not change.
+    A level is mastered if at least two thirds of the sampled answers are correct. Measuring stops
+    at the first level that is not mastered. With a small model, this is usually the first one. If
+    it gives no signal, the hardest of the easier levels with a signal is chosen. If all levels are
+    mastered, the hardest is chosen. `can_improve` is false if the chosen level is mastered. The
+    model and the random state do not change.
 
     Args:
         model: As for `baseline`.
@@ -106,7 +106,7 @@ def choose_level(
         chosen_level = levels_with_signal[-1]
         reason = "No harder level that was measured gives a learning signal."
     else:
-        reason = "No level gives a learning signal."
+        reason = "No level that was measured gives a learning signal."
     chosen = baselines[chosen_level]
     return LevelChoice(
         task=levels[chosen_level],

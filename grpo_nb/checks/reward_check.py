@@ -30,7 +30,7 @@ from grpo_nb.scoring.scores import restoring_states
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
-DETAIL_ROWS = 4
+FIRST_ROW_COUNT = 4
 """Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
 
 QUESTION_COLUMNS = {"prompt", "question", "environments"}
@@ -72,11 +72,11 @@ def check_rewards(
 ) -> RewardReport:
     """Report what is wrong with reward functions, what it does to training, and the fix.
 
-    Each reward is called with about a thousand completions. A judge, and a reward that calls one,
-    is not called, because each call may cost money. All calls of a reward together take about ten
-    times `seconds_per_call` at most. On the main thread, a call is stopped after four times
-    `seconds_per_call`, unless it is inside one long call of C code. On another thread, nothing can
-    stop it.
+    Each reward is called with about a thousand completions. A judge, or a reward that calls a
+    judge, is not called, because each call may cost money. All calls of a reward together take
+    about ten times `seconds_per_call` at most. On the main thread, a call is stopped after four
+    times `seconds_per_call`, unless it is inside one long call of C code. On another thread,
+    nothing can stop it.
 
     Args:
         rewards: One or more functions with TRL's signature.
@@ -122,7 +122,7 @@ def check_rewards(
     if None in rewards_in_total:
         not_checked.append("the weighted total, because the scores of a reward are not known")
     elif rewards_in_total:
-        findings += faults.check_total(rewards_in_total, weights, row_sample)
+        findings += faults.find_faults_of_total(rewards_in_total, weights, row_sample)
 
     checked = ""
     counts = [result.completion_count for result in results if result.completion_count]
@@ -156,7 +156,7 @@ def _try_reward(
 
     # Can the reward be called, and are its scores consistent?
     runner = ProbeRunner(reward, row_sample, seconds_per_call)
-    findings = calls.check_signature(runner)
+    findings = calls.find_signature_fault(runner)
     is_relative = base.is_relative(reward)
     layout = layouts[0]
     if not findings and not is_relative:
@@ -174,7 +174,7 @@ def _try_reward(
         reason_left_out = "it ranks the completions of a group, so single completions show nothing"
     elif "environments" in code_texts:
         reason_left_out = (
-            "it scores played episodes. Play one with gn.lab.ManualEpisode(task, row_number)"
+            "it scores episodes. Run one by hand with gn.lab.ManualEpisode(task, row_number)"
         )
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
     if has_scores and not findings and not reason_left_out:
@@ -243,7 +243,7 @@ def _try_all_probes(
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Layout:
     """Try right and wrong answers, and return the layout that the reward reads."""
-    first_rows = runner.row_sample.rows[:DETAIL_ROWS]
+    first_rows = runner.row_sample.rows[:FIRST_ROW_COUNT]
     runner.run(probes.write_controls(first_rows, layouts[:1]))
     role = roles.find_role(runner.table(), layouts)
     if role.name != roles.ANSWER:
@@ -258,16 +258,16 @@ def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
     rows = runner.row_sample.rows
     own_layouts = [layout for layout in layouts if layout.is_own]
     runner.run(probes.write_controls(rows, own_layouts))
-    runner.run(probes.write_controls(rows[:DETAIL_ROWS], layouts))
+    runner.run(probes.write_controls(rows[:FIRST_ROW_COUNT], layouts))
 
 
 def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and all other probes for the first row."""
     row_sample = runner.row_sample
     # One row that shows a fault is enough for its finding.
-    detail_rows = row_sample.rows[:DETAIL_ROWS]
+    first_rows = row_sample.rows[:FIRST_ROW_COUNT]
     other_probes = []
-    for row in detail_rows:
+    for row in first_rows:
         other_probes += probes.write_harmless(row, layout)
         cheats = probes.write_cheats(row, layout, row_sample.all_golds)
         # A row may have right answers that the function does not return. Without a slot, the whole
@@ -275,7 +275,7 @@ def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
         if callable(row_sample.answer) and not layout.has_slot:
             cheats = [cheat for cheat in cheats if not cheat.text.strip()]
         other_probes += cheats
-    first_row = detail_rows[0]
+    first_row = first_rows[0]
     other_probes += probes.write_growing(first_row, layout, phrases_in(runner.reward))
     other_probes += probes.write_hostile(first_row, layout)
     return other_probes

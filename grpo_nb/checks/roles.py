@@ -98,7 +98,8 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
         may_be_format = layout.is_own or layout.name == THINK_FIRST
         if may_be_format and margins["gain"].min() > tolerance and not is_for_length:
             return Role(FORMAT, layout, margins)
-    return Role(OTHER, layouts[0], margins=margins[:0])
+    no_margins = _margins(scored_probes, layouts[0], "prose")[:0]
+    return Role(OTHER, layouts[0], no_margins)
 
 
 def _margins(

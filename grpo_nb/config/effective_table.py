@@ -69,10 +69,10 @@ class EffectiveSettings(ReprMixin):
         yield Table(rows, head=("setting", "requested", "effective", "why"))
 
 
-def requested_arguments(
+def passed_arguments(
     settings: Settings, *, gpu: Gpu | None, dtype: str, has_vllm: bool
 ) -> dict[str, Any]:
-    """Return the arguments of `GRPOConfig` that the kit passes.
+    """Return the arguments that the kit passes to `GRPOConfig`: the user's, and its own defaults.
 
     The training adds the arguments for the bookkeeping of a run: folders, logging, saving.
 
@@ -100,13 +100,13 @@ def requested_arguments(
 
 
 def compare_configurations(
-    settings: Settings, requested: Mapping[str, Any], built: Any, trl_configuration: Any
+    settings: Settings, passed: Mapping[str, Any], built: Any, trl_configuration: Any
 ) -> EffectiveSettings:
     """Compare the settings with the configuration that was built.
 
     Args:
         settings: Settings of the run.
-        requested: The arguments that the kit passed (`requested_arguments`).
+        passed: The arguments that the kit passed (`passed_arguments`).
         built: The configuration, or a trainer's `args`.
         trl_configuration: The configuration that TRL alone builds from the same arguments.
     """
@@ -117,7 +117,7 @@ def compare_configurations(
     for name, default in defaults.items():
         value = _enum_value(getattr(built, name))
         is_as_in_trl = value == _enum_value(getattr(trl_configuration, name))
-        is_untouched = name not in requested and is_as_in_trl
+        is_untouched = name not in passed and is_as_in_trl
         if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value

@@ -105,7 +105,7 @@ def sizes_of(name: str) -> ModelSizes:
     try:
         return ModelSizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
-        # An error can be followed by lines of general advice, so find its first line.
+        # Lines of general advice can follow an error, so take the last line that begins with one.
         errors = [line for line in error.lines if re.match(r"[\w.]+Error: ", line)]
         reason = errors[-1] if errors else error.last(1)
         raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None

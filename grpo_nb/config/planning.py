@@ -125,8 +125,8 @@ class Plan(ReprMixin):
             ):
                 smaller_settings = current.settings.replace(**saving.change)
                 smaller = dataclasses.replace(current, settings=smaller_settings)
-                # Accept a plan that fits even at an equal peak: where vLLM's share is too small for
-                # the weights, turning vLLM off can help without a lower peak.
+                # A plan that fits is accepted even at an equal peak: turning vLLM off fixes a share
+                # that is too small for the weights, without a lower peak.
                 if smaller.fits or smaller.peak_gb < current.peak_gb:
                     break
             else:

@@ -30,8 +30,8 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     """
     if name == "auto":
         name = _preset_for_this_machine()
-    # The error suggests no similar name, because it might be the preset of another machine. A list,
-    # unlike a dict, can also be searched for a value that has no hash.
+    # No similar name is suggested, because it might be the preset of another machine. `list`
+    # compares with ==, so a name without a hash, such as a dict, gets this error too.
     if name not in list(PRESETS):
         raise ValueError(
             f'preset = {name!r:.80} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '

@@ -45,7 +45,8 @@ def memory_savings(
     # might split a group.
     can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
     if can_halve and phase not in ("loading", "generation"):
-        # The loss bnpo divides by the tokens of each pass.
+        # bnpo averages over the tokens of one pass, so in smaller passes each token counts
+        # differently.
         yield MemorySaving(
             "Activations grow with the completions of one pass. The step keeps its completions; "
             'only loss_type="bnpo" weighs their tokens a little differently.',

@@ -137,8 +137,7 @@ def compare(
         run_or_model: Model to ask, as in `evaluate`. A run if there is no `against`.
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
-        run: Run that the models belong to. By default `run_or_model` if it is a run, otherwise
-            `against`. Not needed without `against`, because `run_or_model` is then the run.
+        run: Run that the models belong to. Default: `run_or_model` if it is a run, else `against`.
         rewards, limit, samples, max_completion_length, settings, allow_contaminated, grader: As
             in `evaluate`.
 

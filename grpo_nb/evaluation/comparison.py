@@ -46,6 +46,12 @@ class Comparison(ReprMixin):
     after: Evaluation
 
     def __post_init__(self) -> None:
+        if self.before.samples != self.after.samples:
+            raise ValueError(
+                f"{self.before.label!r} gave {self.before.samples} answers to each question, and "
+                f"{self.after.label!r} gave {self.after.samples}, so they cannot be compared. Ask "
+                "both models with the same samples=..."
+            )
         questions_before = [row["question"] for row in self.before.rows]
         questions_after = [row["question"] for row in self.after.rows]
         if questions_before != questions_after:

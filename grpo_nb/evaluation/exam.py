@@ -126,7 +126,7 @@ class Exam:
 
     @functools.cached_property
     def grading_reward(self) -> RewardFunction:
-        """Grader of the answers: the argument `grader`, or a reward of the training.
+        """Reward that grades the answers: the argument `grader`, or a reward of the training.
 
         The docstring of `evaluate` has the order of precedence.
         """
@@ -184,13 +184,13 @@ class Exam:
         asked_rows = []
         for row in self.rows:
             asked_rows += [row] * self.samples
-        grader = None
+        chosen_grader = None
         evaluations = []
         for source, label in zip(self.model_sources, labels, strict=True):
             with open_model(source) as (model, tokenizer):
                 # All models share one grader. A function is called with gold answers here, to find
                 # its full score. This may cost money, so it is done once.
-                grader = grader or choose_grader(
+                chosen_grader = chosen_grader or choose_grader(
                     self.grading_reward,
                     self.rows,
                     self.question_set.format,
@@ -206,20 +206,20 @@ class Exam:
             # The model of a run stays in memory. Other models are freed before the next is loaded.
             del model
             gc.collect()
-            is_unproven = not (is_gold_compared or grader.is_pass_score_tested)
+            is_unproven = not (is_gold_compared or chosen_grader.is_pass_score_tested)
             evaluations.append(
                 Evaluation(
                     label=label,
-                    rows=grade_answers(asked_rows, completions, format, grader),
+                    rows=grade_answers(asked_rows, completions, format, chosen_grader),
                     description=description_of(source),
                     model_id=model_id_of(source),
                     samples=self.samples,
                     temperature=decoding.temperature,
                     contamination=contamination,
-                    correctness_rule=grader_in_words(grader),
-                    anywhere_rule=anywhere_in_words(grader),
+                    correctness_rule=grader_in_words(chosen_grader),
+                    anywhere_rule=anywhere_in_words(chosen_grader),
                     is_gold_compared=is_gold_compared,
-                    unproven_grader_name=grader.name if is_unproven else "",
+                    unproven_grader_name=chosen_grader.name if is_unproven else "",
                 )
             )
         return evaluations
@@ -232,7 +232,7 @@ class Exam:
     def _find_contamination(self) -> Contamination | None:
         """Count the questions that were trained on. Raise if there are any, unless this is allowed.
 
-        None if nothing was found, but some training questions are unknown.
+        None if none was found, but some training questions are unknown: that proves nothing.
         """
         runs = self._involved_runs()
         trained = all_trained_questions(getattr(self.question_set, "train", None), runs)
@@ -241,8 +241,6 @@ class Exam:
             contamination.require_none()
         if contamination.trained_count:
             return contamination
-        # If some training questions are unknown, finding none among the known ones proves nothing,
-        # so the answer is None.
         is_complete = bool(trained) and all(run.trained_questions is not None for run in runs)
         return contamination if is_complete else None
 
@@ -315,7 +313,7 @@ def _prompt_and_golds(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
 def _matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
     """Return True if a reward still matches a record of it."""
     now = record_of(reward)
-    # Fields that an old record does not have are taken from the new record, so they never differ.
+    # An old record may have fewer fields. Those that it does not have are not compared.
     return not difference_in_words(now | record, now)
 
 

@@ -21,7 +21,7 @@ from grpo_nb.scoring.correct_answers import (
     are_last_answers_correct,
     grader_scores,
 )
-from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, clean
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Example, fitting_format, with_prompts
@@ -74,7 +74,7 @@ def load_holdout(
     # The seed never changes, so two evaluations with the same limit ask the same questions.
     rows = sample_rows(clean(read, CleaningReport(), columns), limit)
     # The kind of the answers decides how the system prompt asks for them.
-    format = fitting_format(format, answers_of([row["answer"] for row in rows]))
+    format = fitting_format(format, summarize_answers([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     holdout = Dataset.from_list(with_prompts(rows, format, example))
     return Holdout(format=format, holdout=holdout)

@@ -134,7 +134,8 @@ def model_id_of(source: ModelSource) -> str:
         return ""
     if source.version == "base" and start_version(source.run) != "base":
         return ""
-    # A new adapter changes nothing, so its id stands for the base model that the run started from.
+    # If the run started from the base model, its new adapter changed nothing, so the id of that
+    # adapter stands for the base model.
     part = "adapter" if source.version == "trained" else "start"
     # A missing adapter has no id, so that no comparison is attributed to it.
     return source.run.model_id(part) or ""

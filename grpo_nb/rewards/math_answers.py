@@ -31,11 +31,10 @@ from grpo_nb.rewards.math_shapes import (
 )
 from grpo_nb.rewards.math_symbols import (
     SYMBOL_PRODUCT,
-    UNIT_AT_END,
     capitals_to_indices,
     has_distinct_capitals,
     primes_to_indices,
-    without_unit,
+    split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
@@ -249,16 +248,16 @@ _NUMBER_WITH_BASE = re.compile(r"[0-9]_\{")
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal.
 
-    The unit of the given expression is ignored if the gold expression has none.
+    A unit that only one of them has contradicts nothing.
     """
-    # A text at the end of the gold expression may be a unit that `without_unit` does not know. Then
-    # the given expression keeps its unit.
-    if not UNIT_AT_END.fullmatch(gold):
-        given = without_unit(given)
+    given, given_unit = split_unit(given)
+    gold, gold_unit = split_unit(gold)
+    if given_unit and gold_unit and given_unit != gold_unit:
+        return False
     if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
         return False
-    given = primes_to_indices(without_unit(given))
-    gold = primes_to_indices(without_unit(gold))
+    given = primes_to_indices(given)
+    gold = primes_to_indices(gold)
     # A prime that is still there belongs to a bracket, as in (fg)', and math-verify would drop it.
     return "'" not in given + gold and are_equal_expressions(given, gold)
 

@@ -91,12 +91,12 @@ def _primes_to_index(match: re.Match[str]) -> str:
     return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
 
 
-def without_unit(expression: str) -> str:
-    r"""Return an expression without the unit at its end.
+def split_unit(expression: str) -> tuple[str, str]:
+    r"""Return an expression without the unit at its end, and the name of the unit.
 
-    >>> without_unit(r"5\sqrt{2} cm"), without_unit("2ab")
-    ('5\\sqrt{2}', '2ab')
+    >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
+    (('5\\sqrt{2}', 'centimeter'), ('2ab', ''))
     """
     match = UNIT_AT_END.fullmatch(expression) or _LETTER_AFTER_NUMBER.fullmatch(expression)
-    has_unit = match is not None and unit_name(match["unit"])
-    return match["expression"].strip() if has_unit else expression
+    unit = unit_name(match["unit"]) if match else None
+    return (match["expression"].strip(), unit) if unit else (expression, "")

@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from grpo_nb.tasks.answers import answers_of, folded
+from grpo_nb.tasks.answers import folded, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import measurement_unit, read_number
@@ -129,7 +129,7 @@ def candidate_kind(gold: str, labels: Sequence[str] = ()) -> CandidateKind:
     # Labels first: the label "1" is a number too, but only labels count as candidates for it.
     if folded(gold) in map(folded, labels):
         return "label"
-    return answers_of([gold]).kind  # never "choice": one answer does not recur
+    return summarize_answers([gold]).kind  # never "choice": one answer does not recur
 
 
 def recurring_labels(golds: Sequence[str]) -> list[str]:
@@ -138,7 +138,7 @@ def recurring_labels(golds: Sequence[str]) -> list[str]:
     >>> recurring_labels(["spam", "ham"] * 4), recurring_labels(["Paris", "Rome"])
     (['ham', 'spam'], [])
     """
-    answers = answers_of(golds)
+    answers = summarize_answers(golds)
     return sorted(label for label, _ in answers.labels) if answers.kind == "choice" else []
 
 

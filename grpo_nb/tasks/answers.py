@@ -19,7 +19,7 @@ from grpo_nb.tasks.number_reading import is_same_number, read_number
 ACCEPTED = "accepted_answers"
 """Column with a list of right answers, if a row has several. `answer` holds one of them."""
 
-Kind = Literal["number", "choice", "text", "expression", "json"]
+AnswerKind = Literal["number", "choice", "text", "expression", "json"]
 # Largest share of rows with an answer of another kind, such as "n/a" among numbers.
 _MAX_SHARE_OF_OTHERS = 0.1
 # Answers are labels if they are few and repeat three times on average.
@@ -74,7 +74,7 @@ _END_OF_SENTENCE = re.compile(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""")
 class AnswerSummary:
     """The kind of a task's gold answers, and its labels with their shares."""
 
-    kind: Kind
+    kind: AnswerKind
     labels: tuple[tuple[str, float], ...] = ()
     """(answer, share of the rows), the most frequent first.
 
@@ -110,16 +110,16 @@ class AnswerSummary:
 # Which kind?
 
 
-def answers_of(golds: Sequence[str], kind: Kind | None = None) -> AnswerSummary:
+def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> AnswerSummary:
     """Find the kind of these answers, or use the given one.
 
     Args:
         golds: One answer for each row.
         kind: The kind, if the user set it.
 
-    >>> answers_of(["1,250", "-3.5", "7"]).kind, answers_of(["Paris", "Rome"]).kind
+    >>> summarize_answers(["1,250", "-3.5", "7"]).kind, summarize_answers(["Paris", "Rome"]).kind
     ('number', 'text')
-    >>> answers_of(["yes", "no"] * 4).hint
+    >>> summarize_answers(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
     counts = _count_labels(golds)
@@ -142,7 +142,7 @@ def _count_labels(golds: Sequence[str]) -> Counter[str]:
     return Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
 
 
-def _likely_kind(golds: Sequence[str]) -> Kind:
+def _likely_kind(golds: Sequence[str]) -> AnswerKind:
     """Return the first kind that nine in ten rows have."""
     for kind in _IS_OF_KIND:
         others = _answers_of_other_kinds(golds, kind)
@@ -151,7 +151,7 @@ def _likely_kind(golds: Sequence[str]) -> Kind:
     return "text"
 
 
-def _answers_of_other_kinds(golds: Sequence[str], kind: Kind) -> tuple[str, ...]:
+def _answers_of_other_kinds(golds: Sequence[str], kind: AnswerKind) -> tuple[str, ...]:
     """Return the answers that are not of the kind."""
     # Any answer can be a text or a choice. `bool` is True for every answer, because none is empty.
     is_of_kind = _IS_OF_KIND.get(kind, bool)
@@ -166,7 +166,7 @@ def _json_container(gold: str) -> Any:
 
 
 # Numbers come first, because each number is also an expression.
-_IS_OF_KIND: dict[Kind, Callable[[str], bool]] = {
+_IS_OF_KIND: dict[AnswerKind, Callable[[str], bool]] = {
     "number": lambda gold: read_number(gold) is not None,
     "json": lambda gold: _json_container(gold) is not None,
     "expression": lambda gold: bool(read_number(gold) or _FORMULA.search(gold)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import displayable, require_choice, short_repr, shorten
-from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED, AnswerKind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
 
@@ -82,7 +82,7 @@ def clean(
     changes: CleaningReport,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
-    kind: Kind | None = None,
+    kind: AnswerKind | None = None,
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -321,7 +321,12 @@ def _repeated_rows(
         first_answer = rows[first]["answer"]
         accepted = row.get(ACCEPTED, [answer])
         first_accepted = rows[first].get(ACCEPTED, [first_answer])
-        pairs = itertools.product(accepted, first_accepted)
+        # Both orders are tried: `B) Paris` is accepted where the gold answer is `B`, but not `B`
+        # where it is `B) Paris`.
+        pairs = [
+            *itertools.product(accepted, first_accepted),
+            *itertools.product(first_accepted, accepted),
+        ]
         if any(itertools.starmap(is_same_answer, pairs)):
             reasons[row_number] = "repeated"
             continue

@@ -19,15 +19,15 @@ from grpo_nb.tasks.markup import in_ascii, rewrite
 _QUESTION_SPELLINGS = {
     r"\$": "",  # marks a formula
     "[\u061c\u202a-\u202e\u2066-\u2069]": "",  # marks of the direction of writing
-    r"\\(?:times|cdot)(?![A-Za-z])|\u2217": "*",
+    r"\\(?:times|cdot)(?![A-Za-z])|\u2217": "*",  # multiplication
     "[\u00f7\u2215]": "/",  # division
     r"\^\{(-?\d+|\w)\}(?!\w)": r"^\1",  # x^{2} is x^2, but x^{2}y is not x^{2y}
     r"_\{(\d+)\}(?!\d)": r"\1",  # CO_{2} is CO2, but log_{2}8 is not log_{28}
-    r"(?<=[(\[])\s+|\s+(?=[)\]])": "",
-    r"(?<=\d),(?=\d{3}(?!\d))": "",
+    r"(?<=[(\[])\s+|\s+(?=[)\]])": "",  # spaces inside brackets
+    r"(?<=\d),(?=\d{3}(?!\d))": "",  # 1,000 is 1000
     # 7.0 is 7 and 2.50 is 2.5. The version 1.10.0 stays, but the version 3.10 becomes 3.1.
     r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)": r"\1\2",
-    r"\s*([-+*/=<>^])\s*": r"\1",
+    r"\s*([-+*/=<>^])\s*": r"\1",  # spaces around an operator
 }
 # Quotation marks and ends of sentences.
 _PUNCTUATION = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"

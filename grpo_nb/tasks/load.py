@@ -14,7 +14,7 @@ from typing import Any, get_args
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.words import did_you_mean, require_choice, require_whole_number, short_repr
-from grpo_nb.tasks.answers import AnswerSummary, Kind, answers_of
+from grpo_nb.tasks.answers import AnswerKind, AnswerSummary, summarize_answers
 from grpo_nb.tasks.cleaning import (
     CleaningReport,
     Columns,
@@ -54,7 +54,7 @@ def load_task(
     settings: Settings | None = None,
     *,
     columns: Columns | None = None,
-    kind: Kind | None = None,
+    kind: AnswerKind | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -70,7 +70,7 @@ def load_task(
     Args:
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
-            set on the Hub. If there are several splits, `train` is read.
+            set on the Hub. Of a `DatasetDict` or the Hub, the split `train` is read.
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
             `prompt` is chat messages or text. See docs/guide/data.md for more.
@@ -87,9 +87,9 @@ def load_task(
             `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Without an example, a small
             model never writes a tag, all its completions score the same, and it learns nothing.
         holdout: What to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
-            or your own held-out rows from any source (its split `test` if it has several). For
-            `arithmetic`, a number of rows (96 if not given) or your own rows. All of your own rows
-            are used, and training rows with the same question are left out.
+            or your own held-out rows from any source (of a `DatasetDict` or the Hub, the split
+            `test`). For `arithmetic`, a number of rows (96 if not given) or your own rows. Your own
+            rows are not sampled, and training rows with the same question are left out.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
@@ -122,7 +122,7 @@ def load_task(
         settings=settings,
         tokenizer=tokenizer,
     )
-    require_choice("kind", kind, (None, *get_args(Kind)))
+    require_choice("kind", kind, (None, *get_args(AnswerKind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
     _require_known_options(options, is_arithmetic, holdout)
     if seed is None:
@@ -163,7 +163,7 @@ def load_task(
         store_as_text([*train, *held_out], changes)
 
     # 3. Find the kind of the answers, which decides what the prompt asks for.
-    answers = answers_of([row["answer"] for row in [*train, *held_out]], kind)
+    answers = summarize_answers([row["answer"] for row in [*train, *held_out]], kind)
 
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)

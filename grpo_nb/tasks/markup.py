@@ -119,7 +119,8 @@ def _unwrap(text: str) -> str:
     """Remove the marks around a text, such as ** or `$`, even nested ones."""
     previous = None
     while text != previous:
-        previous = text = text.strip()
+        text = text.strip()
+        previous = text
         if not text.endswith(".."):  # an ellipsis is part of the text
             text = text.removesuffix(".").rstrip()
         for start, end in _MARK_PAIRS:

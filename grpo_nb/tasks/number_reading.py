@@ -136,7 +136,8 @@ def _unit_of(match: re.Match[str]) -> str | None:
     text = match["unit"] or ""
     if not text and not match["money"]:
         return ""
-    # Without a gap, only a unit of measurement may follow: 42km is a number, but 42abc is not.
+    # Directly after the digits, only a unit of measurement may follow: 42km is a number, but 42abc
+    # is not.
     unit_words = re.findall(_UNIT_WORD, _normalized_unit(text))
     if not (match["gap"] or all(map(measurement_unit, unit_words))):
         return None
@@ -240,7 +241,8 @@ def _value_of_words(words: str) -> int | None:
 
 
 # Units. Units of measurement are in this table. Any other word in small letters is a thing that is
-# counted, as in `12 apples`, unless it changes the number or takes it back, as in `42 wrong`.
+# counted, as in `12 apples`, unless it changes the number, as in `5 squared`, or takes it back, as
+# in `42 wrong`.
 
 # Each line is a name and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.

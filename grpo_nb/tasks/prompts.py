@@ -37,8 +37,8 @@ def fitting_format(
 def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) -> TaskRows:
     """Return the rows with the chat messages that ask their question.
 
-    A row's own messages stay, with the example after their system prompt. If the format has an
-    `instruction`, it replaces their system prompt.
+    A row's own messages stay. The example goes between their system prompt and the rest. An
+    `instruction` of the format replaces their system prompt.
     """
     format_system = [{"role": "system", "content": format.system_prompt()}]
     example_messages = messages_of_example(example, format)

@@ -64,7 +64,10 @@ class Tools:
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not self.names:
-            raise ValueError("there is no tool: give functions, or methods without _.")
+            raise ValueError(
+                "there is no tool: pass a function, or give the environment a public method, whose "
+                "name does not begin with _."
+            )
         if len(set(self.names)) < len(self.names):
             raise ValueError(
                 f"two tools have one name, {short_repr(self.names)}, and a call could mean either: "

@@ -18,7 +18,7 @@ from grpo_nb.config.effective_table import (
     ChangedSetting,
     EffectiveSettings,
     compare_configurations,
-    requested_arguments,
+    passed_arguments,
 )
 from grpo_nb.config.hardware import choose_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
@@ -255,13 +255,13 @@ def grpo_arguments(
 
 
 def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]:
-    """Return `requested_arguments` for this machine's GPU, the dtype and the engine."""
+    """Return `passed_arguments` for this machine's GPU, the dtype and the engine."""
     gpu = find_gpu()
     dtype = choose_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
-    return requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
+    return passed_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
 
 
 def set_training_dtype(settings: Settings, model: Any) -> None:

@@ -52,8 +52,8 @@ def last_generation(trainer: Any) -> Any:
     """Return the prompts, completions and scores of a trainer's last generation batch.
 
     TRL fills `_logs` even if it prints nothing (trl/trainer/grpo_trainer.py,
-    `_generate_and_score_completions`). It passes only metrics to callbacks. When TRL also passes
-    them the completions, the recorder can take those.
+    `_generate_and_score_completions`). To callbacks it passes only metrics. When it also passes the
+    completions, this function can go.
     """
     return require_symbol(trainer, "_logs", "trl")
 

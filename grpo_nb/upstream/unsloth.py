@@ -77,8 +77,9 @@ def patch_vllm_for_notebooks() -> None:
 
     Unsloth also does this while it is imported (unsloth/_gpu_init.py). At that moment the kit has
     replaced stdout, so Unsloth examines the replacement. The kit therefore calls the function again
-    after the import. If the notebook's stdout has a descriptor, the call changes nothing. It can go
-    when vLLM starts without the descriptor (vllm/utils/system_utils.py, `suppress_stdout`).
+    after the import. If the notebook's stdout has a descriptor, the call changes nothing. This
+    function can go when vLLM starts without the descriptor (vllm/utils/system_utils.py,
+    `suppress_stdout`).
     """
     from unsloth import import_fixes
 

@@ -262,7 +262,9 @@ IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
     ("before", "reason"),
     [
         pytest.param(
-            make([*IN_FORMAT_ONLY, [RIGHT, RIGHT]]), "No level gives", id="one group all right"
+            make([*IN_FORMAT_ONLY, [RIGHT, RIGHT]]),
+            "No level that was measured gives",
+            id="one group all right",
         ),
         pytest.param(
             make([*IN_FORMAT_ONLY, [RIGHT, WRONG]]), "There is something", id="one right answer"

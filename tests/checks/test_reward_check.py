@@ -8,13 +8,14 @@ import random
 import re
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardReport, make_finding
-from grpo_nb.checks.reward_check import DETAIL_ROWS, check_rewards
+from grpo_nb.checks.reward_check import FIRST_ROW_COUNT, check_rewards
 from grpo_nb.checks.reward_code import texts_in
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats
@@ -143,6 +144,22 @@ def test_a_single_row_is_enough() -> None:
 def test_reward_for_source_code_is_not_critical() -> None:
     code = make_rows(*((f"Add {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8)))
     assert not kinds(check_rewards(gn.rewards.exact_text(), code), "critical")
+
+
+@dataclass
+class GoldAnswer:
+    """A function of the row that has no hash, because a dataclass compares its fields."""
+
+    column: str
+
+    def __call__(self, row: dict) -> str:
+        return row[self.column]
+
+
+def test_answer_function_without_a_hash_is_accepted() -> None:
+    rows = [{"question": f"{n} + {n}?", "gold": str(2 * n)} for n in range(3, 9)]
+    report = check_rewards(gn.rewards.exact_format(), rows, answer=GoldAnswer("gold"))
+    assert report.ok
 
 
 def test_answer_may_be_a_function_of_the_row() -> None:
@@ -411,7 +428,7 @@ def first_word(text, gold):
 def test_report_counts_a_failed_text_on_each_row() -> None:
     report = check_rewards(first_word, SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "raises"]
-    assert finding.observation.startswith(f"{DETAIL_ROWS} of ")
+    assert finding.observation.startswith(f"{FIRST_ROW_COUNT} of ")
 
 
 def test_report_shows_an_empty_completion_as_such() -> None:

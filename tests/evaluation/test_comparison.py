@@ -45,6 +45,13 @@ def test_comparison_of_other_questions_is_refused() -> None:
         Comparison(*sides)
 
 
+def test_comparison_of_other_numbers_of_answers_is_refused() -> None:
+    one = evaluation("x", [True] * 4)
+    two = dataclasses.replace(one, label="y", samples=2)
+    with pytest.raises(ValueError, match="'x' gave 1 answers to each question, and 'y' gave 2"):
+        Comparison(one, two)
+
+
 def test_p_value_and_interval_equal_their_definitions() -> None:
     # 15 questions gained, 5 lost. The exact McNemar test is a two-sided binomial(20, 1/2).
     found = comparison([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)

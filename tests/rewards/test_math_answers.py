@@ -318,3 +318,21 @@ def test_interval_with_reversed_brackets_is_no_list() -> None:
 )
 def test_modulus_is_part_of_the_answer(given: str, score: float) -> None:
     assert scores_of([given], r"7 \pmod{12}") == [score]
+
+
+@pytest.mark.parametrize(
+    ("gold", "given", "score"),
+    [
+        pytest.param(r"5\sqrt{2} cm", r"5\sqrt{2} cm", 1.0, id="same unit"),
+        pytest.param(r"5\sqrt{2} cm", r"\sqrt{50}\text{ cm}", 1.0, id="same unit as text"),
+        pytest.param(r"5\sqrt{2} cm", r"5\sqrt{2} centimeters", 1.0, id="same unit in words"),
+        pytest.param(r"5\sqrt{2} cm", r"5\sqrt{2}", 1.0, id="no unit"),
+        pytest.param(r"5\sqrt{2} cm", r"5\sqrt{2} mm", 0.0, id="other unit"),
+        pytest.param(r"5\sqrt{2} cm", r"5\sqrt{2} s", 0.0, id="unit of one letter"),
+        pytest.param(r"2\pi m", r"2\pi s", 0.0, id="two units of one letter"),
+        pytest.param(r"5\sqrt{2} km/h", r"5\sqrt{2} m/s", 0.0, id="quotients of units"),
+        pytest.param(r"(2\pi m, 3\pi m)", r"(2\pi s, 3\pi s)", 0.0, id="units of parts"),
+    ],
+)
+def test_expressions_with_another_unit_score_0(gold: str, given: str, score: float) -> None:
+    assert scores_of([given], gold) == [score]

@@ -112,12 +112,12 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     seen["trainer"] = trainer.GRPOTrainer.__name__
     if use_vllm:
         _with_engine(model, seen)
-        stock = prepare.requested_arguments
+        stock = prepare.passed_arguments
         in_place = {
             "use_vllm": True,
             "vllm_mode": "colocate",
         }  # which the kit asks for on a GPU alone
-        prepare.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
+        prepare.passed_arguments = lambda *args, **named: stock(*args, **named) | in_place
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
     dry = gn.dry_run(model, tokenizer, task, [brevity], settings)
     before = trained_tensors(model)
@@ -141,11 +141,11 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     """Return a case's first updates with the kit's arguments for a T4, and a run's record."""
     from trl import GRPOConfig
 
-    from grpo_nb.config.effective_table import compare_configurations, requested_arguments
+    from grpo_nb.config.effective_table import compare_configurations, passed_arguments
     from tests.support.gpus import GPUS
 
     settings = first_losses.asked(case, place / "model")
-    handed = requested_arguments(settings, gpu=GPUS["t4"], dtype="float32", has_vllm=False)
+    handed = passed_arguments(settings, gpu=GPUS["t4"], dtype="float32", has_vllm=False)
     stock = [kind for kind in GRPOConfig.__mro__ if kind.__name__ == "GRPOConfig"][-1]
     built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
     return {

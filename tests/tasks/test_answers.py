@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo_nb.tasks.answers import answers_of, is_same_answer, read_json
+from grpo_nb.tasks.answers import is_same_answer, read_json, summarize_answers
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import read_number
 from tests.conftest import ROOT
@@ -78,7 +78,7 @@ def test_read_number_any_text_does_not_raise(text: str) -> None:
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
 def test_answers_of_finds_kind_and_hint(golds: list[str], kind: str, hint: str) -> None:
-    answers = answers_of(golds)
+    answers = summarize_answers(golds)
     assert (answers.kind, answers.hint, answers.of_other_kinds) == (kind, hint, ())
 
 
@@ -89,25 +89,25 @@ def test_quotation_marks_around_an_answer_are_ignored() -> None:
 
 def test_answers_of_other_kinds_are_kept_apart() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
-    assert answers_of(golds).kind == "number"
-    assert answers_of(golds).of_other_kinds == ("n/a", "unknown")
-    assert answers_of(golds, "text").kind == "text"
-    assert answers_of(["7"], "expression").of_other_kinds == ()
-    assert answers_of(["1", "2", "2"] * 4).majority == ("2", 2 / 3)
-    assert answers_of(["1", "2", "3", "4"] * 2).majority is None
-    assert answers_of(["no"] * 6 + ["yes"] * 2).in_words == "choice: no (75%), yes (25%)"
-    assert answers_of([]).kind == "text"
+    assert summarize_answers(golds).kind == "number"
+    assert summarize_answers(golds).of_other_kinds == ("n/a", "unknown")
+    assert summarize_answers(golds, "text").kind == "text"
+    assert summarize_answers(["7"], "expression").of_other_kinds == ()
+    assert summarize_answers(["1", "2", "2"] * 4).majority == ("2", 2 / 3)
+    assert summarize_answers(["1", "2", "3", "4"] * 2).majority is None
+    assert summarize_answers(["no"] * 6 + ["yes"] * 2).in_words == "choice: no (75%), yes (25%)"
+    assert summarize_answers([]).kind == "text"
 
 
 def test_answers_of_equally_frequent_labels_keep_their_order() -> None:
-    answers = answers_of(["pear", "fig", "date", "plum", "Plum", "Date", "Fig", "Pear"] * 16)
+    answers = summarize_answers(["pear", "fig", "date", "plum", "Plum", "Date", "Fig", "Pear"] * 16)
     assert [label for label, _ in answers.labels] == ["pear", "fig", "date", "plum"]
 
 
 def test_answers_of_many_distinct_answers_takes_little_time() -> None:
     golds = [f"answer {number}" for number in range(10_000)]
     started = time.process_time()
-    answers_of(golds, "text")
+    summarize_answers(golds, "text")
     assert time.process_time() - started < 5
 
 

@@ -182,6 +182,13 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
         )
 
 
+@pytest.mark.parametrize("answers", [("B) Paris", "B"), ("B", "B) Paris")])
+def test_letter_with_and_without_its_option_is_repeated(answers: tuple[str, str]) -> None:
+    rows = [{"question": "Capital of France? A) Rome B) Paris", "answer": one} for one in answers]
+    rows += [{"question": f"Capital of country {n}?", "answer": "A"} for n in range(4)]
+    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
+
+
 def test_chats_that_differ_in_white_space_are_repeated() -> None:
     firsts = ["case 0\nis urgent", "case 0  is urgent", "case 1"]
     rows = [{"prompt": _chat(first), "answer": "a"} for first in firsts]

@@ -97,7 +97,7 @@ def untyped(place):
         ),
         ([], {"environment": Loose}, "and drawn differed"),
         ([], {"environment": Talking}, "and the prompt differed"),
-        ([], {}, "there is no tool: give functions"),
+        ([], {}, "there is no tool: pass a function"),
         ([read], {"environment": Village}, "two tools have one name, .*read.*rename one"),
         ([[read]], {}, "is not a function with a __name__.*with_tools"),
         ([time], {}, "module 'time'.* is not a function with a __name__"),
@@ -245,7 +245,7 @@ def test_check_rewards_uses_a_started_environment(task: gn.tasks.Task) -> None:
     played = task.with_tools(environment=Village)
     report = gn.check_rewards([gn.rewards.correctness(), progress], played)
     assert report.ok, report
-    assert any("progress: it scores played episodes" in limit for limit in report.not_checked)
+    assert any("progress: it scores episodes" in limit for limit in report.not_checked)
 
     def broken(environments: list[Village], **columns: Any) -> list[float]:
         return [each.nothing for each in environments]
