@@ -111,8 +111,8 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
 class code_tests(Reward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 
-    The code is found by `extract_code`. It runs in the sandbox, all completions of a batch at a
-    time. Only the inputs of the tests go in. The results come out as plain data and are compared
+    The code is found by `extract_code`. It runs in the sandbox, together with the code of all
+    other completions of the batch. Only the inputs of the tests go in. The results come out as plain data and are compared
     here. So code cannot win by exiting with 0, by returning an object that equals everything, or by
     printing a verdict.
 

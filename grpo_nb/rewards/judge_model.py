@@ -281,8 +281,8 @@ class judge(Reward):
                 file.write(f"\n{json.dumps([key, reply])}\n")
 
     def _key(self, messages: Messages) -> str:
-        # `messages` contains rubric and scale already. They are repeated, because the keys of
-        # replies in existing files depend on it.
+        # `messages` already contains rubric and scale. They stay in the key, because existing files
+        # have keys made with them.
         scale = [float(end) for end in self.scale]
         content = json.dumps([self.model, self.rubric, scale, messages])
         return hashlib.sha256(content.encode()).hexdigest()[:32]

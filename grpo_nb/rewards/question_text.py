@@ -59,17 +59,19 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
 
 
 def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
-    """Check a letter with a text: True if both are of the gold option, False if only the letter is.
+    """Judge an answer of a letter and a text, such as `B) x = 1`, if its letter is the gold letter.
+
+    True if the question has this text at the letter, False if it does not.
 
     If only the letter counted, "B) x = 1" would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", which elsewhere makes an answer wrong:
     "B) x = 2 or x = 3".
 
-    None (no verdict, so the caller compares as usual) in these cases:
+    None (no verdict, so the caller compares as usual) in these cases, in the order of the code:
 
+    * The question is not known.
     * The letter is not the gold letter, or no text follows it.
     * The text goes on to another option: "B) Rome C) Berlin".
-    * The question is not known.
     * The text follows the letter in the question, but the question has no marks such as `B)`.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}

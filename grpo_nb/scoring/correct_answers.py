@@ -4,8 +4,8 @@ A grader decides whether an answer is correct. `deciding_reward` chooses it from
 training run, as the first of these:
 
 1. The reward that compares the answer slot: a `SlotReward`, such as `maths()` or a user's subclass.
-2. The function (the user's or `code_tests()`) that no reward of the set outweighs. Its weight must
-   be positive.
+2. The function with the highest weight of all rewards, if that weight is positive. Of the kit's
+   rewards, only `code_tests()` counts as a function here.
 3. `correctness()`.
 
 A reward that is marked `relative` does not qualify. If two rewards qualify for the same rule,
@@ -51,8 +51,8 @@ class FunctionGrader:
     reason: str
     """Source of the pass score, in words."""
     is_pass_score_tested: bool = False
-    """True if at least one wrong answer was tried, and a gold answer scored above all wrong answers
-    and empty completions."""
+    """True if a wrong answer was tried, and some gold answer scored higher than every wrong answer
+    and every empty completion."""
 
     @property
     def name(self) -> str:
@@ -110,8 +110,8 @@ def choose_grader(
     gold answer of another row) and an empty completion. The pass score is the first of these:
 
     1. The upper end of the function's attribute `range`.
-    2. The lowest score of a gold answer that is above all scores of wrong answers and empty
-       completions. Questions may be worth different scores:
+    2. The lowest gold score among those that exceed every score of a wrong answer or an empty
+       completion. Questions may be worth different scores:
 
        | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
@@ -236,7 +236,7 @@ def _with_fields(reward: SlotReward, **values: Any) -> SlotReward:
 
 
 def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
-    """Return for each of the grader's scores whether it is at least the pass score.
+    """Return True for each score that is at least the grader's pass score.
 
     Args:
         grader: From `choose_grader`.

@@ -64,7 +64,7 @@ _WORD_AFTER_NUMBER = re.compile(
     r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*(?:[\u00b2\u00b3]|\^\{?-?\d\}?)?"
     r"(?:\s+per\s+[A-Za-z]+)?)"
 )
-# Words for things that are counted, such as apples.
+# A plural in small letters, such as apples, but not a word that only ends in s, such as this.
 _COUNTED_THING = re.compile(
     r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s"
 )

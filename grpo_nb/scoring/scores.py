@@ -352,9 +352,9 @@ def locate_failure(
     texts: Sequence[str],
     batch_error: Exception,
 ) -> tuple[str, Exception]:
-    """Score each row of a failed batch alone, and return the first failure: a message, the error.
+    """Score each row of a failed batch alone. Return message and error of the first that fails.
 
-    If no row fails alone, return the failure of the batch.
+    If no row fails alone, return those of the batch.
 
     Raises:
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
