@@ -111,10 +111,10 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
 class code_tests(Reward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 
-    The code is found by `extract_code`. It runs in the sandbox, together with the code of all
-    other completions of the batch. Only the inputs of the tests go in. The results come out as plain data and are compared
-    here. So code cannot win by exiting with 0, by returning an object that equals everything, or by
-    printing a verdict.
+    The code is found by `extract_code`. It runs in the sandbox, together with the code of all other
+    completions of the batch. Only the inputs of the tests go in. The results come out as plain data
+    and are compared here. So code cannot win by exiting with 0, by returning an object that equals
+    everything, or by printing a verdict.
 
     The same code always gets the same score: random numbers and the order of sets are fixed, and
     time is measured as processor time. The score is None if the sandbox itself failed.

@@ -216,8 +216,8 @@ def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     needs_same_words = given_kind == gold_kind == NAMED or any(map(_INEQUALITY.search, gold_parts))
     given_words = given_shape.conjunctions
     gold_words = gold_shape.conjunctions
-    # A comma can stand for `and` or `or`, so `1, 2 and 3` equals `1 and 2 and 3`. Only a mix of both
-    # words is compared.
+    # A comma can stand for `and` or `or`, so `1, 2 and 3` equals `1 and 2 and 3`. Only a mix of
+    # both words is compared.
     has_same_words = given_words == gold_words or len({*given_words, *gold_words}) <= 1
     if needs_same_words and not has_same_words:
         return False
