@@ -18,14 +18,14 @@
 #
 # The model never sees the solution of a training question. It gets only a score for what it wrote, and learns from these scores with GRPO
 # (*group relative policy optimization*). Supervised fine-tuning needs a good answer to every prompt. GRPO needs only a program that checks
-# answers: it helps where a program can recognise what nobody has written yet, such as code, formats or replies. Sums are our example
+# answers. So it helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
 # because you can check them by eye.
 #
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
 # means all four tags, *correct anywhere* the right sum with or without tags, and *correct* both. With 16 questions the rise may be luck, so
-# [the comparison](#Before-and-after) asks 96. With three times as many steps, better sums are shown on all three seeds that we tried.
+# [the comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -82,7 +82,7 @@ task
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only between its tags, because a program must know where to read it.
 #
-# <details><summary>The first reward as a plain function</summary>
+# A reward is a function. This is the first one, for whole numbers:
 #
 # ```python
 # def correct_sum(completions, answer, **columns):
@@ -95,7 +95,6 @@ task
 #
 # `correctness` does the same for all ways to write a number and for other kinds of answers. Your own functions work as well
 # ([Rewards](02_rewards.ipynb)).
-# </details>
 
 # %%
 rewards = [
@@ -125,8 +124,9 @@ gn.score(rewards, examples, {"answer": "7"})
 # weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
 # does sometimes.**
 #
-# Why subtract the mean? All rewards here are positive. Without the mean, even "Sydney." would be pushed up, just because it was drawn. Over very
-# many samples such pushes balance out, because probabilities add up to 1. In a group of eight they are noise.
+# Why subtract the mean? All rewards here are positive. Without the mean, even "Sydney." would be pushed up, just because it was drawn. Pushing
+# one text up pushes the others down, because probabilities add up to 1. If every text that is drawn got the same push, nothing would change on
+# average. But in a group of eight, luck decides which text was drawn most often: that is noise.
 #
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
@@ -134,7 +134,8 @@ gn.score(rewards, examples, {"answer": "7"})
 #
 # If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
 # from them. So this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct. For the small
-# model that is level 0, the easiest. The search stops after about two minutes.
+# model that is level 0, the easiest. *Correct* needs the tags here, so a low share may mean hard sums or missing tags. The search stops after
+# about two minutes.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -151,8 +152,7 @@ print(choice.sentence)
 # ## Train
 #
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
-# figure updates itself. `gn.train` drives TRL's `GRPOTrainer` ([which argument is which](../docs/guide/from_other_tools.md), and
-# [the same training as a plain TRL script](a2_scale_out.ipynb)).
+# figure updates itself.
 #
 # You should see tags and format rise first, and correct answers after them. Two things to know about the curves:
 #
@@ -195,8 +195,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. Add up the
 #    advantages: the three completions in the format get +3.05, the five others −3.05. So this group teaches mostly the format.
-# 2. **All tokens of a completion share its advantage.** In the last group all eight begin with *18 + 6 = 24*. On these words the pushes
-#    cancel (6 × 0.540 = 2 × 1.620). A push remains only from the first word on that differs.
+# 2. **The pushes cancel where the texts are equal.** In the last group all eight begin with *18 + 6 = 24*. On these words 6 × 0.540 up
+#    stands against 2 × 1.620 down. A push remains only from the first word on that differs.
 # </details>
 
 # %%
@@ -218,7 +218,11 @@ display(early_group, last_group)
 # | mean of its group | 0.98 | 3.0 |
 # | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. Nobody planned this: the mean moves.
+# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. No weight was changed in between: only
+# the mean moved.
+#
+# **Every token of a completion gets the same advantage.** Where all eight begin alike, the pushes cancel. Only where they part is something
+# learned.
 #
 # ## Before and after
 #
@@ -238,7 +242,7 @@ display(early_group, last_group)
 #
 # The format rises from 17 % to 100 %, and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the format.
 #
-# Of the sums, 17 became right and 3 became wrong. If each change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of
+# Of the sums, 17 became right and 3 became wrong. (*58 gained* in the output needs the tags, these numbers do not.) If each change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of
 # cases. This is the *p-value* of *correct anywhere*: how often chance alone would make a change this large.
 # </details>
 
@@ -254,8 +258,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # %% [markdown]
 # **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
-# * *Were these 96 questions lucky?* The p-value says no.
-# * *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps all three learn sums:
+# * *Were these 96 questions lucky?* Hardly: chance alone makes such a change in 3 of 1,000 cases.
+# * *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps the sums improve on all three:
 #
 #   | seed | sums right anywhere, 14 steps | 42 steps |
 #   | --- | --- | --- |
@@ -266,8 +270,11 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # * *How much of it is better adding?* 67 sums are right instead of 53. If we write only the first tag, `<reasoning>`, for the original model, it
 #   gets 58. So up to 5 of the 14 may come from the tag.
 #
-# So in 14 steps all three seeds learn the format, and a gain in the sums is shown on one. `CHANGES = {"max_steps": 42}` trains three times as
-# long, and then it is shown on all three.
+# `CHANGES = {"max_steps": 42}` trains three times as long.
+#
+# **Why do sums improve that were not trained on?** All questions share one LoRA. A step does not store a sum. It makes a habit more frequent,
+# and the habit acts on every question. It may be copying the result of the reasoning into the answer, or preferring the likeliest result. This
+# run does not show which.
 #
 # ## Ask your own question, and take the model with you
 #
@@ -339,6 +346,8 @@ print(outcome)
 # ## Next
 #
 # * See inside the training: [GRPO by hand](01_grpo_by_hand.ipynb).
+# * `gn.train` drives TRL's `GRPOTrainer`: [which argument is which](../docs/guide/from_other_tools.md), and
+#   [a training as a plain TRL script](a2_scale_out.ipynb).
 # * Write your own reward, and learn how models cheat: [Rewards](02_rewards.ipynb).
 # * Use your own data: [from a CSV to a trained model](03_your_data.ipynb).
 # * Look at this run again later, without the model: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).

@@ -145,6 +145,8 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 #   perfect or all were wrong. This is a common reason why a GRPO run does not get anywhere.
 # </details>
 #
+# **Only the distance to the group counts: a reward above zero can still be pushed down, and a group with equal rewards teaches nothing.**
+#
 # Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
 # a group with rewards between 0 and 1. (The second exercise shows the price.)
 
@@ -228,11 +230,16 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # * Multiply by the advantage: positive pushes up, negative pushes down.
 # * Average over the group. The minus sign is there because optimizers minimise.
 #
+# By default `gn.train` divides by one number for all tokens in place of $T_i$ (exercise 2).
+#
 # This is the **policy gradient**, known as REINFORCE since 1992.
 #
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
 # texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
 # less often.
+#
+# The table below follows the formula. The best completion, *The capital of Australia is Canberra.*, has eight tokens and the log-probability
+# −1.81 (section 3). So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
 #
 # The value of the loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
 # direction the loss grows, and how fast. (The mask leaves out the padding.)
@@ -258,7 +265,7 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # | **average** | | | **∇p** | **∇p** |
 #
 # Without the mean, each draw of the wrong answer makes the *wrong* answer more likely (−12.5 ∇p), and only the average over many samples is
-# right: single pushes have a standard deviation of 27 ∇p. With the mean subtracted, both rows push towards the right answer, and it is 1.5 ∇p.
+# right: single pushes scatter by 27 ∇p. With the mean subtracted, both rows push towards the right answer, and they scatter by 1.5 ∇p.
 # With rewards of 1 and 0 the mean matters less: [a lesson of its own](a1_algorithms.ipynb). PPO trains a second model for that mean; GRPO
 # needs none.
 # </details>
@@ -276,11 +283,18 @@ def gradient_of(loss):
 
 plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
+mean_log_probs = ((log_probs * mask).sum(dim=1) / mask.sum(dim=1)).detach()
+table = {"advantage": advantages, "mean log-probability": mean_log_probs}
+table = pandas.DataFrame({**table, "term": -advantages * mean_log_probs, "completion": texts})
+table.style.format(precision=2, escape="html").set_table_styles(left)
 
 # %% [markdown]
 # ## 5. The loss, complete: ratio and clipping
 #
 # *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*
+#
+# **On a first reading run the two code cells of this section and go on with section 6.** In the first step the ratio is 1 and the KL is 0, so
+# the gradient is that of section 4. Come back when you take more than one step on a batch.
 #
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
@@ -326,12 +340,13 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off.
 #
-# With $d = \log p_{\text{ref}} - \log p$, the average of $-d$ is the KL. So why not add $-d$ to the loss? As a cost, it pushes every sampled
-# token down, whether it is too likely or too rare. On average these pushes cancel, so it pulls nowhere.
+# Let $d = \log p_{\text{ref}} - \log p$ for one token. The average of $-d$ is the KL. So why not add $-d$ to the loss? Its gradient pushes every
+# sampled token down, whether the token became too likely or too rare. Likely tokens are drawn more often, but each draw of a rare one moves it
+# more. So on average nothing moves, and the model is not pulled back.
 #
-# The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too, because $e^d - 1$ averages to 0. It has its
-# minimum at $d = 0$: a token that is more likely than in the reference is pushed down, a less likely one up. TRL also multiplies by $\rho$
-# ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not.
+# The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too. And it has its minimum at $d = 0$. A token
+# that became more likely is pushed down, a token that became rarer is pushed up. For example, a token at 0.8 that had 0.5 costs 0.095, and one
+# at 0.2 that had 0.5 costs 0.584. TRL also multiplies by $\rho$, which the first GRPO did not.
 #
 # `beta` says what KL costs: 0 in many recent recipes, 0.04 in the first GRPO paper.
 # [What four values do to the training of section 8](../docs/reference/losses.md#what-beta-costs).
@@ -398,22 +413,11 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
 # finds the words that matter.**
 #
-# **Predict before you run:** the full stop (+2.31) and the comma (+0.95) are both pushed up, and their probabilities add up to nearly 1. Can
-# both win? The cell prints the probabilities of the forks before and after the step. Its bars show how much more or less likely each whole
-# completion became. Is a bar twice as long where the advantage is twice as large?
+# **Predict before you run:**
 #
-# <details><summary>The rule for a fork</summary>
-#
-# **A fork is a small group of its own.** A branch gains if the *average* advantage of its texts is above the average of all texts at the fork.
-# At *Canberra* the average is 3.26 / 5 = 0.65. The full stop has 2.31 / 2 = 1.16, above it, and goes up. The comma has 0.95 / 3 = 0.32. This
-# is below it, so the comma goes down, although its advantage is positive.
-#
-# This counts texts. With the model's probabilities it becomes exact: the slope of $\sum A \log p$ along the logit of a branch is its sum minus
-# its probability times the sum of the box before the fork. The comma: 0.95 − 0.47 · 3.26 = −0.58.
-#
-# One correction: our loss also divides by $T_i$, so a token of a short text counts more. On *The* a small push of +0.15 is left, against
-# +0.33 on *Canberra*. `gn.train` by default divides all tokens by the same number, and then the pushes on *The* cancel exactly.
-# </details>
+# 1. The full stop (+2.31) and the comma (+0.95) are both pushed up, and their probabilities add up to nearly 1. Can both win? The cell prints
+#    the probabilities of the forks before and after the step.
+# 2. The bars show how much more or less likely each whole completion became. Is a bar twice as long where the advantage is twice as large?
 #
 # <details><summary>What you should see</summary>
 #
@@ -428,6 +432,9 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # * The bar adds up the changes of all tokens. A rambling text has many unlikely ones: so −1.37 gives × 0.03, and +1.16 only × 1.58.
 # * Completions share weights, and many share their first words, so a push on one text also moves the others: +0.32 gives × 1.45, nearly as
 #   much as +1.16.
+#
+# Would a second step on this batch be clipped? *Sydney* went from 0.31 to 0.20. Its ratio is about 0.65, below 0.8, and its advantage is
+# negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -456,11 +463,24 @@ for branch in taken:
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
-axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
+names = [texts[i][:40] + "…" * (len(texts[i]) > 40) for i in order]
+axes.set_yticks(range(8), [f"{name}  {advantages[i]:+.2f}" for name, i in zip(names, order)])
 axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of log-probability")
 axes.margins(x=0.16)
 
 # %% [markdown]
+# **A fork is a small group of its own.** The texts with the comma have the average advantage 0.95 / 3 = 0.32, all texts at its fork
+# 3.26 / 5 = 0.65. So the comma fell from 0.47 to 0.39, although its own sum is positive. The full stop has 2.31 / 2 = 1.16, and rose.
+#
+# <details><summary>The exact rule, and what the length changes</summary>
+#
+# This counts texts. With the model's probabilities it becomes exact: the push on a branch is its sum minus its probability times the sum at
+# the fork. The comma: 0.95 − 0.47 · 3.26 = −0.58. (A push is here the slope of $\sum A \log p$ along the logit of the branch.)
+#
+# Our loss also divides by $T_i$, so a token of a short text counts more. On *The* a small push of +0.15 is left, against +0.33 on *Canberra*.
+# By default `gn.train` divides all tokens by one number, and then the pushes on *The* cancel exactly.
+# </details>
+#
 # ## 7. Is this really GRPO?
 #
 # *sample → advantage → log-probability → loss → clipping and KL → step → **check** → repeat*
@@ -469,8 +489,7 @@ axes.margins(x=0.16)
 # same model, the same eight completions and the same reward. Let it take two steps on them, and compare its losses and
 # gradients with ours: before the first step, where nothing has moved, and after it, where ratio, clipping and KL take part.
 #
-# Normally the trainer samples for itself. The argument `rollout_func` replaces the sampling, and ours returns the completions
-# from above. A callback keeps the gradients, which the trainer would otherwise throw away.
+# Normally the trainer samples for itself. The argument `rollout_func` replaces the sampling, and ours returns the completions from above.
 #
 # **You should see** two lines that agree to about five digits. The rest is rounding. Such a check finds mistakes that no reward
 # curve shows. Try it: delete `ratio *` in front of the KL term, restart the kernel and run all cells. The first line still agrees,
@@ -572,9 +591,9 @@ for step in range(STEPS):
     history.append(torch.stack([rewards.mean(), kl, rewards.std()]).tolist())
 names = ["mean reward", "KL per token (nats)", "standard deviation"]
 history = pandas.DataFrame(history, range(1, STEPS + 1), names)
-axes = history.plot(style=["o-", "s--", "^:"], color=["#007FC6", "#C75800", "#797979"])
-axes.set(xlabel="step", ylim=(-0.05, 1.6))
-axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+panels = {"subplots": True, "layout": (1, 3), "figsize": (9, 2.4), "legend": False, "title": names}
+history.plot(**panels, style="o-", color=["#007FC6", "#C75800", "#797979"], xlabel="step")
+plt.tight_layout()
 print("The last group:", *texts, sep="\n")
 
 # %% [markdown]
@@ -591,7 +610,7 @@ print("The last group:", *texts, sep="\n")
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
 # the texts that began alike parted. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
-# small push on it, see the rule in section 6.) The model now writes this sentence five times out of six, and wrote it one time in six before.
+# small push on it, see the fold before section 7.) The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%

@@ -164,7 +164,7 @@ lab
 # How to read a finding: *every candidate* is the name of the trick. *4 of 4 such completions score like a right answer* is the measurement.
 # The *example* is one of the four, and *fix* is what to change in the function.
 #
-# The last finding, *format outweighs the answer*, is the length again: tags are characters too, and they earn 2.34 points.
+# The last finding, *format outweighs the answer*, comes from `thinks_long`: for it the tags alone are worth 2.34 points.
 # </details>
 
 
@@ -209,7 +209,7 @@ for when, group in groups.items():
 # %% [markdown]
 # ### Why length wins
 #
-# It writes more. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
+# The model finds length first. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
 # can only make more frequent what the model samples. Long texts are among its samples.
 #
 # Long texts also win, because the advantage is computed from the *total*. In the first group the scores for length have a standard
@@ -223,7 +223,9 @@ for when, group in groups.items():
 # This is step 1, where the learning rate is still 0. It shows what the next steps do: the right answer is pushed down, and rambling is
 # pushed up. This is **reward hacking**: the model learns what you scored, not what you wanted.
 #
-# The check called this only a *warning*. But its points spread five times as widely as those of the sum, so it decides. Read warnings too.
+# The check called this only a *warning*. But the scores for length spread five times as widely (4.98 against 0.93), so length decides.
+#
+# **Read warnings too. Weight times spread within a group says which reward steers, whatever its mean or the severity of its finding.**
 #
 # ### What it looks like at the end
 #
@@ -291,7 +293,7 @@ for name in ("before", "after"):
 #
 # The check proposed three fixes: read the answer from its place, compare all of it, and give every bonus a maximum. The new reward does the
 # first two. `task.format.extract_final` returns the text between the answer tags. The bonus for length is dropped, because length is not
-# what you want.
+# what you want. `correctness` is the same idea and also accepts 42.0 or x = 42, so the second training uses it.
 #
 # You should see that nothing is found any more.
 
@@ -348,7 +350,7 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# The two rewards for the format rise together in the figure, so add their spreads:
+# The two rewards for the format rise together in the figure. Added, their spreads are at most:
 #
 # | | format | sums | decides |
 # | --- | --- | --- | --- |
@@ -390,7 +392,8 @@ comparison
 # larger in the sound training. Only the held-out answers tell the two apart.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run cannot say
-# which of them did it. Exercise 2 looks at the first two in one group.
+# which of them did it. On paper you can compare the first two: with a sound answer and unbounded length, the right answer of the first group
+# gets −0.04; with at most one point for length it gets +2.41 (exercise 2).
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 

@@ -14,7 +14,7 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and test the result. You will see a training that passes its
-# test, although the model never gives one of the three labels there. Finding this, and why, is the lesson.
+# test. In that test the model never gives one of the three labels. You will find out which, and why.
 #
 # ![Right answers to the 42 held-out remarks, before and after the training: negative 6 and 12 of 12, neutral 0 and 0 of 15, positive 13 and 15 of 15. All together 19 and 27 of 42.](../docs/your_data.png)
 #
@@ -33,7 +33,7 @@
 #
 # For labels alone it is not. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
 # right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check all of it, and
-# nobody has written the replies. Exercise 2 tries such a reward.
+# nobody has written the replies. Exercise 2 writes such a reward, and [08](08_judge.ipynb) trains with one.
 #
 # @BADGE@
 
@@ -109,8 +109,8 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the columns and a decision. The small table counts the moods. The rows were split at random, and *neutral* is rare in one part and
-# frequent in the other.
+# Now with the columns and a decision. The small table counts the moods. The rows were split at random: *neutral* are 15 of 98 training rows, and
+# 15 of 42 held-out rows. (In your own file, pass your own held-out rows with equal shares of each label.)
 #
 # Read the rest from top to bottom:
 #
@@ -320,8 +320,8 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
 # 2. the number of groups with at least one right answer among the eight, and with none,
-# 3. the sum of the advantages of each answer, by mood and by the two kinds of groups. Apart from rounding each row adds up to 0:
-#    what one answer gains, others lose.
+# 3. how much each answer was pushed (the sum of its advantages), by mood and by the two kinds of groups. Apart from rounding each row adds up
+#    to 0: what one answer gains, others lose.
 #
 # **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
 # Which of them are pushed up?
@@ -343,8 +343,16 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # | --- | --- | --- | --- |
 # | +18.0 | −19.4 | −0.5 | +2.0 |
 #
-# They taught the model to give a label, and hardly to stop saying *positive*. Meanwhile positive remarks pushed *positive* up by
-# 105.4, and all remarks share one LoRA. Probably this is why *neutral* fell from 9 of 48 to 1 of 40 in the last third.
+# They taught the model to give a label, and hardly to stop saying *positive*.
+#
+# **Why did *neutral* fall from 9 of 48 to 1 of 40?** Add the columns over all moods:
+#
+# | *negative* | *positive* | *neutral* | *no label* |
+# | --- | --- | --- | --- |
+# | +79.5 | +51.5 | +7.4 | −138.3 |
+#
+# *Neutral* was pushed up too, but the other labels far more. They compete for one place, and all remarks share one LoRA. As at a fork in
+# [GRPO by hand](01_grpo_by_hand.ipynb), who gains less loses share. Probably this is why it fell.
 # </details>
 
 # %%
@@ -427,7 +435,7 @@ print(run.outcome(comparison))
 # 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
 # </details>
 #
-# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and add `"max_steps": 36, "per_device_train_batch_size": 32` to `CHANGES`. Will *neutral* be learned? If so, do you know why?
+# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and set `"max_steps": 36` in `CHANGES`. Will *neutral* be learned? If so, do you know why?
 #
 # <details><summary>Answer</summary>
 #
