@@ -455,11 +455,10 @@ colours = ["#C75800" if advantages[i] < 0 else "#008A65" for i in order]
 trunk = "The capital of Australia is"
 city = f"{trunk} Canberra"
 parents = {trunk: "", f"{trunk} Sydney": trunk, city: trunk, f"{city}.": city, f"{city},": city}
-taken = [branch for branch in parents if any(text.startswith(branch) for text in texts)]
-for branch in taken:
-    parent = parents[branch]
-    p_before, p_after = (probability_of(branch, parent, one) for one in (old, log_probs))
-    print(f"{branch:37} {p_before:.2f} before the step, {p_after:.2f} after it")
+for branch, parent in parents.items():
+    if any(text.startswith(branch) for text in texts):  # with another SEED it may be missing
+        before, after = (probability_of(branch, parent, one) for one in (old, log_probs))
+        print(f"{branch:37} {before:.2f} before the step, {after:.2f} after it")
 figure, axes = plt.subplots(figsize=(7, 3.4))
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
