@@ -24,7 +24,7 @@
 # ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
-# means all four tags, *correct anywhere* the right sum with or without tags, and *correct* both. With 16 questions the rise may be luck, so
+# means all four tags, *correct anywhere* the right sum with or without tags, and *correct* the right sum in the format. With 16 questions the rise may be luck, so
 # [the comparison](#Before-and-after) asks 96.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
@@ -58,7 +58,8 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything.
+# trained on them, and in the end they show whether it learned anything. (3 + 7 may be held out while 7 + 3 is trained on. In
+# [Rewards](02_rewards.ipynb) no sum occurs in both orders.)
 #
 # You should see how many prompts are trained on, how many are held out, and the first prompt as the model gets it.
 
@@ -75,7 +76,7 @@ task
 # %% [markdown]
 # ## The rewards
 #
-# Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point, so a
+# Three rewards are added up. A correct answer is worth 2, the complete format 1, and each of the four tags 1/8, so a
 # completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with only
 # three of the four tags already earns something, so the model can improve tag by tag.
 #
@@ -124,9 +125,9 @@ gn.score(rewards, examples, {"answer": "7"})
 # weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
 # does sometimes.**
 #
-# Why subtract the mean? All rewards here are positive. Without the mean, even "Sydney." would be pushed up, just because it was drawn. Pushing
-# one text up pushes the others down, because probabilities add up to 1. If every text that is drawn got the same push, nothing would change on
-# average. But in a group of eight, luck decides which text was drawn most often: that is noise.
+# Why subtract the mean? Suppose every text of a group earns 1. There is nothing to prefer. Without the mean, each drawn text is still pushed
+# up. Over many groups this cancels, because pushing one text up pushes the others down. But in one group, the text that luck drew most often
+# wins. With the mean, all pushes are 0.
 #
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
@@ -218,8 +219,8 @@ display(early_group, last_group)
 # | mean of its group | 0.98 | 3.0 |
 # | advantage | +0.44 | −1.62 |
 #
-# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. No weight was changed in between: only
-# the mean moved.
+# The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. The rewards and their weights are the
+# same. The model has improved, and with it the mean of the group.
 #
 # **Every token of a completion gets the same advantage.** Where all eight begin alike, the pushes cancel. Only where they part is something
 # learned.

@@ -230,13 +230,15 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # * Multiply by the advantage: positive pushes up, negative pushes down.
 # * Average over the group. The minus sign is there because optimizers minimise.
 #
-# By default `gn.train` divides by one number for all tokens in place of $T_i$ (exercise 2).
-#
 # This is the **policy gradient**, known as REINFORCE since 1992.
 #
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
 # texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
 # less often.
+#
+# **Why does this raise the expected reward?** A text with the probability $p$ is drawn in a share $p$ of the samples. Each time it is pushed by
+# its reward times $\nabla \log p = \nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and pushed hard. So the average push is
+# $\sum r \nabla p$, the slope of the expected reward $\sum r p$. This needs samples from the model's own probabilities.
 #
 # The table below follows the formula. The best completion, *The capital of Australia is Canberra.*, has eight tokens and the log-probability
 # −1.81 (section 3). So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
@@ -244,16 +246,12 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # The value of the loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
 # direction the loss grows, and how fast. (The mask leaves out the padding.)
 #
-# **Why subtract the mean?** It does not change the average push, only the noise. Unfold this for the proof and an example:
+# **Why subtract the mean?** It does not change the average push, only the noise:
 #
-# <details><summary>Does this loss raise the expected reward? And what is the mean good for?</summary>
-#
-# Call the reward times the gradient of the log-probability a *push*. A text is sampled with probability $p$, and $p \nabla \log p = \nabla p$.
-# So the average push is $\sum r \nabla p$, the gradient of the expected reward $\sum r p$: **yes, the loss raises it.** (That is why we
-# had to sample with the model's own probabilities.)
+# <details><summary>The proof, and an example with numbers</summary>
 #
 # Subtract the same number $b$ from all rewards. The average push changes by $b \sum \nabla p$. That is 0, because the probabilities add up
-# to 1, whatever the weights are. **So the mean changes nothing on average.** ([What a group of eight and the division by $T_i$ change in this
+# to 1, whatever the weights are. ([What a group of eight and the division by $T_i$ change in this
 # argument](../docs/reference/losses.md#why-the-mean-may-be-subtracted).)
 #
 # It changes single pushes a lot. Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10:
@@ -304,7 +302,7 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # minus the average gain.
 #
 # **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once a token has moved by more than
-# 20 % (`epsilon`) *in the direction that its advantage asks for*, its gain is constant. A constant has the gradient zero: no more push. A
+# 20 % (`epsilon`) *in the direction that its advantage asks for*, moving it further gains nothing, so it is no longer pushed. A
 # token that has moved the wrong way is never clipped, so it is always pushed back.
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
@@ -341,8 +339,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # we started with, here the same model with its LoRA switched off.
 #
 # Let $d = \log p_{\text{ref}} - \log p$ for one token. The average of $-d$ is the KL. So why not add $-d$ to the loss? Its gradient pushes every
-# sampled token down, whether the token became too likely or too rare. Likely tokens are drawn more often, but each draw of a rare one moves it
-# more. So on average nothing moves, and the model is not pulled back.
+# sampled token down, whether the token became too likely or too rare. A likely token is drawn often and moved little, a rare one seldom and
+# much. The two cancel: on average the model is pulled nowhere.
 #
 # The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too. And it has its minimum at $d = 0$. A token
 # that became more likely is pushed down, a token that became rarer is pushed up. For example, a token at 0.8 that had 0.5 costs 0.095, and one
@@ -403,7 +401,7 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # ### Which token was good?
 #
 # GRPO does not know: all tokens of a completion get the same advantage. But completions with the same beginning share their first tokens, and
-# there their advantages add up. So think of the eight texts as a tree:
+# there only the sum of their advantages counts. So think of the eight texts as a tree:
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
@@ -469,16 +467,20 @@ axes.margins(x=0.16)
 
 # %% [markdown]
 # **A fork is a small group of its own.** The texts with the comma have the average advantage 0.95 / 3 = 0.32, all texts at its fork
-# 3.26 / 5 = 0.65. So the comma fell from 0.47 to 0.39, although its own sum is positive. The full stop has 2.31 / 2 = 1.16, and rose.
+# 3.26 / 5 = 0.65. So the comma fell from 0.47 to 0.39, although its own sum is positive. With the model's probabilities in place of counts
+# the rule becomes exact. It gives the right direction at all five branches:
 #
-# <details><summary>The exact rule, and what the length changes</summary>
+# | branch | its sum − its probability · the sum at the fork | measured |
+# | --- | --- | --- |
+# | capital of Australia is | 1.37 − 0.64 · 0 = +1.37 | 0.64 → 0.70 |
+# | Canberra | 3.26 − 0.66 · 1.37 = +2.36 | 0.66 → 0.77 |
+# | Sydney | −1.89 − 0.31 · 1.37 = −2.31 | 0.31 → 0.20 |
+# | full stop | 2.31 − 0.51 · 3.26 = +0.65 | 0.51 → 0.58 |
+# | comma | 0.95 − 0.47 · 3.26 = −0.58 | 0.47 → 0.39 |
 #
-# This counts texts. With the model's probabilities it becomes exact: the push on a branch is its sum minus its probability times the sum at
-# the fork. The comma: 0.95 − 0.47 · 3.26 = −0.58. (A push is here the slope of $\sum A \log p$ along the logit of the branch.)
-#
-# Our loss also divides by $T_i$, so a token of a short text counts more. On *The* a small push of +0.15 is left, against +0.33 on *Canberra*.
-# By default `gn.train` divides all tokens by one number, and then the pushes on *The* cancel exactly.
-# </details>
+# (This is the slope of $\sum A \log p$ along the logit of the branch. Our loss also divides by $T_i$, so a token of a short text counts more: on
+# *The* a push of +0.15 is left, against +0.33 on *Canberra*. By default `gn.train` divides all tokens by one number, and the pushes on *The*
+# cancel exactly.)
 #
 # ## 7. Is this really GRPO?
 #
@@ -609,7 +611,7 @@ print("The last group:", *texts, sep="\n")
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
 # the texts that began alike parted. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
-# small push on it, see the fold before section 7.) The model now writes this sentence five times out of six, and wrote it one time in six before.
+# small push on it, see the end of section 6.) The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
 # %%

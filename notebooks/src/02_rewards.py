@@ -151,6 +151,8 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
+# *Critical* means that the trick earns full marks. It does not say how soon the model finds it.
+#
 # The output is long. Read two findings first: *every candidate* and *repetition is rewarded*. The others are details of the same two
 # loopholes. A *slot* is the place between the answer tags.
 #
@@ -220,12 +222,13 @@ for when, group in groups.items():
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# This is step 1, where the learning rate is still 0. It shows what the next steps do: the right answer is pushed down, and rambling is
+# This is step 1, where the learning rate is still 0. The next steps update the model with advantages like these: the right answer is pushed down, and rambling is
 # pushed up. This is **reward hacking**: the model learns what you scored, not what you wanted.
 #
-# The check called this only a *warning*. But the scores for length spread five times as widely (4.98 against 0.93), so length decides.
+# The check called this only a *warning*: read warnings too.
 #
-# **Read warnings too. Weight times spread within a group says which reward steers, whatever its mean or the severity of its finding.**
+# **Which reward decides?** Multiply each weight by the spread of its scores within the group: the largest product decides, whatever the finding
+# is called.
 #
 # ### What it looks like at the end
 #
@@ -249,7 +252,7 @@ for when, group in groups.items():
 # <details><summary>What you should see</summary>
 #
 # *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Perhaps a longer text
-# reaches the last tag more often. This cannot be the whole story, because 30 % of the texts are now truncated.
+# reaches the last tag more often.
 #
 # The training curves show none of this: the total rises, and `gold_somewhere` rises a little at the end. Three things show it: a check of
 # the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
@@ -350,7 +353,7 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# The two rewards for the format rise together in the figure. Added, their spreads are at most:
+# For the format, the spreads of both rewards are added. This is an upper limit for the spread of their total:
 #
 # | | format | sums | decides |
 # | --- | --- | --- | --- |

@@ -14,7 +14,7 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and test the result. You will see a training that passes its
-# test. In that test the model never gives one of the three labels. You will find out which, and why.
+# test, although the model never gives one of the three labels in it. You will find out why.
 #
 # ![Right answers to the 42 held-out remarks, before and after the training: negative 6 and 12 of 12, neutral 0 and 0 of 15, positive 13 and 15 of 15. All together 19 and 27 of 42.](../docs/your_data.png)
 #
@@ -31,7 +31,7 @@
 # | good texts to imitate | supervised fine-tuning |
 # | no texts, but a program that can check one | GRPO |
 #
-# For labels alone it is not. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
+# For labels alone, GRPO is the wrong tool. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
 # right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check all of it, and
 # nobody has written the replies. Exercise 2 writes such a reward, and [08](08_judge.ipynb) trains with one.
 #
@@ -109,8 +109,8 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the columns and a decision. The small table counts the moods. The rows were split at random: *neutral* are 15 of 98 training rows, and
-# 15 of 42 held-out rows. (In your own file, pass your own held-out rows with equal shares of each label.)
+# Now with the columns and a decision. The small table counts the moods. The rows were split at random, and the split is unlucky. *Neutral*: 15 of 98
+# training rows, 15 of 42 held-out rows. For your own data, pass held-out rows in which every label has the same share: `holdout=rows`.
 #
 # Read the rest from top to bottom:
 #
@@ -223,17 +223,16 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # **Predict before you run**, twice:
 #
 # 1. Which curve gets near its maximum first, format or labels, and why?
-# 2. Before the training, 2 of 48 sampled answers to *neutral* remarks are right: one in 24. Of the 24 × 4 = 96 groups about 15 have such a
-#    remark. How many of the 15 will have at least one right answer among the eight?
+# 2. Before the training, 2 of the 6 *neutral* groups held a right answer. Of the 24 × 4 = 96 groups of the training about 15 have a neutral
+#    remark. How many of the 15 will hold one?
 #
 # <details><summary>What you should see</summary>
 #
 # **1. The format.** Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is
 # the same for all remarks, so its pushes add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be learned by itself.
 #
-# **2. About 4.** Eight answers all miss with the probability $(23/24)^8 = 71\%$. So a right one is in 29 % of the groups, and a few more once the
-# format is learned. The other groups cannot teach the label, so *neutral* should come last, if at all. The figure does not show the moods. The
-# section *Why it fails* counts them.
+# **2. About 5,** one third, and a few more once the format is learned. The other groups cannot teach the label, so *neutral* should come last,
+# if at all. The figure does not show the moods. The section *Why it fails* counts them.
 # </details>
 
 # %%
@@ -324,18 +323,16 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 #    to 0: what one answer gains, others lose.
 #
 # **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
-# Which of them are pushed up?
+# Which of them are pushed up? An advantage compares a completion with its group, not with the truth.
 #
 # <details><summary>What you should see</summary>
 #
-# **The four wrong *positive*.** They earn 1.5 for the format and the others 0, so their advantage is +0.94. An advantage compares a completion
-# with its group, not with the truth.
+# **The four wrong *positive*.** They earn 1.5 for the format and the others 0, so their advantage is +0.94.
 #
 # **Groups without a right answer push wrong ones up.** See the row *neutral, none*. In these 8 groups *positive* got +4.3 and
 # *negative* +3.2, *no label* −7.4, and *neutral* 0.
 #
-# **There were 7 groups with a right answer.** You predicted about 4, from 2 right answers of 48. That was a rough
-# measurement: in the first third of the steps 9 of 48 are right.
+# **There were 7 groups with a right answer.** You predicted about 5.
 #
 # **What did the neutral remarks teach?** Add their two rows:
 #
@@ -385,7 +382,10 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # and the reward rose. If one is missing, the sentence says which one.
 #
 # For the small model you should see *It worked*. That is true, and it is not the whole story: in the test above the model never answers
-# *neutral*. A clear verdict on the average does not replace a look at the parts. Exercise 3 tries a remedy.
+# *neutral*. A clear verdict on the average does not replace a look at the parts.
+#
+# **A remedy that worked once:** three phrases for each mood, so that the moods are equally frequent, and 36 steps. Then all 27 held-out remarks
+# were right, among them the 7 neutral ones (52 % before). Three things changed, so this does not say which one helped: exercise 3.
 
 # %%
 assert sum(task.left_out.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.left_out}"
@@ -439,7 +439,8 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# In our one run of it all 27 held-out remarks were right, among them 7 neutral ones (52 % before). But three things changed: the phrases, the balance of the moods and the steps. To learn which one helped, change one at a time.
+# In our one run *neutral* was learned. But three things changed: the phrases, the balance of the moods and the steps. To learn which one
+# helped, change one at a time.
 # </details>
 #
 # ## Next
