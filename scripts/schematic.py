@@ -1,10 +1,10 @@
-"""Draw the schematic pictures of the README and the first notebooks into docs/.
+"""Draw the schematic pictures of the README and the notebooks into docs/.
 
     PYTHONPATH=. python scripts/schematic.py
 
 grpo.png shows one GRPO step, tree.png a group as a tree, loss.png the loss, hacking.png two
-trainings and your_data.png a result by label. The text is grey and the background transparent, so
-that light and dark pages can show it.
+trainings, your_data.png a result by label and algorithms.png a comparison of losses. The text is
+grey and the background transparent, so that light and dark pages can show it.
 """
 
 from __future__ import annotations
@@ -249,6 +249,55 @@ def draw_bar(axes: Axes, x: float, right: int, remarks: int, colour: str) -> Non
     axes.text(x, share + 0.03, f"{right} of {remarks}", ha="center", va="bottom", color=colour)
 
 
+class Difference(NamedTuple):
+    """A difference of the held-out accuracy from GRPO, with its 95 % interval."""
+
+    loss: str
+    value: float
+    low: float
+    high: float
+    is_shown: bool = False
+
+
+# The numbers of notebooks/a1_algorithms, as it was executed.
+USED_ONCE = [
+    Difference("filtered prompts", 0.042, 0.021, 0.065, is_shown=True),
+    Difference("DAPO", 0.014, -0.017, 0.061),
+    Difference("not scaled", -0.005, -0.025, 0.017),
+    Difference("Dr. GRPO", 0.024, 0.003, 0.038),
+]
+USED_EIGHT_TIMES = [
+    Difference("clip-higher", -0.031, -0.050, 0.025),
+    Difference("GSPO", 0.020, -0.021, 0.092),
+    Difference("CISPO", -0.174, -0.249, -0.069, is_shown=True),
+    Difference("SAPO", -0.133, -0.184, -0.077, is_shown=True),
+]
+
+
+def draw_algorithms() -> Figure:
+    """Return two plots: losses compared with GRPO, batches used once and eight times."""
+    figure = Figure(figsize=(8, 2.5), facecolor="none", layout="constrained")
+    once, eight_times = figure.subplots(1, 2, sharex=True)
+    draw_differences(once, USED_ONCE, "each batch used once")
+    draw_differences(eight_times, USED_EIGHT_TIMES, "each batch used eight times")
+    figure.supxlabel("held-out accuracy minus that of GRPO", color=GREY, fontsize=10)
+    return figure
+
+
+def draw_differences(axes: Axes, differences: list[Difference], title: str) -> None:
+    """Draw one interval for each loss; a hollow point is a difference that is not shown."""
+    axes.axvline(0, color=GREY, linewidth=1)
+    for place, difference in enumerate(differences):
+        better_or_worse = palette.BLUE if difference.value > 0 else palette.VERMILION
+        colour = better_or_worse if difference.is_shown else GREY
+        axes.plot([difference.low, difference.high], [place, place], color=colour, linewidth=2)
+        fill = colour if difference.is_shown else "none"
+        axes.plot(difference.value, place, "D", color=colour, markerfacecolor=fill)
+    axes.set_yticks(range(len(differences)), [difference.loss for difference in differences])
+    axes.set(title=title, xlim=(-0.26, 0.1), ylim=(len(differences) - 0.5, -0.5))
+    make_grey(axes)
+
+
 def make_grey(axes: Axes) -> None:
     """Remove the background and two spines, and colour the rest of the axes grey."""
     axes.set_facecolor("none")
@@ -265,3 +314,4 @@ if __name__ == "__main__":
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)
     draw_hacking().savefig(ROOT / "docs/hacking.png", dpi=160)
     draw_labels().savefig(ROOT / "docs/your_data.png", dpi=160)
+    draw_algorithms().savefig(ROOT / "docs/algorithms.png", dpi=160)
