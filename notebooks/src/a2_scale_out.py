@@ -13,7 +13,11 @@
 # %% [markdown]
 # # Appendix: from one process to many
 #
-# Write a run as a folder that trains it again with TRL alone, on several processes, and show that they compute the same numbers.
+# A run that works on one machine can quietly become another training on eight GPUs: a larger batch, or a loss that is averaged in another way. After
+# this notebook you can move a run to several processes and *prove* on its own completions that they compute the same numbers.
+#
+# You write a finished run as a folder that trains with TRL alone, replay the recorded completions in one process and in two, and
+# bring the new training back as a run.
 #
 # About 3 minutes on two idle CPU cores and 0.4 GB of disk; two processes each load the model. No GPU needed.
 #
@@ -25,8 +29,9 @@
 # %% [markdown]
 # ## Settings
 #
-# `RUN` is the folder of a finished run, for example of the [quickstart](00_quickstart.ipynb). If it is empty, a small run of
-# `STEPS` steps is trained here: enough to compare, too short to be good.
+# You can leave everything as it is. `RUN` is the folder of a finished run, for example of the [quickstart](00_quickstart.ipynb). If it is
+# empty, a small run of `STEPS` steps is trained here. That is enough to compare numbers, and too short to learn anything. The folder to be
+# written is `FOLDER`.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -39,8 +44,11 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## A run
 #
-# Each step has eight completions in groups of four, so each of two processes gets one whole group. The small model in float32 is used on a
-# GPU too, because here numbers are compared to their last digits.
+# A *process* is one running copy of the training script, usually one per GPU. Each has the whole model and works on a share of the batch.
+# Before each update they average their gradients, so their weights stay equal.
+#
+# Each step of this run has eight completions in groups of four. So with two processes, each gets one whole group. The run uses the small
+# model in float32, on a GPU too, because the numbers are compared to their last digits.
 
 # %%
 if RUN:
@@ -65,10 +73,32 @@ run
 # %% [markdown]
 # ## The folder
 #
-# One line writes the folder. First its rewards are tried in a separate process: they must give the scores that the run recorded.
+# One line writes the folder. Before that, its rewards are tried in a separate process: they must give the scores that the run recorded.
 #
-# You should see what was changed on the way. The default loss, `bnpo`, averages over the tokens of one process. With several processes
-# that would change the result, so the folder uses `dapo`, which averages over all tokens. With one process they are identical.
+# You should see a list of files, and a sentence about the loss: **bnpo becomes dapo**. Here is why. `bnpo` divides by the number of
+# tokens of *one process*. Suppose that two processes have these completions:
+#
+# | | sum of the loss | tokens | sum / tokens |
+# | --- | --- | --- | --- |
+# | process 1 | 10 | 10 | 1.00 |
+# | process 2 | 10 | 40 | 0.25 |
+# | average of the two: `bnpo` | | | 0.63 |
+# | all tokens together: `dapo` | 20 | 50 | **0.40** |
+#
+# The tokens of process 1 count four times as much, only because its completions are short. So with `bnpo` the result depends on
+# the number of processes. With `dapo` it does not, and in one process (with one forward pass per step) the two are equal.
+#
+# <details><summary>What the files are for</summary>
+#
+# | file | content |
+# | --- | --- |
+# | `README.md` | the commands, for one process, two, or N GPUs |
+# | `train.py`, `run.yaml`, `rewards.py` | the training, its settings and its rewards |
+# | `train.jsonl`, `holdout.jsonl` | the rows in their order |
+# | `base`, `adapter_init`, `chat_template.jinja` | the model, the LoRA before the first step, the template of the prompts |
+# | `record.jsonl`, `replay.py` | the completions of the run, and the comparison with them |
+# | `cpu2.yaml`, `origin.json`, `kit` | two processes on a CPU; versions and machine of the run; a copy of the kit |
+# </details>
 
 # %%
 import html
@@ -83,9 +113,12 @@ display(HTML(f"<details><summary>run.yaml</summary><pre>{all_settings}</pre></de
 project
 
 # %% [markdown]
-# The rewards are a file that you can read and change. The folder `kit/` has a copy of the kit, because these rewards use it. A
-# function of your own would be in `rewards.py` with everything that it uses. A function that depends on an object of this notebook, such
-# as a widget, is refused by name.
+# ### The rewards
+#
+# The rewards are a file that you can read and change. These come from the kit, so the folder `kit/` has a copy of it.
+#
+# A reward of your own would be written into `rewards.py`, with everything that it uses. If it depends on an object of this
+# notebook, such as a widget, it is refused with its name: it would not work elsewhere.
 
 # %%
 print((there / "rewards.py").read_text())
@@ -93,9 +126,21 @@ print((there / "rewards.py").read_text())
 # %% [markdown]
 # ## The same numbers in one process
 #
+# How do you compare two trainings, if each samples other completions? You take the sampling out. With `--replay` the trainer gets the
+# recorded completions, and computes rewards, advantages, loss and gradient from them. Each is compared with the record.
+#
+# Three steps are enough to test the updates as well: a wrong update would change the loss of a later step.
+#
 # `train.py` needs TRL 1.16, whose plain trainer can take a step on a CPU. It is installed into a folder of its own, so this kernel keeps
-# its version. With `--replay` the trainer gets the recorded completions instead of sampling, and each quantity of each step is compared
-# with the record. You should see differences in the last digits of float32 only.
+# its version.
+#
+# **Predict before you run:** which quantities will agree exactly, and which only nearly?
+#
+# <details><summary>What you should see</summary>
+#
+# Rewards and advantages agree exactly. Loss and gradient norm differ by about 1e-9 and 1e-6. These are the last digits of float32, which
+# depend on the order in which numbers are added.
+# </details>
 
 # %%
 import os
@@ -123,7 +168,10 @@ print(start("train.py", "--replay"))
 # %% [markdown]
 # ## The same numbers in two processes
 #
-# This is the command of the folder's `README.md` for two processes. They exchange rewards and gradients as eight GPUs would.
+# Now two processes exchange rewards and gradients, as processes on several GPUs do. This is the command from the folder's `README.md`.
+#
+# **This is the real test.** A loss that is averaged in a wrong way, or a batch that is divided in a wrong way, is invisible with one process. You
+# should see the same line at the end, and again differences in the last digits only.
 
 # %%
 launch = ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
@@ -134,9 +182,13 @@ print(same)
 # %% [markdown]
 # ## Trained there, and back here
 #
-# Now the folder trains with its own completions. Each process samples with another seed, so the curve is not that of the run above. The
-# promise is the same numbers for the same completions, not the same luck. What comes back is a run like any other. You should see
-# both runs in one figure.
+# Now the folder trains with its own completions. Each process samples with another seed, so the curve differs from that of the run
+# above. **The promise is the same numbers for the same completions, not the same luck.**
+#
+# You should see both runs in one figure and one table. The column *what differs* names the loss and the version of TRL.
+#
+# Do not read a result into the curves: three steps of eight completions show luck. In the group below them, no answer is right. One
+# completion opened a tag, and the 0.125 points for it put it above its group.
 
 # %%
 start(*two_processes, "--set", f"max_steps={STEPS}")
@@ -146,8 +198,12 @@ display(gn.runs.side_by_side(run, folder_run), folder_run.step(1).groups[0])
 # %% [markdown]
 # ## Several GPUs
 #
-# The same folder, with another line of its README. The plan shows how the completions are divided among the processes. A number of
-# processes that would split a group is refused before anything is loaded.
+# It is the same folder, with another line of its README. That text also says what was tested.
+#
+# In many projects eight GPUs mean an eightfold batch, because the batch is set *per device*. Here the batch of the run is divided among
+# the processes, so a step stays the same step. The plan shows how. You should see two processes with four completions each.
+#
+# If you want the larger batch, set it on purpose, and expect another training.
 
 # %%
 readme = (there / "README.md").read_text()
@@ -157,7 +213,15 @@ print(start("train.py", "--plan", "--processes", "2"))
 # %% [markdown]
 # ## Did it work?
 #
-# Three things must hold, and each line says which one did not.
+# The cell checks that two processes gave the same numbers, and that the training came back whole, with the same prompts.
+#
+# **What this shows.** Rewards, advantages, loss and gradient do not depend on whether one process computes them or two. They agree to about 1e-6.
+#
+# **What it does not show.** It was three steps of a small model in float32, on one CPU. In bfloat16, or on another kind of machine, rounding is
+# larger. And it says nothing about speed.
+#
+# **The habit is worth keeping:** before a long run on a new machine, replay a few recorded steps. It takes minutes, and finds mistakes
+# that no reward curve shows.
 
 # %%
 assert "The same numbers" in same, "two processes computed something else than the run"
@@ -181,26 +245,27 @@ print("The training in the folder came back as a run.")
 #
 # ## Exercises
 #
-# **1. Three processes.** Run `start("train.py", "--plan", "--processes", "3")`. What happens, and why?
+# **1. Three processes.** Run `start("train.py", "--plan", "--processes", "3")`. Predict first: what happens, and why?
 #
 # <details><summary>Answer</summary>
 #
-# It is refused. Eight completions in groups of four are two groups, and three processes would have to split a group. Advantages
-# compare the completions of one group, so the plan keeps each group on one process.
+# The cell fails with a message: 8 completions in groups of 4 cannot be divided among 3 processes. There are only two groups, and a third process
+# would have to take a part of one. A reward may look at its whole group, so the plan keeps each group in one process.
 # </details>
 #
-# **2. Same numbers, another curve.** Replay agrees to the last digits, and yet the training in the folder has another curve. Is
-# that a fault?
+# **2. A wrong average.** Process 1 has one completion of 10 tokens, process 2 one of 30 tokens. The sum of the loss over the tokens is 5 in
+# process 1 and 3 in process 2. What is the loss with `bnpo`, and what with `dapo`?
 #
 # <details><summary>Answer</summary>
 #
-# No. Replay feeds recorded completions, so only arithmetic is compared. The training samples new completions with other seeds, and
-# one different token leads to a different path.
+# With `bnpo` each process divides by its own tokens: 5 / 10 = 0.5 and 3 / 30 = 0.1, on average 0.3. With `dapo` it is 8 / 40 = 0.2. In
+# one process `bnpo` would also give 0.2: this is the change that you would not notice.
 # </details>
 #
 # ## Next
 #
 # * What stays equal and what cannot: [the guide to scaling out](../docs/guide/scale_out.md).
+# * How the losses divide: [losses](../docs/reference/losses.md), and measured in [GRPO and its relatives](a1_algorithms.ipynb).
 # * Export what was trained there: [Export](06_export.ipynb) with `RUN = str(folder_run.path)`.
 #
 # @NEIGHBOURS@
