@@ -76,8 +76,9 @@ print(f"{len(lines)} trainings of {len(names)} settings, {lines[0]['machine']}")
 #
 # GRPO subtracts the mean reward of the group before it pushes. Would the rewards alone not do?
 #
-# **The claim.** REINFORCE uses the rewards as they are. On average this pushes in the right direction, with or without a *baseline*, the
-# number that is subtracted. But a baseline removes noise ([Williams, 1992](https://doi.org/10.1007/BF00992696)). RLOO subtracts the mean of the *other* completions
+# **The claim.** The number that is subtracted is called a *baseline*. It does not turn the average push
+# ([why](../docs/reference/losses.md#why-the-mean-may-be-subtracted)), but it removes noise
+# ([Williams, 1992](https://doi.org/10.1007/BF00992696)). Plain REINFORCE has none. RLOO subtracts the mean of the *other* completions
 # ([arXiv:2402.14740](https://arxiv.org/abs/2402.14740)). GRPO subtracts the mean of the group and divides by its standard deviation
 # ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)).
 #
@@ -90,9 +91,8 @@ print(f"{len(lines)} trainings of {len(names)} settings, {lines[0]['machine']}")
 #
 # All lines have the shape of a U. In the middle, most groups contain right and wrong answers, and the estimate is best.
 #
-# One line leaves the others on the right: without a baseline the angle is 82 degrees at 98 %, with the group mean 66. There nearly every
-# completion is rewarded, so nearly every completion is pushed up. These pushes cancel only on average, not within one batch. At 2 % a baseline
-# changes nothing (65 and 66 degrees), because there is little to subtract.
+# One line leaves the others on the right: without a baseline the angle is 82 degrees at 98 %, with the group mean 66. At 2 % they are
+# alike, 65 and 66 degrees, because there is little to subtract.
 #
 # Bands hold nine batches of ten. A batch without any push counts as 90 degrees.
 # </details>
@@ -123,15 +123,18 @@ gradients.draw_angles(table)
 # %% [markdown]
 # ### More completions, and mixed prompts
 #
-# **A baseline is worth most where the model is already good.** The table shows the mean angle at a pass rate of 50 %, for groups of 2 to 32
-# completions. In its last column half of the prompts are hard (5 %) and half are easy (95 %). You should see:
+# **A baseline helps most where the model is already good**, and every successful training moves there. Nearly every completion is rewarded
+# then, and without a baseline nearly every one is pushed up. On average these pushes nearly cancel, but not within one batch.
+#
+# The next table shows the mean angle at a pass rate of 50 %, for groups of 2 to 32 completions. In its last column half of the prompts are
+# hard (5 %) and half are easy (95 %). You should see:
 #
 # * More completions help every estimator: the group mean goes from 59.0 degrees with two completions to 13.5 with 32.
 # * Up to four completions, no baseline is better than the group mean. The mean of so few rewards is noisy itself. From eight on, the
 #   group mean is better.
-# * `leave-one-out` equals `group mean`: one is the other times G/(G-1), which changes the length of the step and not its direction.
-# * The mean of the whole *batch* is best while all prompts are equally hard, because it averages more rewards. In the mixed batch it is too low
-#   for the easy prompts and too high for the hard ones, and the group mean is better: 64.2 degrees against 70.6.
+# * `leave-one-out` equals `group mean`: one is the other times G/(G-1), which does not change the direction.
+# * The mean of the whole *batch* is best while all prompts are equally hard, because it averages more rewards. In the mixed batch it is wrong
+#   for both kinds, and the group mean is better: 64.2 degrees against 70.6.
 
 # %%
 middle = table[table["pass rate"] == 0.5].pivot(index="estimator", columns="group", values="angle")
@@ -180,7 +183,7 @@ gradients.draw_identities(identities)
 # | --- | --- |
 # | GRPO, clip-higher, GSPO, SAPO | only names |
 # | DAPO, BNPO, CISPO | only names |
-# | DAPO, Dr. GRPO | a factor, which acts like another learning rate (and hardly at all with Adam) |
+# | DAPO, Dr. GRPO | a factor, which acts like another learning rate and hardly matters to Adam |
 # | GRPO, RLOO | RLOO divides neither by the length nor by the standard deviation |
 # | GRPO, DAPO | the divisor: lesson 3 |
 #
