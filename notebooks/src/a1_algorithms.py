@@ -126,15 +126,14 @@ gradients.draw_angles(table)
 # **A baseline helps most where the model is already good**, and every successful training moves there. Nearly every completion is rewarded
 # then, and without a baseline nearly every one is pushed up. On average these pushes nearly cancel, but not within one batch.
 #
-# The next table shows the mean angle at a pass rate of 50 %, for groups of 2 to 32 completions. In its last column half of the prompts are
-# hard (5 %) and half are easy (95 %). You should see:
+# The table shows the mean angle at a pass rate of 50 %. In its last column half of the prompts are hard (5 %) and half are easy (95 %). You
+# should see:
 #
 # * More completions help every estimator: the group mean goes from 59.0 degrees with two completions to 13.5 with 32.
-# * Up to four completions, no baseline is better than the group mean. The mean of so few rewards is noisy itself. From eight on, the
-#   group mean is better.
+# * The group mean is better than no baseline from eight completions on. The mean of two or four rewards is noisy itself.
 # * `leave-one-out` equals `group mean`: one is the other times G/(G-1), which does not change the direction.
-# * The mean of the whole *batch* is best while all prompts are equally hard, because it averages more rewards. In the mixed batch it is wrong
-#   for both kinds, and the group mean is better: 64.2 degrees against 70.6.
+# * The mean of the whole *batch* is best while all prompts are equally hard, because it averages more rewards. In the mixed batch the
+#   group mean is better: 64.2 degrees against 70.6.
 
 # %%
 middle = table[table["pass rate"] == 0.5].pivot(index="estimator", columns="group", values="angle")
