@@ -77,8 +77,8 @@ run
 #
 # The first look: two held-out questions, answered by the model before and after the training, with the same prompt as in training.
 #
-# You should see on a CPU that 8 + 18 was wrong and is right now. And 11 + 8 was right, without any tags, and is wrong now. Whoever asks only one of
-# the two gets the wrong impression. A few answers prove nothing, in either direction.
+# You should see on a CPU that 8 + 18 was wrong and is right now. And 11 + 8 was right, without any tags, and is wrong now. If you had asked only
+# one of the two, you would have the wrong impression. A few answers prove nothing, in either direction.
 
 # %%
 first_questions = [row["question"] for row in run.holdout[:2]]
@@ -133,11 +133,11 @@ comparison
 #
 # <details><summary>What you should see</summary>
 #
-# Not 3 times as many, but 10 times: 480. The error of an average shrinks with the square root of the number of questions. So half the
-# difference needs about four times the questions.
+# 480: not 3 times as many, but about 9 or 10 times. The error of an average shrinks with the square root of the number of questions. So a third
+# of the difference needs about nine times the questions.
 #
-# For 96 questions the table says 17 points, and the card above said 22. In the card more than a third changed, 58 of 96. The more answers
-# change back and forth by chance, the harder a difference is to see.
+# For 96 questions the table says 17 points, and the card above said 22. In the card more than a third of the answers changed, 58 of 96. The more
+# answers change, the larger a difference must be to stand out.
 # </details>
 #
 # **Before you call a run useless, check whether your test set was large enough to see an improvement.**
@@ -177,8 +177,8 @@ for questions in (12, 48, 96, 480, 1320):
 # | greedy (96 questions) | 55 % | 70 % |
 # | sampled (32 of them, 4 answers each) | 33 % | 68 % |
 #
-# Before the training, sampling cost 22 points. Now it costs hardly anything: the model gives its likeliest answer more often. This is the
-# first effect. Always say which kind of answers a number is about.
+# Before the training, sampling cost about 20 points. Now it costs hardly anything: the model gives its likeliest answer more often. This is
+# the first effect. Always say which kind of answers a number is about.
 # </details>
 
 # %%
@@ -193,8 +193,8 @@ display(before, after)
 #
 # Numbers hide *how* a model fails. `transcripts()` returns every answer, changed ones first. *Gained* means: not *correct* before, *correct* after.
 #
-# You should see eight *gained* rows of two kinds. Three had the right sum before, in an unfinished format (10 + 4, 9 + 4, 4 + 2). Five had a wrong sum:
-# 3 + 19 was 52.
+# You should see eight *gained* rows of two kinds. Three had the right sum before, but not the whole format (10 + 4, 9 + 4, 4 + 2). Five had a
+# wrong sum, such as 3 + 19 = 52.
 #
 # `answers[answers.change == "lost"]` would show the opposite. Here it is empty, as the card says: *0 lost*.
 
