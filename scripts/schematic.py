@@ -3,8 +3,9 @@
     PYTHONPATH=. python scripts/schematic.py
 
 grpo.png shows one GRPO step, tree.png a group as a tree, loss.png the loss, hacking.png two
-trainings and your_data.png a result by label. The text is grey and the background transparent, so
-that light and dark pages can show it.
+trainings, your_data.png a result by label, evaluate.png three results of one training and
+rounding.png a weight that is saved. The text is grey and the background transparent, so that light
+and dark pages can show it.
 """
 
 from __future__ import annotations
@@ -209,10 +210,10 @@ def draw_changes(axes: Axes, changes: list[Change], number: str) -> None:
 
 
 class Label(NamedTuple):
-    """A label with its held-out remarks, and the right answers before and after the training."""
+    """A kind of answer: held-out questions, and those with it before and after the training."""
 
     name: str
-    remarks: int
+    questions: int
     before: int
     after: int
 
@@ -226,27 +227,58 @@ LABELS = [
 ]
 
 
-def draw_labels() -> Figure:
+# The numbers of notebooks/05_evaluate, as it was executed.
+RESULTS = [
+    Label("correct", 96, 9, 67),
+    Label("in the format", 96, 16, 96),
+    Label("correct anywhere", 96, 53, 67),
+]
+
+
+def draw_labels(labels: list[Label], title: str) -> Figure:
     """Return bars with the share of right answers to each label, before and after a training."""
     figure = Figure(figsize=(8, 2.7), facecolor="none", layout="constrained")
     axes = figure.subplots()
-    for place, label in enumerate(LABELS):
-        draw_bar(axes, place - 0.2, label.before, label.remarks, palette.GREY)
-        draw_bar(axes, place + 0.2, label.after, label.remarks, palette.BLUE)
+    for place, label in enumerate(labels):
+        draw_bar(axes, place - 0.2, label.before, label.questions, palette.GREY)
+        draw_bar(axes, place + 0.2, label.after, label.questions, palette.BLUE)
     axes.text(-0.2, 0.03, "before", ha="center", color="white")
     axes.text(0.2, 0.03, "after", ha="center", color="white")
-    axes.set_xticks(range(len(LABELS)), [label.name for label in LABELS])
+    axes.set_xticks(range(len(labels)), [label.name for label in labels])
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set(title="Right answers to held-out remarks", ylim=(0, 1.2))
+    axes.set(title=title, ylim=(0, 1.2))
     make_grey(axes)
     return figure
 
 
-def draw_bar(axes: Axes, x: float, right: int, remarks: int, colour: str) -> None:
+def draw_bar(axes: Axes, x: float, right: int, questions: int, colour: str) -> None:
     """Draw the share of right answers as a bar, with the two counts above it."""
-    share = right / remarks
+    share = right / questions
     axes.bar(x, share, width=0.38, color=colour)
-    axes.text(x, share + 0.03, f"{right} of {remarks}", ha="center", va="bottom", color=colour)
+    axes.text(x, share + 0.03, f"{right} of {questions}", ha="center", va="bottom", color=colour)
+
+
+def draw_rounding() -> Figure:
+    """Return the numbers near 0.1 in two dtypes, and a weight that a training changes a little."""
+    weight = 0.10009765625
+    changed = weight + 0.0001
+    figure = Figure(figsize=(8, 2), facecolor="none", layout="constrained")
+    axes = figure.subplots()
+    # Between 1/16 and 1/8, bfloat16 has 2**7 numbers and float16 2**10.
+    for height, spacing in ((1, 2**-11), (0, 2**-14)):
+        numbers = weight + spacing * numpy.arange(-12, 13)
+        axes.plot(numbers, numpy.full(25, height), "|", markersize=14, color=GREY)
+        nearest = weight + spacing * round((changed - weight) / spacing)
+        axes.plot(nearest, height, "o", color=palette.BLUE)
+        axes.annotate("saved", (nearest, height - 0.28), ha="center", va="top", color=palette.BLUE)
+    axes.axvline(weight, linestyle=":", color=GREY)
+    axes.axvline(changed, color=palette.VERMILION)
+    axes.text(weight - 4e-6, 1.75, "base weight", ha="right", color=GREY)
+    axes.text(changed + 4e-6, 1.75, "base weight + 0.0001", color=palette.VERMILION)
+    axes.set_yticks([0, 1], ["float16", "bfloat16"])
+    axes.set(xlim=(weight - 5.5e-4, weight + 5.5e-4), ylim=(-0.8, 2.1), xlabel="value of the weight")
+    make_grey(axes)
+    return figure
 
 
 def make_grey(axes: Axes) -> None:
@@ -264,4 +296,8 @@ if __name__ == "__main__":
     draw_tree().savefig(ROOT / "docs/tree.png", dpi=160)
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)
     draw_hacking().savefig(ROOT / "docs/hacking.png", dpi=160)
-    draw_labels().savefig(ROOT / "docs/your_data.png", dpi=160)
+    by_label = draw_labels(LABELS, "Right answers to held-out remarks")
+    by_label.savefig(ROOT / "docs/your_data.png", dpi=160)
+    results = draw_labels(RESULTS, "One training, 96 held-out questions")
+    results.savefig(ROOT / "docs/evaluate.png", dpi=160)
+    draw_rounding().savefig(ROOT / "docs/rounding.png", dpi=160)

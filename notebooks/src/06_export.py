@@ -84,17 +84,14 @@ run
 #
 # `export_merged` adds the LoRA to the frozen weights and saves one ordinary model. Saving in 16 bit rounds each weight. Why is that a danger?
 #
-# A weight of 0.1001 shall become 0.1002. In *bfloat16* the numbers near 0.1 are 0.0005 apart. The nearest one is 0.1001 again: this
-# change is lost. In *float16* they are 0.00006 apart, and most of it is kept.
+# ![Numbers near 0.1 on two lines. In bfloat16 they are far apart: a base weight of 0.1001, changed by 0.0001, is saved as the base weight. In float16 they are close together, and it is saved near 0.1002.](../docs/rounding.png)
 #
-# | dtype | distance of numbers near 0.1 | a change of 0.0001 becomes |
-# | --- | --- | --- |
-# | bfloat16 | 0.0005 | 0 |
-# | float16 | 0.00006 | 0.00012 |
-# | float32 | 0.000000007 | 0.0001 |
+# *How to read it:* each grey mark is a number that the dtype has. The training wants to move a weight to the orange line. It is saved as the nearest
+# mark. In *bfloat16* the marks are 0.0005 apart, and the nearest one is the old weight: the change is lost. In *float16* they are 0.00006
+# apart: the change survives, a little rounded.
 #
-# A short training makes millions of such small changes. So the export tries these three in this order, and takes the first in which at least
-# 95 % of the training's change is left.
+# A short training consists of many such small changes. So the export tries bfloat16, float16 and float32 in this order. It takes the first that
+# keeps at least 95 % of the training's change.
 #
 # ### How the files are checked
 #
@@ -165,8 +162,8 @@ adapter
 #
 # Yes, but only a little: 0.0044 nats instead of 0.0001. A token's probability differs by 0.4 % on average. The file has 145 MB.
 #
-# Fewer bits cost more. In [one measurement](../docs/evidence/export.md#what-a-quantization-keeps) about 2 bits (`q2_k`) left almost nothing
-# of the training.
+# Fewer bits cost more. In [one measurement](../docs/evidence/export.md#what-a-quantization-keeps) the merged model answered 14 of 16 prompts
+# correctly, `q8_0` 13, `q4_k_m` 11 and `q2_k` 7.
 # </details>
 #
 # Next to the file is a *Modelfile* for Ollama, printed first: `ollama create my-model -f Modelfile`. It has the system prompt, but not the solved example.
