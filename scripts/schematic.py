@@ -276,7 +276,9 @@ def draw_rounding() -> Figure:
     axes.text(weight - 4e-6, 1.75, "base weight", ha="right", color=GREY)
     axes.text(changed + 4e-6, 1.75, "base weight + 0.0001", color=palette.VERMILION)
     axes.set_yticks([0, 1], ["float16", "bfloat16"])
-    axes.set(xlim=(weight - 5.5e-4, weight + 5.5e-4), ylim=(-0.8, 2.1), xlabel="value of the weight")
+    axes.set(
+        xlim=(weight - 5.5e-4, weight + 5.5e-4), ylim=(-0.8, 2.1), xlabel="value of the weight"
+    )
     make_grey(axes)
     return figure
 

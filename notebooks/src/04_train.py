@@ -15,8 +15,8 @@
 #
 # You learn to check a run before it starts, to let it stop itself when it learns nothing, and to resume it after a crash.
 #
-# Why it matters: a GRPO run can fail without any error. The loss stays near zero in a good run and in a bad one. So a night of computing
-# may leave the model as it was. Three habits prevent that:
+# Why it matters: a GRPO run can fail without any error. The loss stays near zero in a good run and in a bad one ([GRPO by
+# hand](01_grpo_by_hand.ipynb) shows why). So a night of computing may leave the model as it was. Three habits prevent that:
 #
 # | habit | what it prevents |
 # | --- | --- |
@@ -181,7 +181,7 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # <details><summary>What you should see</summary>
 #
 # Next to nothing: the KL to the adapter it started from is 0.000. The learning rate is 0 in step 1 and grows until step 5 (warm-up), so the
-# model has hardly moved. The reward moved because each step asks another question.
+# model has hardly moved. The reward moved because each step asks another question and samples new answers.
 # </details>
 #
 # **A curve that moves is not yet a model that moves.** Look at the KL as well.
@@ -229,7 +229,7 @@ print(f"{stage_two.status}: steps {[int(row['step']) for row in stage_two.rows]}
 # Every completion is kept with its scores. Choose a step and a group. The completions are sorted by their advantages.
 #
 # **You should see** a surprise in step 8 (on a CPU): *0 of 1 groups with a learning signal*. The question is 10 + 14. All eight completions are in the
-# format, and all are wrong: seven give 22, one gives 26. Each earns 1.5, so each advantage is 0.
+# format, and all are wrong: six answer 22, one 26 and one 14. Each earns 1.5, so each advantage is 0.
 #
 # This run is healthy, and still its last step taught nothing. Two consequences:
 #
