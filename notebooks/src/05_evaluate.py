@@ -94,15 +94,16 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 # The table has three rows: *correct* needs the right answer in the format, *in the format* is the format alone, and *correct anywhere* takes
 # the last number of the text, wherever it is.
 #
-# **Predict before you run:** the share of *correct* rises from 9 % to 70 %. Which of the other two rows tells you whether the model got better at
-# sums? Does it rise as well?
+# You should see *Better: mostly the format, but also the answers*. The row for the sums is *correct anywhere*, because the format does not count
+# in it: 55 % to 70 %.
+#
+# **Predict before you run:** below the rows, the questions are counted as *gained*, *lost*, *both right* or *both wrong*. Above, 11 + 8 was right
+# without tags, and is wrong now. Where is it counted?
 #
 # <details><summary>What you should see</summary>
 #
-# *Correct anywhere* tells you, because the format does not count in it. It rises from 55 % to 70 %: 53 sums before, 67 after. The format rises from
-# 17 % to 100 %. So the first line of the card reads *mostly the format, but also the answers*.
-#
-# The question 11 + 8 from above counts as *both wrong*: the right answer before the training had no tags.
+# Among *both wrong*: these four numbers are about *correct*, and the right answer before the training had no tags. So *0 lost* does not mean
+# that no sum was lost.
 # </details>
 
 # %%
@@ -119,7 +120,8 @@ comparison
 # For *correct anywhere* 17 sums became right and 3 became wrong (counted in the [quickstart](00_quickstart.ipynb)). If neither model were better, each
 # change would be a coin toss. Twenty coins fall 17 to 3, or more unevenly, in 0.3 % of cases: p = 0.003. Below 0.05 the change counts as shown.
 #
-# *No difference shown* does not mean *equal*. The difference may be too small for this number of questions.
+# *No difference shown* does not mean *equal*. The difference may be too small for this number of questions. And look once: if you compare
+# ten checkpoints and report the best one, one may look better by chance.
 #
 # ## How many questions are enough?
 #
@@ -133,8 +135,9 @@ comparison
 # 480: not 3 times as many, but about 9 or 10 times. The error of an average shrinks with the square root of the number of questions. So a third
 # of the difference needs about nine times the questions.
 #
-# For 96 questions the table says 17 points, and the card above said 22. In the card more than a third of the answers changed, 58 of 96. The more
-# answers change, the larger a difference must be to stand out.
+# For 96 questions the table says 17 points, and the card above said 22. The table assumes that 32 answers change, and in the card 58 of 96
+# changed. The more answers change, the larger a difference must be to stand out. In the row *correct anywhere* only 20 changed. So
+# about 14 points can be detected there.
 # </details>
 #
 # **Before you call a run useless, check whether your test set was large enough to see an improvement.**
@@ -177,6 +180,8 @@ for questions in (12, 48, 96, 480, 1320):
 # Before the training, sampling cost about 20 points. Now it costs hardly anything: the model gives its likeliest answer more often. This is
 # the first effect. Always say which kind of answers a number is about.
 # </details>
+#
+# **pass@k separates the two effects only if the format does not change.**
 
 # %%
 answer_format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
