@@ -3,8 +3,9 @@
     PYTHONPATH=. python scripts/schematic.py
 
 grpo.png shows one GRPO step, tree.png a group as a tree, loss.png the loss, hacking.png two
-trainings, your_data.png a result by label and algorithms.png a comparison of losses. The text is
-grey and the background transparent, so that light and dark pages can show it.
+trainings, your_data.png a result by label, evaluate.png one by measure, judge.png one by check,
+algorithms.png a comparison of losses, and rounding.png a weight that is saved. The text is grey and
+the background transparent, so that light and dark pages can show it.
 """
 
 from __future__ import annotations
@@ -208,45 +209,84 @@ def draw_changes(axes: Axes, changes: list[Change], number: str) -> None:
     make_grey(axes)
 
 
-class Label(NamedTuple):
-    """A label with its held-out remarks, and the right answers before and after the training."""
+class Result(NamedTuple):
+    """A kind of held-out answers, and how many of them are good before and after the training."""
 
     name: str
-    remarks: int
+    answers: int
     before: int
     after: int
 
 
 # The numbers of notebooks/03_your_data, as it was executed.
 LABELS = [
-    Label("all remarks", 42, 19, 27),
-    Label("negative", 12, 6, 12),
-    Label("positive", 15, 13, 15),
-    Label("neutral", 15, 0, 0),
+    Result("all remarks", 42, 19, 27),
+    Result("negative", 12, 6, 12),
+    Result("positive", 15, 13, 15),
+    Result("neutral", 15, 0, 0),
+]
+# The numbers of notebooks/05_evaluate, as it was executed.
+MEASURES = [
+    Result("correct", 96, 9, 67),
+    Result("in the format", 96, 16, 96),
+    Result("correct anywhere", 96, 53, 67),
+]
+# The checks of notebooks/08_judge on its eight held-out answers, as it was executed.
+CHECKS = [
+    Result("all four checks", 32, 2, 16),
+    Result("one sentence", 8, 0, 6),
+    Result("5 to 18 words", 8, 0, 5),
+    Result("words of the note", 8, 0, 3),
+    Result("what it is about", 8, 2, 2),
 ]
 
 
-def draw_labels() -> Figure:
-    """Return bars with the share of right answers to each label, before and after a training."""
+def draw_results(results: list[Result], title: str) -> Figure:
+    """Return bars with the share of good answers of each kind, before and after a training."""
     figure = Figure(figsize=(8, 2.7), facecolor="none", layout="constrained")
     axes = figure.subplots()
-    for place, label in enumerate(LABELS):
-        draw_bar(axes, place - 0.2, label.before, label.remarks, palette.GREY)
-        draw_bar(axes, place + 0.2, label.after, label.remarks, palette.BLUE)
-    axes.text(-0.2, 0.03, "before", ha="center", color="white")
-    axes.text(0.2, 0.03, "after", ha="center", color="white")
-    axes.set_xticks(range(len(LABELS)), [label.name for label in LABELS])
+    for place, result in enumerate(results):
+        draw_bar(axes, place - 0.2, result.before, result.answers, palette.GREY)
+        draw_bar(axes, place + 0.2, result.after, result.answers, palette.BLUE)
+    axes.text(-0.2, 1.08, "before", ha="center", color=palette.GREY)
+    axes.text(0.2, 1.08, "after", ha="center", color=palette.BLUE)
+    axes.set_xticks(range(len(results)), [result.name for result in results])
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set(title="Right answers to held-out remarks", ylim=(0, 1.2))
+    axes.set(title=title, ylim=(0, 1.2))
     make_grey(axes)
     return figure
 
 
-def draw_bar(axes: Axes, x: float, right: int, remarks: int, colour: str) -> None:
-    """Draw the share of right answers as a bar, with the two counts above it."""
-    share = right / remarks
+def draw_bar(axes: Axes, x: float, good: int, answers: int, colour: str) -> None:
+    """Draw the share of good answers as a bar, with the two counts above it."""
+    share = good / answers
     axes.bar(x, share, width=0.38, color=colour)
-    axes.text(x, share + 0.03, f"{right} of {remarks}", ha="center", va="bottom", color=colour)
+    axes.text(x, share + 0.03, f"{good} of {answers}", ha="center", va="bottom", color=colour)
+
+
+def draw_rounding() -> Figure:
+    """Return the numbers near 0.1 in two dtypes, and a weight that a training changes a little."""
+    weight = 0.10009765625
+    changed = weight + 0.0001
+    figure = Figure(figsize=(8, 2), facecolor="none", layout="constrained")
+    axes = figure.subplots()
+    # Between 1/16 and 1/8, bfloat16 has 2**7 numbers and float16 2**10.
+    for height, spacing in ((1, 2**-11), (0, 2**-14)):
+        numbers = weight + spacing * numpy.arange(-12, 13)
+        axes.plot(numbers, numpy.full(25, height), "|", markersize=14, color=GREY)
+        nearest = weight + spacing * round((changed - weight) / spacing)
+        axes.plot(nearest, height, "o", color=palette.BLUE)
+        axes.annotate("saved", (nearest, height - 0.28), ha="center", va="top", color=palette.BLUE)
+    axes.axvline(weight, linestyle=":", color=GREY)
+    axes.axvline(changed, color=palette.VERMILION)
+    axes.text(weight - 4e-6, 1.75, "base weight", ha="right", color=GREY)
+    axes.text(changed + 4e-6, 1.75, "base weight + 0.0001", color=palette.VERMILION)
+    axes.set_yticks([0, 1], ["float16", "bfloat16"])
+    axes.set(
+        xlim=(weight - 5.5e-4, weight + 5.5e-4), ylim=(-0.8, 2.1), xlabel="value of the weight"
+    )
+    make_grey(axes)
+    return figure
 
 
 class Difference(NamedTuple):
@@ -313,5 +353,11 @@ if __name__ == "__main__":
     draw_tree().savefig(ROOT / "docs/tree.png", dpi=160)
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)
     draw_hacking().savefig(ROOT / "docs/hacking.png", dpi=160)
-    draw_labels().savefig(ROOT / "docs/your_data.png", dpi=160)
+    labels = draw_results(LABELS, "Right answers to held-out remarks")
+    labels.savefig(ROOT / "docs/your_data.png", dpi=160)
+    measures = draw_results(MEASURES, "One training, 96 held-out questions")
+    measures.savefig(ROOT / "docs/evaluate.png", dpi=160)
+    checks = draw_results(CHECKS, "Checks passed by eight held-out summaries")
+    checks.savefig(ROOT / "docs/judge.png", dpi=160)
+    draw_rounding().savefig(ROOT / "docs/rounding.png", dpi=160)
     draw_algorithms().savefig(ROOT / "docs/algorithms.png", dpi=160)

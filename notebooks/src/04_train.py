@@ -13,8 +13,18 @@
 # %% [markdown]
 # # Training that you can leave alone
 #
-# A run that trains through the night should show beforehand what it needs, stop when it learns nothing, and survive a crash. In this
-# notebook you see all three happen, in short runs of a real model.
+# You learn to check a run before it starts, to let it stop itself when it learns nothing, and to resume it after a crash.
+#
+# Why it matters: a GRPO run can fail without any error. The loss stays near zero in a good run and in a bad one ([GRPO by
+# hand](01_grpo_by_hand.ipynb) shows why). So a night of computing may leave the model as it was. Three habits prevent that:
+#
+# | habit | what it prevents |
+# | --- | --- |
+# | look at the plan and at one scored group, before the start | a lack of memory, rewards that are always 0 |
+# | let an alert stop the run | hours without a learning signal |
+# | write checkpoints and resume | starting again after a crash |
+#
+# You try all three in short runs of a real model.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.5 GB of disk. No GPU needed.
 #
@@ -26,9 +36,12 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. One group of 8 completions per step and `STEPS` steps keep the runs short, and `save_steps`
-# writes a checkpoint every second step. In Colab, `DRIVE = "grpo_nb/train"` keeps the runs on your Google Drive. To use your own data
-# instead of the sums, see [Your own data](03_your_data.ipynb).
+# You can leave everything as it is.
+#
+# * **Steps.** `STEPS` steps with one group of 8 completions each keep the runs short.
+# * **Checkpoints.** `save_steps` writes one every second step.
+# * **Colab.** `DRIVE = "grpo_nb/train"` keeps the runs on your Google Drive.
+# * **Your own data** in place of the sums: see [Your own data](03_your_data.ipynb).
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -54,24 +67,42 @@ rewards = [
 ]
 
 # %% [markdown]
-# ## What you asked for, and what will run
+# ## Before the run: what will it need?
 #
-# Unsloth and TRL change some settings by themselves, for example the optimizer if your machine does not have the one you asked for.
-# The first table shows each setting that will differ from what you wrote, and why.
+# **The first table shows settings that you did not choose.** Unsloth and TRL change some settings by themselves, for example the optimizer if
+# your machine does not have the one you asked for. You should see three rows on a CPU, each with its reason.
 #
-# The second table is the **plan**: memory by part, tokens and disk, computed from the shapes of the model. It does not guess the time,
-# which the progress bar shows after the first step. On a CPU, a run that does not fit into the free memory is refused before
-# it starts; on a GPU you get a warning. Both name the setting to lower first.
+# **The second table is the plan:** memory by part, tokens and disk, computed from the shapes of the model. On a CPU, a run that does
+# not fit into the free memory is refused. On a GPU you get a warning. Both name the setting to lower first. Look at two rows:
+#
+# * *optimizer*, 0.04 GB: AdamW keeps two numbers for each trained weight. Only the 4.9 million LoRA weights are trained. For all 135 million
+#   weights it would be 1.08 GB.
+# * *activations*, 0.86 GB: the largest part. They grow with the completions that are processed together
+#   (`per_device_train_batch_size`, here 8) and with their length.
+#
+# The plan does not guess the time. The progress bar shows it after the first step.
 
 # %%
 display(gn.training.effective_settings(settings, model))
 gn.plan(settings, task, model=model, tokenizer=tokenizer)
 
 # %% [markdown]
-# ## A step without training
+# ## Before the run: is there a signal?
 #
-# `dry_run` samples and scores what the first step will see, and changes nothing: neither the model nor the random state. You should
-# see one group of eight completions whose totals differ. If all were equal, there would be nothing to learn.
+# `dry_run` samples and scores the prompts of the first step, and changes neither the model nor the random state. You should see one group whose
+# totals differ. If all were equal, this step would teach nothing.
+#
+# **Predict before you run:** the question is 20 + 17. One completion gives 37, but never closes its answer tag. Another one has all tags and
+# answers *Leviathan*. Which of the two is pushed up?
+#
+# <details><summary>What you should see</summary>
+#
+# *Leviathan*, on a CPU. With all tags it earns 1.5, and the mean of the group is 0.78: advantage +0.60. The right sum in an unfinished
+# format earns 0.375: advantage −0.34.
+#
+# So at first the training will teach the format, as in the [quickstart](00_quickstart.ipynb). One of the eight completions is right
+# *and* in the format, with the advantage +2.27. So correct answers can be learned too.
+# </details>
 
 # %%
 gn.dry_run(model, tokenizer, task, rewards, settings)
@@ -79,12 +110,24 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## A run that learns nothing
 #
-# Now make a mistake on purpose, one that is common with models that think before they answer. The prompts have no example, and
-# completions are truncated after 12 tokens, which is less than the format needs. All completions of a group get the same total, so
-# every advantage is 0 and nothing is learned, however long the run is.
+# Now make a mistake on purpose. The prompts have no example, and completions are truncated after 12 tokens, which is less than the format
+# needs. So every completion earns 0. All advantages are 0, and nothing is learned, however long the run is. The same happens to models that
+# think before they answer: they are often truncated before the answer.
 #
-# Without help you would find out in the morning. You should see an alert at step 10 with the numbers and what to change, and the end of
-# the run at step 20: this is what `stop_on_alert="critical"` asks for.
+# The run is meant to have 100 steps. `stop_on_alert="critical"` lets it stop itself.
+#
+# **Predict before you run:** how many steps must pass with all rewards equal until you are sure that something is wrong? Is one enough?
+#
+# <details><summary>What you should see</summary>
+#
+# * **Step 10:** two alerts. *truncation*: 88 % of the completions were truncated. *constant_reward*: both rewards were 0 in every row.
+# * **Step 20:** the critical one, *zero_variance*. In 100 % of the groups all completions got the same reward. The run ends: 80 steps are saved.
+#
+# Each alert says what to change. Two settings are to blame here, and both are named: *truncation* asks for a larger
+# `max_completion_length`, *zero_variance* for an example in the prompt.
+#
+# One step is not enough. A healthy run also has groups without a signal (you will see one below), so the rules wait for more steps.
+# </details>
 
 # %%
 rows = []
@@ -108,8 +151,17 @@ provoked.alerts[0]
 # %% [markdown]
 # ## Stage one: the format
 #
-# Nothing was learned above, so the model is still the one that you loaded. Train it in two stages. The first stage scores only the
-# format. You should see the reward start low and rise. With eight steps the line under the figure may still call the rise unclear.
+# A right answer counts only in the format. If the format is rare, right answers are hardly ever rewarded. So one may train in two
+# stages: first the format, then everything.
+#
+# The run above left the model nearly as it was: KL 0.002. (It is not exactly 0, probably because AdamW enlarges rounding errors where the
+# gradient is 0.) You can check it: the eight completions of the dry run earn 0.53 for the format, and the reward of stage one begins
+# just there.
+#
+# **What you should see on a CPU:** the reward rises from 0.33 (first two steps) to 0.79 (last two), of at most 1.5. Yet the line under
+# the figure says *did not rise clearly*. Both are right. Each step asks only one question, and eight such values may rise by luck.
+#
+# *Not clear* does not mean *no rise*. It means: this run is too short to tell.
 
 # %%
 format_rewards = [gn.rewards.exact_format(weight=1.0), gn.rewards.partial_format(weight=0.5)]
@@ -118,11 +170,21 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # %% [markdown]
 # ## Stage two, interrupted
 #
-# The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` puts the questions that
-# stage one has already used at the end, so that new ones come first. After half of the steps somebody presses the stop button. Here
-# a function does it: an *observer* is called after each step. One press ends the training after the current step, a second press
-# ends it at once.
-
+# The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` moves the questions that
+# stage one has used to the end.
+#
+# After half of the steps somebody presses the stop button. Here a function does it: an *observer*, called after each step. One press
+# ends the training after the current step, a second press ends it at once.
+#
+# **Predict before you run:** on a CPU the reward goes from 1.58 in step 1 to 2.11 in step 4. How much of that has the model learned?
+#
+# <details><summary>What you should see</summary>
+#
+# Next to nothing: the KL to the adapter it started from is 0.000. The learning rate is 0 in step 1 and grows until step 5 (warm-up), so the
+# model has hardly moved. The reward moved because each step asks another question and samples new answers.
+# </details>
+#
+# **A curve that moves is not yet a model that moves.** Look at the KL as well.
 
 # %%
 def stop_button(row, completions):
@@ -140,11 +202,22 @@ print(f"{interrupted.status} after {len(interrupted.rows)} of {STEPS} steps")
 # %% [markdown]
 # ## Stage two, resumed
 #
-# The same call with `resume="auto"` continues where the run stopped. Weights, optimizer, learning rate, order of the data and random state
-# come from the checkpoint. The numbers are those of a run that was never interrupted: a test of the kit compares them step by
-# step, also after `kill -9`. In Colab, set `DRIVE`, and after a disconnection run all cells again.
+# The same call with `resume="auto"` continues where the run stopped. The weights alone would not be enough:
 #
-# You should see one curve over all steps.
+# | from the checkpoint | without it |
+# | --- | --- |
+# | LoRA weights | the four steps are lost |
+# | averages of AdamW | the next updates have the wrong size |
+# | learning rate | the warm-up begins again |
+# | order of the data | questions are asked again |
+# | random state | other completions are sampled |
+#
+# With all five, the numbers are those of a run that was never interrupted. On a CPU they are equal bit by bit, also after `kill -9`
+# ([tested](../docs/evidence/runs.md)).
+#
+# You should see one curve over eight steps. The first four are those from above.
+#
+# For a training of your own, one cell with `resume="auto"` is enough. Run it again after every interruption. In Colab set `DRIVE` as well.
 
 # %%
 stage_two = gn.train(model, tokenizer, more, rewards, settings, name="answers", resume="auto")
@@ -153,7 +226,15 @@ print(f"{stage_two.status}: steps {[int(row['step']) for row in stage_two.rows]}
 # %% [markdown]
 # ## Look inside
 #
-# Every completion is kept with its scores. Choose a step and a group; the completions are sorted by their advantages.
+# Every completion is kept with its scores. Choose a step and a group. The completions are sorted by their advantages.
+#
+# **You should see** a surprise in step 8 (on a CPU): *0 of 1 groups with a learning signal*. The question is 10 + 14. All eight completions are in the
+# format, and all are wrong: six answer 22, one 26 and one 14. Each earns 1.5, so each advantage is 0.
+#
+# This run is healthy, and still its last step taught nothing. Two consequences:
+#
+# * An alert must look at many groups, not at one.
+# * With one group per step, such a step is wasted. Real trainings use several prompts per step, the [quickstart](00_quickstart.ipynb) two.
 
 # %%
 gn.RunViewer(stage_two)
@@ -161,7 +242,14 @@ gn.RunViewer(stage_two)
 # %% [markdown]
 # ## Did it work?
 #
-# Four things must hold, and each line says which one did not. A better model is not among them: nothing here compares held-out answers.
+# This notebook is about the run, not about the model. So the cell checks four things: the hopeless run was stopped, there was the right
+# alert, the resumed run has every step once, and both stages finished.
+#
+# **What it does not show:**
+#
+# * *A better model.* No held-out answers were compared. [The next notebook](05_evaluate.ipynb) does that.
+# * *That two stages beat one.* Neither stage rose clearly in eight steps. The [quickstart](00_quickstart.ipynb) trains all three rewards at once, in
+#   14 longer steps, and its reward does rise. Use stages if the format is so rare that nothing else can be learned.
 
 # %%
 import textwrap
@@ -182,34 +270,41 @@ print("No gain is claimed, because no held-out answers were compared: gn.compare
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
+# | *exists, and a new run overwrites nothing* | you ran this notebook before, and `runs/answers` is there | delete that folder, or choose another name in both cells of stage two |
 # | *is not a run, because it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
 # | *was another training* | a resumed run must have the same settings, data and rewards | the first ones, which the message names, or a new `name` |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
 # | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` beforehand |
-# | the kernel died | out of memory, or Colab took the machine back | run from the top, with `resume="auto"` in the training cell |
+# | the kernel died | out of memory, or Colab took the machine back | load model and task again, then run the cell with `resume="auto"` |
 #
 # ## Exercises
 #
-# **1. Which one is it?** A run shows a flat reward of 1.5, and no group has a learning signal. Name two opposite reasons.
+# **1. Stuck at 1.5** (two minutes). In two runs the reward stays at 1.5, and no group has a learning signal. One run has the rewards of stage one,
+# the other one those of stage two. What do you do in each?
 #
 # <details><summary>Answer</summary>
 #
-# Either no completion ever earns more (too hard), or all completions earn all they can (too easy). In both cases the totals of a group are
-# equal. `run.step(n)` shows which: look at the scores and at the completions.
+# *Stage one:* 1.5 is the maximum (1 + 0.5). All completions are in the format, and nothing is left to learn. Go on to stage two.
+#
+# *Stage two:* the maximum is 3.5. All completions are in the format and none is right, as in step 8 above. Use easier questions, or larger
+# groups, so that a right answer turns up at least once.
+#
+# The number alone does not tell you. Read the completions.
 # </details>
 #
-# **2. What may change?** You resume a run with another `learning_rate`. What happens, and why?
+# **2. What may change?** (two minutes). You resume a run with another `learning_rate`, then with a larger `max_steps`. What happens, and why?
 #
 # <details><summary>Answer</summary>
 #
-# An error: *was another training*. The next step depends on the learning rate, so the curve would be that of two different
-# trainings. Settings on which the next step does not depend, such as `max_steps` or `save_steps`, may change.
+# *Learning rate:* an error, *was another training*. The next step depends on it, so the curve would belong to two different trainings.
+#
+# *More steps:* allowed, and reported. So are `save_steps` and `stop_on_alert`, which do not change how a step trains.
 # </details>
 #
 # ## Next
 #
-# * All rules for alerts, with thresholds and sources: [health](../docs/guide/health.md).
+# * All rules for alerts, with thresholds and sources: [health](../docs/guide/health.md). They also read logs of TRL and Unsloth.
 # * A few supervised steps first, questions chosen by pass rate, all losses: [the guide to training](../docs/guide/train.md).
 # * Watch a run from another notebook: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).
 #
-# @NEIGHBOURS@
+# ← [Your own data: from a CSV to a trained model](03_your_data.ipynb) · [Is it really better?](05_evaluate.ipynb) →

@@ -13,8 +13,15 @@
 # %% [markdown]
 # # Is it really better?
 #
-# Compare a trained model with the model it started from, on questions that it has never seen. You learn how sure you can be, what the
-# difference between format and skill is, and how many questions you need.
+# You learn to tell whether a training improved a model, how sure that is, and how many test questions you need.
+#
+# Why it matters: one training can be reported with three different numbers. These are from the run in this notebook, on questions that it was
+# never trained on.
+#
+# ![Held-out questions before and after the training: correct 9 and 67 of 96, in the format 16 and 96, correct anywhere 53 and 67.](../docs/evaluate.png)
+#
+# *Left:* right answers in the required format. *Middle:* the format alone. *Right:* right answers, in the format or not. *Accuracy rose from
+# 9 % to 70 %* (left) is true, and it misleads: most of the gain is the format. The model also adds better than before (right), but by far less.
 #
 # About 5 minutes on two idle CPU cores, under 4 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -65,9 +72,10 @@ run
 # %% [markdown]
 # ## Ask a few questions
 #
-# The first look: two held-out questions, answered by the model before and after the training, with the same prompt as in training. You
-# should see different answers. Two answers prove nothing, in either direction: after the training the model may even get one wrong that
-# it had right before.
+# The first look: two held-out questions, answered by the model before and after the training, with the same prompt as in training.
+#
+# You should see on a CPU that 8 + 18 was wrong and is right now. And 11 + 8 was right, without any tags, and is wrong now. If you had asked only
+# one of the two, you would have the wrong impression. A few answers prove nothing, in either direction.
 
 # %%
 first_questions = [row["question"] for row in run.holdout[:2]]
@@ -77,30 +85,62 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 # ## Before and after
 #
 # Why not simply look at the training reward? It is the number that the model was trained to raise. It rises when the model learns the
-# task, and also when the model finds a loophole ([Rewards](02_rewards.ipynb) shows one). A proof needs questions that were held out, the
-# same conditions for both models, and a statement about chance.
+# task, and also when the model finds a loophole ([Rewards](02_rewards.ipynb) shows one). A proof needs three things:
 #
-# So each held-out question is answered once by each model, greedily. Read the table in this order:
+# * **Held-out questions**, here 96.
+# * **The same conditions** for both models. Each question is answered once by each model, *greedily*: each token is the most likely one.
+# * **A statement about chance.** Other questions would have given other numbers.
 #
-# * **Three rows.** *Correct* needs the right answer in the format. *In the format* is the format alone. *Correct anywhere* compares the
-#   last number of the text, wherever it is, with the right answer. If only the format improved, this row does not move.
-# * **The interval in brackets.** Other questions of the same kind would give another number. 95 % of such intervals contain the
-#   true share.
-# * **How sure.** Both models answered the same questions, so the test is *paired* (McNemar): it looks only at questions whose result
-#   changed. p is the probability of so uneven a change if neither model were better. Below 0.05 the change counts as shown.
+# The table has three rows: *correct* needs the right answer in the format, *in the format* is the format alone, and *correct anywhere* takes
+# the last number of the text, wherever it is.
 #
-# If it says *no difference shown*, it also tells you how large a difference it could have detected.
+# You should see *Better: mostly the format, but also the answers*. The row for the sums is *correct anywhere*, because the format does not count
+# in it: 55 % to 70 %.
+#
+# **Predict before you run:** below the rows, the questions are counted as *gained*, *lost*, *both right* or *both wrong*. Above, 11 + 8 was right
+# without tags, and is wrong now. Where is it counted?
+#
+# <details><summary>What you should see</summary>
+#
+# Among *both wrong*: these four numbers are about *correct*, and the right answer before the training had no tags. So *0 lost* does not mean
+# that no sum was lost.
+# </details>
 
 # %%
 comparison = gn.compare(run, rewards=rewards)
 comparison
 
 # %% [markdown]
+# ### How sure is that?
+#
+# **The interval in brackets.** *Correct anywhere* after the training is 69.8 % (60.0 % to 78.1 %). With 96 other questions of the same kind it
+# would be another number. Intervals made in this way contain the true share in 95 % of cases.
+#
+# **The p-value.** Both models answered the same questions, so the test is *paired* (McNemar's test): only questions whose result changed count.
+# For *correct anywhere* 17 sums became right and 3 became wrong (counted in the [quickstart](00_quickstart.ipynb)). If neither model were better, each
+# change would be a coin toss. Twenty coins fall 17 to 3, or more unevenly, in 0.3 % of cases: p = 0.003. Below 0.05 the change counts as shown.
+#
+# *No difference shown* does not mean *equal*. The difference may be too small for this number of questions. And look once: if you compare
+# ten checkpoints and report the best one, one may look better by chance.
+#
 # ## How many questions are enough?
 #
-# A small sample shows only large differences. The table gives the *minimum detectable difference*: the smallest true difference that
-# a paired test with so many questions detects 80 % of the time, if a third of the answers changes. Before you call a run useless, check
-# whether your test set was large enough to see an improvement.
+# The table gives the *minimum detectable difference*: the smallest true difference that the test detects 80 % of the time. It assumes that a third
+# of the answers changes.
+#
+# **Predict before you run:** 48 questions detect a difference of 24 points. How many questions detect 8 points?
+#
+# <details><summary>What you should see</summary>
+#
+# 480: not 3 times as many, but about 9 or 10 times. The error of an average shrinks with the square root of the number of questions. So a third
+# of the difference needs about nine times the questions.
+#
+# For 96 questions the table says 17 points, and the card above said 22. The table assumes that 32 answers change, and in the card 58 of 96
+# changed. The more answers change, the larger a difference must be to stand out. In the row *correct anywhere* only 20 changed. So
+# about 14 points can be detected there.
+# </details>
+#
+# **Before you call a run useless, check whether your test set was large enough to see an improvement.**
 
 # %%
 from grpo_nb.evaluation import detectable_difference
@@ -114,12 +154,34 @@ for questions in (12, 48, 96, 480, 1320):
 # %% [markdown]
 # ## One try, several tries
 #
-# *pass@k* is the probability that at least one of k sampled answers is correct. It separates two things. If pass@1 rises and pass@4
-# hardly does, the training made answers reliable that the model could already find. If pass@4 rises as well, the model now solves
-# questions that it did not solve in four tries before.
+# So far each answer was greedy. Now `SAMPLES` answers are *sampled* to each question, as in training. *pass@1* is the share of correct
+# answers, the row *correct*. *pass@4* is the share of questions with at least one correct answer among four. The two separate two effects:
 #
-# You should see that both rise here. The reason is the format again: before the training even four tries rarely contain one in the
-# right format. Compare the row *correct anywhere*, which starts much higher.
+# * pass@1 rises, pass@4 hardly: the training made answers reliable that the model could already find.
+# * pass@4 rises as well: the model now solves questions that it did not solve in four tries before.
+#
+# Much of what GRPO does is of the first kind, because it amplifies what is sampled already. Whether it adds more is disputed
+# ([arXiv:2504.13837](https://arxiv.org/abs/2504.13837)).
+#
+# **Predict before you run:** will pass@4 rise here? Remember what *correct* needs.
+#
+# <details><summary>What you should see</summary>
+#
+# **Both rise.** pass@1 from 6 % to 66 %, pass@4 from 22 % to 88 % (7 and 28 of 32 questions). It does not follow that the model found new
+# sums. *Correct* needs the tags, and before the training only 18 % of the samples had them. So pass@4 rises with the format.
+#
+# **Sampled answers improved more than greedy ones.** Compare the row *correct anywhere* with the card above:
+#
+# | *correct anywhere* | before | after |
+# | --- | --- | --- |
+# | greedy (96 questions) | 55 % | 70 % |
+# | sampled (32 of them, 4 answers each) | 33 % | 68 % |
+#
+# Before the training, sampling cost about 20 points. Now it costs hardly anything: the model gives its likeliest answer more often. This is
+# the first effect. Always say which kind of answers a number is about.
+# </details>
+#
+# **pass@k separates the two effects only if the format does not change.**
 
 # %%
 answer_format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
@@ -131,9 +193,12 @@ display(before, after)
 # %% [markdown]
 # ## Read the answers
 #
-# Numbers hide *how* a model fails. Every answer is in a table, changed ones first. `answers[answers.change == "lost"]` shows the
-# questions that only the model before the training got right. You should see that many *gained* answers had the right sum before,
-# without the closing tags.
+# Numbers hide *how* a model fails. `transcripts()` returns every answer, changed ones first. *Gained* means: not *correct* before, *correct* after.
+#
+# You should see eight *gained* rows of two kinds. Three had the right sum before, but not the whole format (10 + 4, 9 + 4, 4 + 2). Five had a
+# wrong sum, such as 3 + 19 = 52.
+#
+# `answers[answers.change == "lost"]` would show the opposite. Here it is empty, as the card says: *0 lost*.
 
 # %%
 answers = comparison.transcripts()
@@ -145,8 +210,10 @@ shown.hide(axis="index").set_table_styles(wrapped)
 # %% [markdown]
 # ## Memory is not skill
 #
-# A held-out question that was also trained on measures memory. Each run keeps a hash of its training questions, so any test set can be
-# checked against them, even if spaces and punctuation differ. You should see that the evaluation refuses.
+# A held-out question that was also trained on measures memory. Each run keeps a hash of its training questions, and any test set is
+# checked against them. Spaces and punctuation make no difference.
+#
+# You should see that the evaluation refuses. The check does not find the same question in other words: 7 + 3 and 3 + 7 are two questions for it.
 
 # %%
 trained_prompt = run.completions(1)["prompt"].iloc[0]
@@ -162,8 +229,19 @@ except ValueError as error:
 # %% [markdown]
 # ## Did it work?
 #
-# Three things must hold, and each line says which one did not. The last line is the verdict on the model. The small model improves; a
-# larger one may already know these sums, and then no difference is shown.
+# The cell checks that no test question was trained on, that pass@4 is not below pass@1, and that the leaked question was refused. Then it
+# prints the verdict. If a larger model already knows these sums, no difference is shown.
+#
+# **How far does the verdict reach?** It is about this run. With other seeds the same 14 steps teach the format every time, but not always sums
+# ([all numbers](../docs/evidence/quickstart_seeds.md)):
+#
+# | seed | *correct* | *correct anywhere* |
+# | --- | --- | --- |
+# | 3407 (this one) | 9 % to 70 % (p < 0.001) | 55 % to 70 % (p = 0.003) |
+# | 0 | 15 % to 57 % (p < 0.001) | 54 % to 57 % (p = 0.51) |
+# | 1 | 8 % to 60 % (p < 0.001) | 53 % to 60 % (p = 0.07) |
+#
+# So an honest report has the three rows, their intervals, and more than one seed.
 
 # %%
 assert comparison.contamination.trained_count == 0, comparison.contamination.sentence
@@ -184,20 +262,25 @@ print(run.outcome(comparison))
 #
 # ## Exercises
 #
-# **1. Which row?** A colleague reports: "Accuracy rose from 9 % to 70 %." Which question do you ask first?
+# **1. How much of it is the format?** (five minutes). The card counts 58 *gained* questions. How many of them had the right sum before the training?
+# You need three numbers: 53 sums were right before, 9 of them in the format, and 3 of the 53 are wrong now.
 #
 # <details><summary>Answer</summary>
 #
-# "How often was the answer right, but not in the format, before the training?" If *correct anywhere* was at 55 %, most of the
-# gain is the format. That is a real gain for a program that reads the answers, but it is not arithmetic.
+# 53 − 9 − 3 = 41. They were right before, not in the format, and still are right. So 41 of the 58 gained the format, and only
+# the other 17 a right sum.
+#
+# For a program that reads the answers, all 58 are a gain. Only 17 are about arithmetic.
 # </details>
 #
-# **2. Two runs.** You trained with two seeds and compare them on 96 questions: 66 % and 70 %. Is the second seed better?
+# **2. Two seeds** (five minutes). Two trainings get 66 % and 70 % on the same 96 questions. Is the second one better?
 #
 # <details><summary>Answer</summary>
 #
-# The table above says that 96 questions detect about 17 points. Four points can easily be chance. `gn.compare(run, task,
-# against=other_run)` makes the paired test; more questions make it sharper.
+# You cannot tell. 4 points are 4 questions, and 96 questions detect about 17 points. Suppose that 16 results differ, 10 against 6:
+# sixteen coins fall so unevenly in 45 % of cases.
+#
+# `gn.compare(run, task, against=other_run)` makes the paired test. To show 4 points, you need about 1,320 questions.
 # </details>
 #
 # ## Next
@@ -206,4 +289,4 @@ print(run.outcome(comparison))
 # * An export is evaluated as it is: `gn.compare("exports/my-model", against="base", task=task, run=run)` ([Export](06_export.ipynb)).
 # * A number that does not come from this kit: lm-evaluation-harness ([how](../docs/guide/evaluate.md)).
 #
-# @NEIGHBOURS@
+# ← [Training that you can leave alone](04_train.ipynb) · [A model that works elsewhere](06_export.ipynb) →
