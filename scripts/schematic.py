@@ -3,8 +3,8 @@
     PYTHONPATH=. python scripts/schematic.py
 
 grpo.png shows one GRPO step, tree.png a group as a tree, loss.png the loss, hacking.png two
-trainings and your_data.png a result by label. The text is grey and the background transparent, so
-that light and dark pages can show it.
+trainings, your_data.png a result by label and judge.png a result by check. The text is grey and the
+background transparent, so that light and dark pages can show it.
 """
 
 from __future__ import annotations
@@ -208,45 +208,53 @@ def draw_changes(axes: Axes, changes: list[Change], number: str) -> None:
     make_grey(axes)
 
 
-class Label(NamedTuple):
-    """A label with its held-out remarks, and the right answers before and after the training."""
+class Result(NamedTuple):
+    """A kind of held-out answers, and how many of them are good before and after the training."""
 
     name: str
-    remarks: int
+    answers: int
     before: int
     after: int
 
 
 # The numbers of notebooks/03_your_data, as it was executed.
 LABELS = [
-    Label("all remarks", 42, 19, 27),
-    Label("negative", 12, 6, 12),
-    Label("positive", 15, 13, 15),
-    Label("neutral", 15, 0, 0),
+    Result("all remarks", 42, 19, 27),
+    Result("negative", 12, 6, 12),
+    Result("positive", 15, 13, 15),
+    Result("neutral", 15, 0, 0),
+]
+# The checks of notebooks/08_judge on its eight held-out answers, as it was executed.
+CHECKS = [
+    Result("all four checks", 32, 2, 16),
+    Result("one sentence", 8, 0, 6),
+    Result("5 to 18 words", 8, 0, 5),
+    Result("words of the note", 8, 0, 3),
+    Result("what it is about", 8, 2, 2),
 ]
 
 
-def draw_labels() -> Figure:
-    """Return bars with the share of right answers to each label, before and after a training."""
+def draw_results(results: list[Result], title: str) -> Figure:
+    """Return bars with the share of good answers of each kind, before and after a training."""
     figure = Figure(figsize=(8, 2.7), facecolor="none", layout="constrained")
     axes = figure.subplots()
-    for place, label in enumerate(LABELS):
-        draw_bar(axes, place - 0.2, label.before, label.remarks, palette.GREY)
-        draw_bar(axes, place + 0.2, label.after, label.remarks, palette.BLUE)
-    axes.text(-0.2, 0.03, "before", ha="center", color="white")
-    axes.text(0.2, 0.03, "after", ha="center", color="white")
-    axes.set_xticks(range(len(LABELS)), [label.name for label in LABELS])
+    for place, result in enumerate(results):
+        draw_bar(axes, place - 0.2, result.before, result.answers, palette.GREY)
+        draw_bar(axes, place + 0.2, result.after, result.answers, palette.BLUE)
+    axes.text(-0.2, 1.08, "before", ha="center", color=palette.GREY)
+    axes.text(0.2, 1.08, "after", ha="center", color=palette.BLUE)
+    axes.set_xticks(range(len(results)), [result.name for result in results])
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set(title="Right answers to held-out remarks", ylim=(0, 1.2))
+    axes.set(title=title, ylim=(0, 1.2))
     make_grey(axes)
     return figure
 
 
-def draw_bar(axes: Axes, x: float, right: int, remarks: int, colour: str) -> None:
-    """Draw the share of right answers as a bar, with the two counts above it."""
-    share = right / remarks
+def draw_bar(axes: Axes, x: float, good: int, answers: int, colour: str) -> None:
+    """Draw the share of good answers as a bar, with the two counts above it."""
+    share = good / answers
     axes.bar(x, share, width=0.38, color=colour)
-    axes.text(x, share + 0.03, f"{right} of {remarks}", ha="center", va="bottom", color=colour)
+    axes.text(x, share + 0.03, f"{good} of {answers}", ha="center", va="bottom", color=colour)
 
 
 def make_grey(axes: Axes) -> None:
@@ -264,4 +272,7 @@ if __name__ == "__main__":
     draw_tree().savefig(ROOT / "docs/tree.png", dpi=160)
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)
     draw_hacking().savefig(ROOT / "docs/hacking.png", dpi=160)
-    draw_labels().savefig(ROOT / "docs/your_data.png", dpi=160)
+    labels = draw_results(LABELS, "Right answers to held-out remarks")
+    labels.savefig(ROOT / "docs/your_data.png", dpi=160)
+    checks = draw_results(CHECKS, "Checks passed by eight held-out summaries")
+    checks.savefig(ROOT / "docs/judge.png", dpi=160)
