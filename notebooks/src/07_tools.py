@@ -13,8 +13,8 @@
 # %% [markdown]
 # # A model that looks things up
 #
-# Some answers are not in the weights of a model: a price, a file, today's weather. The model has to call a tool. After this notebook you can
-# **train a model that calls your own functions before it answers**, and test whether it has learned more than to repeat its examples.
+# Some answers are not in the weights of a model: a price, a file, today's weather. The model has to call a tool. After this notebook you
+# can **train a model that calls your own functions before it answers**, and test whether it has learned more than to repeat its examples.
 #
 # Here the tool reads notes. Two completions to the same question, both sampled before any training:
 #
@@ -23,7 +23,7 @@
 # read(farm) → Go to the yard.  read(yard) → The number is 19.           <answer>19</answer>         right
 # ```
 #
-# The model can write a call. It does not yet know when to go on. Twelve training steps change that:
+# The model can write a call, but it often stops too early. Twelve training steps change that:
 #
 # | Held-out questions answered correctly | before | after |
 # | --- | --- | --- |
@@ -40,9 +40,9 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `HELD_OUT` is the number of questions that are kept for the comparison at the end. `LONGER` is the number
-# of questions with chains of three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE = "grpo_nb/tools"` keeps the
-# run on your Google Drive.
+# You can leave everything as it is. `HELD_OUT` is the number of questions that are kept for the comparison at the end. `LONGER` is the
+# number of questions with chains of three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE =
+# "grpo_nb/tools"` keeps the run on your Google Drive.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -55,11 +55,12 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## The model, and how it writes a call
 #
-# With tools, a completion becomes an **episode**: the model writes a call, the tool answers, the model writes again, until it gives its answer.
-# `max_completion_length` counts the tokens of the whole episode, including the notes.
+# With tools, a completion becomes an **episode**: the model writes a call, the tool answers, the model writes again, until it gives its
+# answer. `max_completion_length` counts the tokens of the whole episode, including the notes.
 #
-# How a call is written is decided by the chat template. Qwen, Llama 3.1, Gemma 4 and others have one with tools. The small model has none, so
-# this cell gives it a short form: `<call>read(place=mill)</call>`. Short is better here, because every token of a call has to be right.
+# The chat template decides how a call is written. Qwen, Llama 3.1, Gemma 4 and others have a template with tools. The small model has
+# none, so this cell gives it a short form: `<call>read(place=mill)</call>`. Short is better here, because every token of a call has to be
+# right.
 
 # %%
 is_small = gn.preset(PRESET).model == gn.preset("cpu").model
@@ -81,8 +82,8 @@ if is_small:
 # %% [markdown]
 # ## The village
 #
-# Each place of a village has a note. The note names the next place, or it has the number that the question asks for. The number is random, so the
-# model cannot know it. It has to read.
+# Each place of a village has a note. The note names the next place, or it has the number that the question asks for. The number is
+# random, so the model cannot know it. It has to read.
 #
 # `Village` is an **environment**, a class that follows one episode:
 #
@@ -120,8 +121,9 @@ class Village:
 #
 # The training has chains of one and two places. Chains of three are kept for a test at the end.
 #
-# `reset` gets its data from the row, so all completions of a group play the same game. This matters: the advantage compares the completions
-# of a group. If each had another game, an easy game would look like a good completion. So an environment that draws a random game is refused.
+# `reset` gets its data from the row, so all completions of a group play the same game. This matters: the advantage compares the
+# completions of a group. If each had another game, an easy game would look like a good completion. So an environment that draws a random
+# game is refused.
 
 # %%
 import random
@@ -153,11 +155,11 @@ task = gn.load_task(rows, holdout=HELD_OUT, **common).with_tools(environment=Vil
 # %% [markdown]
 # ## Play an episode yourself
 #
-# Before the model plays, play an episode by hand, with the same tool and the same rewards. There are two rewards: 2 points for the right number in
-# the answer, and `progress`, the share of the chain that was read in the right order.
+# Before the model plays, play an episode by hand, with the same tool and the same rewards. There are two rewards: 2 points for the right
+# number in the answer, and `progress`, the share of the chain that was read in the right order.
 #
-# **Predict before you run:** the chain has two places. What is the total after the first note, after the second, and with the answer? And what does
-# a guess without reading earn?
+# **Predict before you run:** the chain has two places. What is the total after the first note, after the second, and with the answer? And
+# what does a guess without reading earn?
 #
 # <details><summary>What you should see</summary>
 #
@@ -187,8 +189,8 @@ print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 # %% [markdown]
 # ## Show the model two episodes
 #
-# GRPO can only make more frequent what the model already does sometimes. A model that has never seen a call will not write one. So two solved
-# episodes go into every prompt: the one that you played, and one with a single note.
+# GRPO can only make more frequent what the model already does sometimes. A model that has never seen a call hardly ever writes one. So
+# two solved episodes go into every prompt: the one that you played, and one with a single note.
 #
 # You should see the tool, the two episodes and the question, as the model gets them.
 
@@ -207,8 +209,8 @@ task
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that the totals differ in all four groups, so there is something to learn from. About four in ten sampled answers are correct, and
-# half of the greedy ones.
+# You should see that the totals differ in all four groups, so there is something to learn from. About four in ten sampled answers are
+# correct, and two of the four greedy ones.
 #
 # Both rewards differ within the groups: `progress` also tells two wrong answers apart, if one of them has read more.
 
@@ -220,13 +222,13 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 #
 # A task with tools is trained with the same line as any other. Two things are different inside:
 #
-# * **The notes are not trained on.** They are in the context, but not in the loss: the model did not choose these tokens. If they were trained on,
-#   it would learn to write notes itself instead of reading them.
-# * **One advantage for the whole episode.** Every token that the model wrote gets it, the first call as well as the answer. GRPO does not know
-#   which call was the good one. It only compares whole episodes.
+# * **The notes are not trained on.** They are in the context, but not in the loss: the model did not choose these tokens. To make them
+#   more likely would be of no use, because the tool writes them.
+# * **One advantage for the whole episode.** Every token that the model wrote gets it, the first call as well as the answer. GRPO does not
+#   know which call was the good one. It only compares whole episodes.
 #
-# You should see `progress` (middle) run ahead of `correctness` until about step 9: reading comes first, right answers follow. The interval of
-# the held-out questions is wide, because they are only 16. KL is not measured, because `beta` is 0 here.
+# You should see `progress` (middle) run ahead of `correctness` until about step 9: reading comes first, right answers follow. The
+# interval of the held-out questions is wide, because they are only 16. KL is not measured, because `beta` is 0 here.
 
 # %%
 resume = "auto" if DRIVE else None
@@ -237,8 +239,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # You see one group of the first step and one of the last. Follow the calls and the notes that came back (→).
 #
-# **Predict before you run:** in the first group, three completions read one of two notes and make up an answer. They earn 0.5. The mean of the
-# group is 0.56. Are they pushed up or down?
+# **Predict before you run:** in the first group, three completions read one of two notes and make up an answer. They earn 0.5. The mean
+# of the group is 0.56. Are they pushed up or down?
 #
 # <details><summary>What you should see</summary>
 #
@@ -261,8 +263,8 @@ display(run.step(1).groups[0], longest)
 # %% [markdown]
 # ## Before and after, on villages it has never seen
 #
-# The first comparison asks held-out villages with chains of one and two places. The second asks chains of three, which never occurred in training
-# or in the examples. This tells two habits apart:
+# The first comparison asks held-out villages with chains of one and two places. The second asks chains of three, which never occurred in
+# training or in the examples. This tells two habits apart:
 #
 # * A model that has learned *read twice, then answer* fails on all of them.
 # * A model that has learned *go on until a note has a number* answers them.
@@ -288,8 +290,8 @@ display(comparison, three)
 # %% [markdown]
 # ## Did it work?
 #
-# Yes, and not by luck of this seed. On eight other seeds the chains of three went from 0 to 4 % correct to 96 to 100 %
-# ([all numbers](../docs/evidence/tools.md)).
+# Yes, and it was not the luck of this seed. On eight other seeds the chains of three went from 0 to 4 % correct to 96 to 100 % ([all
+# numbers](../docs/evidence/tools.md)).
 #
 # **What it has learned:** a rule for when to stop. It was taught on one and two notes, and it holds for three.
 #
@@ -297,10 +299,11 @@ display(comparison, three)
 #
 # * *A strategy.* Where to go next is written in the note. In an earlier trial the model did not learn *higher or lower*, where the next
 #   guess must follow from the last answer, in ten steps of the same size.
+# * *Longer chains.* Four or more notes were not tested. `hops=(5,)` in the cell above would test it, with a larger length limit.
 # * *New words.* The villages are new, but their twenty places are those of the training.
 #
-# The cell also checks that not every tool call of the last step failed. TRL passes the exception of a tool to the model as its result, so a
-# bug in your tool is not an error that stops the training. It shows only as an alert.
+# The cell also checks that not every tool call of the last step failed. TRL passes the exception of a tool to the model as its result, so
+# a bug in your tool is not an error that stops the training. It shows only as an alert.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -322,16 +325,16 @@ print("Chains of three:", three.headline)
 #
 # ## Exercises
 #
-# **1. Remove `progress`** (five minutes, with pencil and paper). Take the first group above with `correctness` alone. Which advantages would its
-# eight completions get? When would you miss `progress` most?
+# **1. Remove `progress`** (five minutes, with pencil and paper). Take the first group above with `correctness` alone. Which advantages
+# would its eight completions get? When would you miss `progress` most?
 #
 # <details><summary>Answer</summary>
 #
-# The totals are 2 and seven times 0. Their mean is 0.25 and their standard deviation (with n - 1) 0.71. So the right one gets
-# (2 - 0.25) / 0.71 = +2.47, and all others −0.35: reading one note is now as bad as not reading.
+# The totals are 2 and seven times 0. Their mean is 0.25 and their standard deviation (with n - 1) 0.71. So the right one gets (2 - 0.25)
+# / 0.71 = +2.47, and all others −0.35: reading one note is now as bad as not reading.
 #
-# You would miss it most in a group without a right answer. There all totals would be 0, and only `progress` makes a difference. With longer chains
-# such groups are more common.
+# You would miss it most in a group without a right answer. There all totals would be 0, and only `progress` makes a difference. With
+# longer chains such groups are more common.
 # </details>
 #
 # **2. A loophole.** Suppose `progress` counted *all* calls of `read` and not the notes in the right order. What would the model learn?
