@@ -290,20 +290,20 @@ display(comparison, three)
 # %% [markdown]
 # ## Did it work?
 #
-# Yes, and it was not the luck of this seed. On eight other seeds the chains of three went from 0 to 4 % correct to 96 to 100 % ([all
-# numbers](../docs/evidence/tools.md)).
+# Yes, and it was not the luck of this seed. On eight other seeds the chains of three went from 0 to 4 % correct to 96 to 100 %
+# ([all numbers](../docs/evidence/tools.md)).
 #
 # **What it has learned:** a rule for when to stop. It was taught on one and two notes, and it holds for three.
 #
 # **What this run does not show:**
 #
-# * *A strategy.* Where to go next is written in the note. In an earlier trial the model did not learn *higher or lower*, where the next
-#   guess must follow from the last answer, in ten steps of the same size.
-# * *Longer chains.* Four or more notes were not tested. `hops=(5,)` in the cell above would test it, with a larger length limit.
+# * *Longer chains.* Try `hops=(5,)` in the cell above, with a larger length limit.
 # * *New words.* The villages are new, but their twenty places are those of the training.
+# * *A strategy.* The note says where to go next. In an earlier trial the model did not learn *higher or lower*, where the next guess must
+#   follow from the last answer, in ten steps of the same size.
 #
-# The cell also checks that not every tool call of the last step failed. TRL passes the exception of a tool to the model as its result, so
-# a bug in your tool is not an error that stops the training. It shows only as an alert.
+# The cell also checks that not every tool call failed. TRL passes the exception of a tool to the model as its result, so a bug in your
+# tool does not stop the training. It shows only as an alert.
 
 # %%
 assert run.status == "finished", run.status_sentence
