@@ -13,9 +13,17 @@
 # %% [markdown]
 # # A model that looks things up
 #
-# A small model gets a tool that reads notes: "Go to the yard.", then "The number is 19." Before the training it reads one note, stops, and
-# makes up an answer. After twelve training steps it keeps reading until it knows, also on chains of notes that are longer than any it
-# was trained on.
+# Some answers are not in the weights of a model: a price, a file, today's weather. The model has to call a tool. After this notebook you
+# can **train a model that calls your own functions before it answers**, and test whether it has learned more than to repeat its examples.
+#
+# Here the tool reads notes. Two completions to the same question, both sampled before any training:
+#
+# ```text
+# read(farm) → Go to the yard.                                           <answer>farmyard</answer>   wrong
+# read(farm) → Go to the yard.  read(yard) → The number is 19.           <answer>19</answer>         right
+# ```
+#
+# The model can write a call, but it often stops too early. Twelve training steps change that:
 #
 # | Held-out questions answered correctly | before | after |
 # | --- | --- | --- |
@@ -32,9 +40,9 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `HELD_OUT` questions are kept for the comparison at the end, and `LONGER` questions have the
-# chains of three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE = "grpo_nb/tools"` keeps the run on
-# your Google Drive.
+# You can leave everything as it is. `HELD_OUT` is the number of questions that are kept for the comparison at the end. `LONGER` is the
+# number of questions with chains of three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE =
+# "grpo_nb/tools"` keeps the run on your Google Drive.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -47,11 +55,12 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## The model, and how it writes a call
 #
-# A completion is now a whole *episode*: the model writes a call, the tool answers, the model writes again. `max_completion_length` counts
-# the tokens of the episode, including the notes.
+# With tools, a completion becomes an **episode**: the model writes a call, the tool answers, the model writes again, until it gives its
+# answer. `max_completion_length` counts the tokens of the whole episode, including the notes.
 #
-# Qwen, Llama 3.1, Gemma 4 and others have a chat template with tools. The small model has none, so it gets a short one:
-# `<call>read(place=mill)</call>` is 12 tokens, and a small model has to get every one of them right.
+# The chat template decides how a call is written. Qwen, Llama 3.1, Gemma 4 and others have a template with tools. The small model has
+# none, so this cell gives it a short form: `<call>read(place=mill)</call>`. Short is better here, because every token of a call has to be
+# right.
 
 # %%
 is_small = gn.preset(PRESET).model == gn.preset("cpu").model
@@ -73,12 +82,14 @@ if is_small:
 # %% [markdown]
 # ## The village
 #
-# Each place of a village has a note. The note names the next place, or the number that the question asks for. The model cannot know
-# the number, so it has to read.
+# Each place of a village has a note. The note names the next place, or it has the number that the question asks for. The number is
+# random, so the model cannot know it. It has to read.
 #
-# `Village` is an *environment*. `reset` starts an episode with a row of the data. Every public method is a tool, and its docstring is all
-# that the model is told about it. Each completion gets an object of its own, and the rewards get these objects.
-
+# `Village` is an **environment**, a class that follows one episode:
+#
+# * `reset` starts an episode with a row of the data.
+# * Every public method is a tool. The model sees its name, its types and its docstring, and nothing else.
+# * Each completion gets an object of its own, and the rewards get these objects.
 
 # %%
 class Village:
@@ -108,8 +119,11 @@ class Village:
 # %% [markdown]
 # ## Data
 #
-# The training has chains of one and two places. `reset` gets its data from the row, so all completions of a group play the same game. An
-# environment that draws a random game is refused: its advantages would measure luck, not skill.
+# The training has chains of one and two places. Chains of three are kept for a test at the end.
+#
+# `reset` gets its data from the row, so all completions of a group play the same game. This matters: the advantage compares the
+# completions of a group. If each had another game, an easy game would look like a good completion. So an environment that draws a random
+# game is refused.
 
 # %%
 import random
@@ -141,12 +155,16 @@ task = gn.load_task(rows, holdout=HELD_OUT, **common).with_tools(environment=Vil
 # %% [markdown]
 # ## Play an episode yourself
 #
-# Before the model plays, play an episode by hand, with the same tool and the same rewards. `progress` gives the share of the chain that was
-# read in the right order.
+# Before the model plays, play an episode by hand, with the same tool and the same rewards. There are two rewards: 2 points for the right
+# number in the answer, and `progress`, the share of the chain that was read in the right order.
 #
-# You should see that reading earns something, that the number counts only in the final answer, and that a guess without reading earns
-# nothing.
-
+# **Predict before you run:** the chain has two places. What is the total after the first note, after the second, and with the answer? And
+# what does a guess without reading earn?
+#
+# <details><summary>What you should see</summary>
+#
+# 0.5, 1 and 3. The guess earns 0. So an episode that stops half-way earns more than a guess, and much less than one that goes on.
+# </details>
 
 # %%
 from grpo_nb.lab import ManualEpisode
@@ -171,8 +189,10 @@ print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 # %% [markdown]
 # ## Show the model two episodes
 #
-# A small model has to see what a call looks like. The episode that you played becomes an example in every prompt, after another one with
-# a single note. You should see the tool, the two episodes and the question, as the model gets them.
+# GRPO can only make more frequent what the model already does sometimes. A model that has never seen a call hardly ever writes one. So
+# two solved episodes go into every prompt: the one that you played, and one with a single note.
+#
+# You should see the tool, the two episodes and the question, as the model gets them.
 
 # %%
 one_place = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 1)
@@ -189,8 +209,10 @@ task
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that many answers are right where the chain has one place, and few where it has two: the model reads one note and stops.
-# The totals of a group differ, so there is something to learn from.
+# You should see that the totals differ in all four groups, so there is something to learn from. About four in ten sampled answers are
+# correct, and two of the four greedy ones.
+#
+# Both rewards differ within the groups: `progress` also tells two wrong answers apart, if one of them has read more.
 
 # %%
 gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -198,8 +220,15 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 # %% [markdown]
 # ## Train
 #
-# A task with tools is trained with the same line as any other. Tokens that a tool wrote are in the context, but not in the loss:
-# the model is not trained to predict the notes.
+# A task with tools is trained with the same line as any other. Two things are different inside:
+#
+# * **The notes are not trained on.** They are in the context, but not in the loss: the model did not choose these tokens. To make them
+#   more likely would be of no use, because the tool writes them.
+# * **One advantage for the whole episode.** Every token that the model wrote gets it, the first call as well as the answer. GRPO does not
+#   know which call was the good one. It only compares whole episodes.
+#
+# You should see `progress` (middle) run ahead of `correctness` until about step 9: reading comes first, right answers follow. The
+# interval of the held-out questions is wide, because they are only 16. KL is not measured, because `beta` is 0 here.
 
 # %%
 resume = "auto" if DRIVE else None
@@ -208,8 +237,23 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ## How it reads, before and after
 #
-# You see one group of the first step, and of the last step the group with the longest chain. Follow the calls and the notes that came back
-# (→). In the first group the model mostly answers after one note. In the last group it goes on until a note has the number.
+# You see one group of the first step and one of the last. Follow the calls and the notes that came back (→).
+#
+# **Predict before you run:** in the first group, three completions read one of two notes and make up an answer. They earn 0.5. The mean
+# of the group is 0.56. Are they pushed up or down?
+#
+# <details><summary>What you should see</summary>
+#
+# Slightly down (−0.06), while those that earn nothing get −0.55. The one completion that read both notes gets +2.40. So this step teaches
+# to go on, and it prefers stopping half-way to not reading at all.
+#
+# One of the others answers *The number is 87.* It copies the example in the prompt.
+#
+# On a CPU the last step had only chains of one place. All eight completions are right and equal, so every advantage is 0. This group does
+# not show that the model goes on. The next section tests that.
+#
+# The alert *collapse* above warns of groups with many equal texts. Where they are right, as here, harder questions would teach more.
+# </details>
 
 # %%
 last_groups = run.step(run.steps[-1]).groups
@@ -220,7 +264,19 @@ display(run.step(1).groups[0], longest)
 # ## Before and after, on villages it has never seen
 #
 # The first comparison asks held-out villages with chains of one and two places. The second asks chains of three, which never occurred in
-# training. A model that has learned *go on until you know* follows them. A model that has learned to read twice does not.
+# training or in the examples. This tells two habits apart:
+#
+# * A model that has learned *read twice, then answer* fails on all of them.
+# * A model that has learned *go on until a note has a number* answers them.
+#
+# **Predict before you run:** which of the two has it learned? Look at *correct* and at *mean length* in the second table.
+#
+# <details><summary>What you should see</summary>
+#
+# On chains of three, *correct* goes from 8 % (2 of 24) to 100 %, and the mean length from 27 to 49 tokens. So it goes on.
+#
+# *In the format* is 100 % before and after: nothing of this gain is the format. In [the quickstart](00_quickstart.ipynb) most of it was.
+# </details>
 
 # %%
 comparison = gn.compare(run, task)
@@ -234,11 +290,20 @@ display(comparison, three)
 # %% [markdown]
 # ## Did it work?
 #
-# We also check that tool calls succeeded. TRL passes the exception of a tool to the model as its result, so a bug in your tool shows up
-# only as an alert.
+# Yes, and it was not the luck of this seed. On eight other seeds the chains of three went from 0 to 4 % correct to 96 to 100 %
+# ([all numbers](../docs/evidence/tools.md)).
 #
-# What this run does not show is a strategy. The model has learned to go on, and where to go is written in the note. In an earlier trial, it
-# did not learn a game of *higher or lower*, where the next guess must follow from the last answer, in ten steps of the same size.
+# **What it has learned:** a rule for when to stop. It was taught on one and two notes, and it holds for three.
+#
+# **What this run does not show:**
+#
+# * *Longer chains.* Try `hops=(5,)` in the cell above, with a larger length limit.
+# * *New words.* The villages are new, but their twenty places are those of the training.
+# * *A strategy.* The note says where to go next. In an earlier trial the model did not learn *higher or lower*, where the next guess must
+#   follow from the last answer, in ten steps of the same size.
+#
+# The cell also checks that not every tool call failed. TRL passes the exception of a tool to the model as its result, so a bug in your
+# tool does not stop the training. It shows only as an alert.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -260,26 +325,30 @@ print("Chains of three:", three.headline)
 #
 # ## Exercises
 #
-# **1. Remove `progress`.** What would the rewards of the first groups look like, and where would the signal come from?
+# **1. Remove `progress`** (five minutes, with pencil and paper). Take the first group above with `correctness` alone. Which advantages
+# would its eight completions get? When would you miss `progress` most?
 #
 # <details><summary>Answer</summary>
 #
-# Only right answers would score. Chains of one place are often right at the start, so some groups still differ. In groups with chains of
-# two, all completions are wrong at first, and there is no signal until one of them happens to read twice.
+# The totals are 2 and seven times 0. Their mean is 0.25 and their standard deviation (with n - 1) 0.71. So the right one gets (2 - 0.25)
+# / 0.71 = +2.47, and all others −0.35: reading one note is now as bad as not reading.
+#
+# You would miss it most in a group without a right answer. There all totals would be 0, and only `progress` makes a difference. With
+# longer chains such groups are more common.
 # </details>
 #
 # **2. A loophole.** Suppose `progress` counted *all* calls of `read` and not the notes in the right order. What would the model learn?
 #
 # <details><summary>Answer</summary>
 #
-# To call the tool again and again, on any place, until the tokens run out. That reward grows without a maximum. The version above has a
-# maximum of 1, which only the right notes reach.
+# To call the tool again and again, on any place, until no tokens or rounds are left. That reward grows with every call. The version above
+# has a maximum of 1, which only the right notes reach.
 # </details>
 #
 # ## Next
 #
 # * A tool of your own is a function with types and a docstring, and `task.with_tools(add)`: [the guide to tools](../docs/guide/tools.md).
 # * Environments from elsewhere: [what to write](../docs/guide/environments.md).
-# * The same result on eight seeds, and what was not measured: [the evidence](../docs/evidence/tools.md).
+# * A reward for answers without a gold answer: [Can a judge model be trusted?](08_judge.ipynb)
 #
 # @NEIGHBOURS@

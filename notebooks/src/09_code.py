@@ -13,16 +13,21 @@
 # %% [markdown]
 # # A model that writes code, scored by hidden tests
 #
-# The model writes small Python functions. Nobody compares them with a solution: the code runs in a sandbox, and its score is the share of
-# hidden tests that it passes. You also see what a loophole looks like here, and why the tests must not be in the prompt.
+# The model writes small Python functions. It never sees a solution of a training task, and no person grades it: a program runs each
+# function on tests that the model never sees. After this notebook you can **train with tests as the reward**, and you know the two ways
+# in which tests are cheated.
+#
+# Why it matters: code suits GRPO well. Checking is cheap and exact, and writing is hard. But the model is rewarded for *passing tests*
+# and not for *solving the task*. Your tests decide how far these two are apart.
 #
 # | Held-out tasks solved (all hidden tests passed) | before | after |
 # | --- | --- | --- |
 # | greedy decoding | 50 % | 95 % |
 # | sampled at temperature 1 | 22 % | 85 % |
 #
-# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed. The small model can only write one-line
-# functions. On a GPU, the larger model of the preset gets the same tasks.
+# The small model can only write functions of one line. On a GPU, the larger model of the preset gets the same tasks.
+#
+# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 
@@ -32,8 +37,8 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `STEPS` is the length of the training. In Colab, `DRIVE = "grpo_nb/code"` keeps the run on your Google
-# Drive.
+# You can leave everything as it is. `STEPS` is the length of the training, and `HELD_OUT` the number of tasks that are kept for the
+# comparison. In Colab, `DRIVE = "grpo_nb/code"` keeps the run on your Google Drive.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -53,8 +58,11 @@ model, tokenizer = gn.load_model(settings, report=print)
 # %% [markdown]
 # ## Tasks with hidden tests
 #
-# Each row asks for a function `f` and has four tests in the column `tests`. The model never sees the tests: only the reward gets this
-# column. Two solved examples are in every prompt, because a small model has to see what is wanted.
+# Each row asks for a function `f` and has four tests in the column `tests`. The prompt contains only the question. The tests go to the
+# reward.
+#
+# Two solved examples are in every prompt. Without an example a model this small hardly ever writes the tags, and then there is nothing to
+# reward ([Rewards](02_rewards.ipynb) shows it).
 #
 # You should see the first prompt, without any test.
 
@@ -103,12 +111,26 @@ task
 # %% [markdown]
 # ## The reward
 #
-# `code_tests` takes the code from the answer tags and runs it in a [sandbox](../docs/reference/sandbox.md): a separate process
-# without network, without your files, with limits for time and memory. Only the inputs of the tests go in. The results come out as
-# plain data and are compared outside, so the code cannot print a verdict or bring an object that is equal to everything.
+# `code_tests` takes the code from the answer tags, runs it, and returns the share of the tests that it passes.
 #
-# **Predict before you run:** what do these five completions score? You should see 1, a part for the second, which is right for one input
-# only, and 0 for the others: code outside of the tags, a function that never ends, and one that tries to be equal to everything.
+# Code that a model wrote may do anything: loop for ever, delete files, or cheat the test. So it runs in a
+# [sandbox](../docs/reference/sandbox.md), a separate process without network and files, with limits for time and memory. Only the inputs
+# of the tests go in. The results come out as plain data and are compared outside, so the code never sees what is expected.
+#
+# **Predict before you run:** what do these five completions score? The task is *add 3*, with three tests.
+#
+# <details><summary>What you should see</summary>
+#
+# | completion | share of tests | why |
+# | --- | --- | --- |
+# | `return x + 3` | 1 | right |
+# | `return 3` | 1/3 | right for `f(0)` only |
+# | right, without tags | 0 | no code is found |
+# | `while True` | 0 | stopped at the time limit |
+# | equal to everything | 0 | an object is not plain data |
+#
+# The weight is 2, so the totals are twice these shares.
+# </details>
 
 # %%
 rewards = [gn.rewards.code_tests(weight=2.0)]
@@ -124,12 +146,19 @@ scores = gn.score(rewards, completions, row)
 scores
 
 # %% [markdown]
-# ## A loophole: tests that the model can see
+# ## Two loopholes in tests
 #
-# The second completion above shows the danger. It is not a solution, but it passes one test. If a prompt contained the tests, a model
-# could learn to write `if x == 0: return 3` for each of them: the score is full, and nothing is solved. Hidden tests with several
-# inputs make that useless. `all_or_nothing=True` also closes the part for special cases, but then there is less to learn from at the
-# start.
+# **Tests that the model can see.** If the prompt contains the tests, `if x == 0: return 3` for each of them earns the full score and
+# solves nothing. The cell below shows it: 1.0 with the visible tests, 0.0 with hidden ones.
+#
+# **Partial credit for special cases.** `return 3` above is no solution and earns 0.67 of 2. That sounds harmless. But suppose that the
+# seven other completions of its group earn 0. Then the mean is 0.083 and the standard deviation 0.236, and its advantage is (0.667 −
+# 0.083) / 0.236 = +2.47. A right function among seven zeros would also get +2.47, because the division removes the size of the reward.
+#
+# So **in a group without a solution, the special case is pushed up as strongly as a solution would be.**
+#
+# `all_or_nothing=True` closes this loophole. The price: a group without a full solution then teaches nothing. You can afford it where
+# full solutions are common, as with these short functions, and hardly for long programs.
 
 # %%
 special_cases = "def f(x):\n    if x == 0: return 3\n    if x == 1: return 4\n    return 0"
@@ -142,8 +171,11 @@ print("with hidden tests:", rewards[0](completions=[cheat], tests=[hidden["tests
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that about one in five of the sampled functions is right, and more of the greedy ones. In most groups right and
-# wrong functions are side by side: there is something to learn.
+# You should see that 19 % of the sampled functions are right, and that the totals differ in all four groups. So there is something to
+# learn.
+#
+# The output also advises a longer limit, because 5 of 32 completions were truncated. You can ignore it here. A right function has about
+# 20 tokens, so completions that reach 48 have probably failed to stop, and training can cure that.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -152,7 +184,24 @@ gate
 # %% [markdown]
 # ## Train
 #
-# There is no reward for the format. Code outside of the tags scores 0, so the format is learned together with the function.
+# There is no reward for the format. Code outside of the tags scores 0, so the tags are learned together with the function.
+#
+# You should see the total reward rise to about 1.8, of at most 2.
+#
+# **Predict before you look at the groups:** in step 1, six of eight completions to *multiplies x by 17 and then adds 5* score 0. Are they
+# wrong in their arithmetic, or in something else?
+#
+# <details><summary>What you should see</summary>
+#
+# Mostly in something else:
+#
+# * Three do not stop. Text follows the expression, and the code is no longer Python.
+# * One lacks `return`, and one puts a function into a function in one line.
+# * Only `x * 17 - 5` is a clean function that calculates something else.
+#
+# In the last group all eight are right and equal, so every advantage is 0. The alert *collapse* reports many equal texts. Harder tasks
+# would be the next step.
+# </details>
 
 # %%
 resume = "auto" if DRIVE else None
@@ -162,8 +211,22 @@ display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 # %% [markdown]
 # ## Before and after
 #
-# A held-out answer counts as correct if it passes all of its hidden tests. The first table decodes greedily. The second samples two
+# A held-out task counts as solved if its function passes all hidden tests. The first table decodes greedily. The second samples two
 # functions per task, as in training.
+#
+# **Predict before you run:** the model learned to stop after the function. In which of the two tables will you see that?
+#
+# <details><summary>What you should see</summary>
+#
+# In the second. Of the sampled answers 24 % were truncated before and none after, and *in the format* rises from 62 % to 100 %. The
+# greedy answers were all in the format already, so their gain from 50 % to 95 % is not the tags: the functions themselves are right more
+# often.
+#
+# So the sampled gain has two parts. Before, 50 of 80 answers were in the format, and 18 of the 80 were right. Even if these 18 are all
+# among the 50, that is 36 % of them. After, all 80 are in the format and 68 right, which is 85 %.
+#
+# Not every change is a gain: one greedy answer that was right is now wrong.
+# </details>
 
 # %%
 comparison = gn.compare(run, task)
@@ -173,8 +236,18 @@ display(comparison, sampled)
 # %% [markdown]
 # ## Did it work?
 #
-# The first verdict is about greedy answers, the second about sampled ones. The model could write these functions now and then from the
-# start; the training made it reliable. That is what GRPO does.
+# Yes, on these tasks: with both ways of decoding, the share of solved tasks rose by far more than chance would explain.
+#
+# **What it has learned:** to do reliably what it did now and then. Before the training 22 % of its samples were right. pass@2, the share
+# of tasks solved at least once in two tries, rises as well (35 % to 95 %), so two tries of the old model do not replace the training.
+# Whether many tries would was not measured.
+#
+# **What this run does not show:**
+#
+# * *Programming.* The held-out tasks have new numbers, but they are of the same four kinds as in the training.
+# * *Other seeds.* This is one run.
+# * *Good tests.* Partial credit did no visible harm here. But *solved* means that four inputs came out right. The tests that trained the
+#   model and those that judge it are of one kind.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -198,26 +271,29 @@ print(run.outcome(sampled))
 #
 # ## Exercises
 #
-# **1. Fewer tests.** Keep only `f(0)` in the column `tests`. Which wrong functions would score 1?
+# **1. Which inputs?** (five minutes). The task is *multiplies x by 7 and then adds 3*. A model writes `return x + 3`, `return x * 7` and
+# `return x * 7 - 3`. Which of them pass `f(0)`, and which pass `f(1)`? Find one input for which `return x + 9` is right although it is
+# wrong.
 #
 # <details><summary>Answer</summary>
 #
-# Every function that is right at 0. "Multiplies x by 7 and then adds 3" and "adds 3" agree there, and so does `return 3`. Inputs that tell
-# the likely mistakes apart are worth more than many inputs.
+# Only `x + 3` passes `f(0) == 3`: a forgotten multiplication does not show at 0. None passes `f(1) == 10`. `x + 9` passes at 1, because 1
+# + 9 = 10. So choose inputs that tell the likely mistakes apart. They are worth more than many inputs.
 # </details>
 #
-# **2. A longer program.** Which two settings have to change for functions of ten lines?
+# **2. A longer program.** Which two settings have to change for functions of ten lines? And would you keep partial credit?
 #
 # <details><summary>Answer</summary>
 #
-# `max_completion_length`, because truncated code never passes, and the example in the prompt. Partial credit becomes more important: with
-# ten lines, a group without any full solution is common.
+# `max_completion_length`, because truncated code never passes, and the example in the prompt. Keep partial credit: with ten lines, a
+# group without any full solution is common, and without partial credit it teaches nothing. Then choose tests that no constant passes.
 # </details>
 #
 # ## Next
 #
-# * Tests as MBPP and HumanEval have them, limits, and what the sandbox withstands: [rewards](../docs/guide/rewards.md) and
-#   [the sandbox](../docs/reference/sandbox.md).
-# * Combine it with tools, so that the model can run its code before it answers: [Tools](07_tools.ipynb).
+# * Tests as MBPP and HumanEval have them, limits, and what the sandbox withstands: [rewards](../docs/guide/rewards.md) and [the
+#   sandbox](../docs/reference/sandbox.md).
+# * Let the model run its code before it answers: [tools](07_tools.ipynb).
+# * Other losses than that of GRPO, measured: [Algorithms](a1_algorithms.ipynb).
 #
 # @NEIGHBOURS@
