@@ -96,7 +96,8 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
 def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Path:
     """Return a cache folder; call `fill` first if the folder has no file named `marker`.
 
-    If another process fills the folder meanwhile, that result is kept, because all are the same.
+    If another process fills the folder meanwhile, its files are kept: every process would write the
+    same ones.
     """
     if (folder / marker).is_file():
         return folder
@@ -118,7 +119,7 @@ def resolved_target(path: str | Path) -> Path:
 
 
 def check_target(target: Path, overwrite: bool, protected: Sequence[Path] = ()) -> None:
-    """Check that a target may be written to, and that no protected folder would be overwritten.
+    """Check that a target may be written to, and that it contains no protected folder.
 
     Args:
         target: Path from `resolved_target`.

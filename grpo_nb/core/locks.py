@@ -53,7 +53,8 @@ def holding_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         # Closing the file is not enough: a forked child that still runs, such as a worker of a
-        # reward's pool, would keep the lock. A child that leaves this block must not release it.
+        # reward's pool, would keep the lock. A forked child that leaves this block must not release
+        # the lock of its parent.
         if os.getpid() == holder:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)

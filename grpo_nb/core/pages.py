@@ -79,9 +79,9 @@ def _longest_ticks(text: str) -> int:
     return max(lengths, default=0)
 
 
-# Functions that make a value safe, by the language of a template. For HTML, Jinja's autoescape
-# follows. It keeps lone surrogates and NUL, which a model can write and no notebook can hold, so
-# `displayable` escapes them first. Programs get their values unescaped.
+# How a value is escaped in each language of a template. HTML values are then escaped by Jinja too,
+# which keeps lone surrogates and NUL: a model can write them, and no notebook can hold them. Values
+# in programs are not escaped.
 _ESCAPE_BY_LANGUAGE = {"html": displayable, "md": markdown_text, "py": str, "yaml": str}
 
 

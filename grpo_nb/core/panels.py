@@ -18,8 +18,8 @@ from grpo_nb.core.words import displayable
 class Panel(widgets.VBox):
     """Base class of widgets that show the errors of their own callbacks.
 
-    A panel can also be read without a kernel. For that, a subclass sets `_static_views` to pairs of
-    a heading and a view. A page without widgets shows the views that are not empty.
+    A saved notebook shows a panel without a kernel. For that, a subclass sets `_static_views` to
+    pairs of a heading and a view, and the page shows those that are not empty.
     """
 
     panel_title: str = ""

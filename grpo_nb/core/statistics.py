@@ -32,11 +32,11 @@ _NUMBERS_IN_MEMORY = 4_000_000
 def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tuple[float, float]:
     """Return the 95 % Wilson interval of a mean of shares, one share for each question.
 
-    The question is the unit: several samples of one question are not several questions
-    (arXiv:2411.00640). With several samples, n is the effective sample size: the variance of one
-    answer divided by the variance of the mean, limited to at least the number of questions and at
-    most the number of answers (Franco et al., Journal of Survey Statistics and Methodology 7,
-    2019). If all questions have the same share, n is the number of questions.
+    Several samples of one question are not several questions (arXiv:2411.00640). So n is an
+    effective sample size: the variance of one answer, divided by the variance of the mean (Franco
+    et al., Journal of Survey Statistics and Methodology 7, 2019). It is at least the number of
+    questions and at most the number of answers. With one answer per question, or the same share
+    everywhere, n is the number of questions.
 
     Args:
         shares: The share of right answers of each question, from 0 to 1.
@@ -57,7 +57,8 @@ def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tu
     middle = (n * share + added) / (n + 2 * added)
     variance_of_count = n * share * (1 - share) + added / 2
     half_width = Z_95 * math.sqrt(variance_of_count) / (n + 2 * added)
-    # If all or no answers are right, one end equals the share. Rounding must not exclude it.
+    # With a share of 0 or 1, one end is the share itself. `min` and `max` keep rounding from
+    # excluding it.
     return max(0.0, min(middle - half_width, share)), min(1.0, max(middle + half_width, share))
 
 
@@ -174,10 +175,10 @@ def paired_interval(
 def detectable_difference(changes: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
-    It is also called the minimum detectable effect. The result depends on how many answers
-    changed, and not on the direction in which they changed. At least one change in each direction
-    is assumed. The formula is Connor's (Biometrics 43, 1987, equation 3). For a difference d the
-    sample size is n - 1/d (continuity correction).
+    It is also called the minimum detectable effect. Only the number of changed answers matters,
+    not their direction; at least one change in each direction is assumed. The formula is Connor's
+    (Biometrics 43, 1987, equation 3), with n - 1/d in place of n for a difference d (continuity
+    correction).
 
     Args:
         changes: The difference of each question, second minus first.
@@ -352,7 +353,7 @@ def rise_p_value(values: Sequence[float]) -> float:
 
 
 def rise_z(values: Sequence[float]) -> float:
-    """Return the p-value of `rise_p_value` as a z-score, to compare with limits.
+    """Return `rise_p_value` as a z-score, which the health rules compare with their limits.
 
     Five rising values are enough for a z-score of 2.4; `mann_whitney_z` needs nine values to reach
     it. If all values are equal, the z-score is minus infinity.

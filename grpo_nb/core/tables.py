@@ -88,7 +88,7 @@ class Table:
     wide: Sequence[int] = ()
     """Columns that HTML wraps anywhere, and that plain text does not pad with spaces.
 
-    With padding, one long sentence would make every row as long.
+    If the column were padded, one long sentence would make every line as long.
     """
 
     def text(self) -> str:

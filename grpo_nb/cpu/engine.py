@@ -32,8 +32,8 @@ class CpuEngine:
 
     Args:
         model: Causal language model, plain or wrapped by PEFT. Until `release`, the engine keeps a
-            copy of its adapted weights, and from the first `sample` on a packed copy of all linear
-            layers.
+            copy of the model's adapted weights and, after the first `sample`, a packed copy of all
+            linear layers.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

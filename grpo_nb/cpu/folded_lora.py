@@ -7,8 +7,8 @@ weights are read, never written. The backward pass computes the gradients of A a
 gradient of the output, by the chain rule.
 
 Left to PEFT: layers with DoRA, LoRA biases or several active adapters, and weights in 4 or 16 bits.
-In 16 bits, rounding the sum loses small changes: after three training steps in bfloat16, only 15 %
-of their change was left. The samples would then not come from the policy that is trained.
+In 16 bits, the sum loses small changes by rounding: after three training steps in bfloat16, it
+contained 15 % of the change in the LoRA. The samples would then not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ class FoldedLora:
         dropout is ignored.
 
         Args:
-            is_decoding: Many passes of few tokens follow, so weights are packed for oneDNN first.
-                Disable gradients: the packed product gives A and B none.
+            is_decoding: True if many passes of few tokens follow. Weights are then packed for
+                oneDNN first. Gradients must be disabled, because the packed product computes none
+                for A and B.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         patches: dict[torch.nn.Module, Forward] = {}

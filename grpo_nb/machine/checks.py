@@ -28,7 +28,7 @@ class Check:
     status: Literal["ok", "warning", "problem"]
     finding: str
     fix: str = ""
-    """Line to type or button to click; empty if there is nothing to do."""
+    """What the user can do; empty if there is nothing to do."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +51,8 @@ class EnvironmentReport(ReprMixin):
 
     @property
     def next_step(self) -> str:
-        """The first problem with its fix, else the first warning or hint; empty without any."""
+        """The first problem, else the first warning, else the first hint, each with its fix; empty
+        if there is none."""
         for status in ("problem", "warning", "ok"):
             for check in self.checks:
                 if check.status == status and check.fix:

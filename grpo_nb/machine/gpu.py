@@ -56,8 +56,7 @@ def read_gpu() -> GpuState | None:
     """Return the first visible GPU and its state now, whether or not torch can use it.
 
     Returns:
-        None without an NVIDIA driver, for a hidden GPU, and as long as pynvml is not installed. The
-        installer uses `driver_cuda`, which needs no package.
+        None if there is no NVIDIA driver, if the GPU is hidden, or if pynvml is not installed.
 
     Raises:
         UnreadableGpu: The driver does not answer, or does not know this GPU.

@@ -88,7 +88,8 @@ def install(*, vllm: bool = True, report: ReportLine | None = None) -> None:
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *for_pip, *kept_pins], step, report)
         finish_installation(_ROOT, report)
-    # For a repository bootstrap.py does this. A kit on PYTHONPATH does not need it.
+    # A development checkout gets the path file from scripts/bootstrap.py, and a kit on PYTHONPATH
+    # needs none.
     if _ROOT.name == CLONE_FOLDER:
         make_importable(_ROOT)
     importlib.invalidate_caches()

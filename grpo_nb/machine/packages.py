@@ -66,8 +66,8 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         # The entry is None if somebody blocked the import.
         if module is None:
             continue
-        # transformers and trl keep their version in `_objects`. `getattr` would import half of the
-        # package if the version were missing.
+        # transformers and trl are lazy modules and keep their version in `_objects`. If it were
+        # missing, `getattr` would import half of the package, and `vars` does not.
         values = vars(module)
         loaded_version = values.get("__version__") or values.get("_objects", {}).get("__version__")
         disk_version = installed_version(name) or "removed"

@@ -45,8 +45,8 @@ def restoring_random_state() -> Iterator[None]:
 def restoring_generation_config(model: Any) -> Iterator[None]:
     """Leave only special tokens in a model's generation_config within the block, then restore it.
 
-    transformers reads from it each parameter that a call does not set. So a comparison of two
-    folders would also compare their repetition penalties or top_p, which llama.cpp and vLLM ignore.
+    transformers takes each parameter that a call does not set from this config. A comparison of two
+    models would then use different repetition penalties or top_p, which llama.cpp and vLLM ignore.
     """
     from transformers import GenerationConfig
 

@@ -96,8 +96,9 @@ def import_unsloth() -> Any:
     if not downloads_were_hidden:
         enable_progress_bars()
     if can_use_vllm:
-        # Unsloth saw the replaced stdout at its import. Without this patch, a model that the user
-        # loads with Unsloth directly would have no vLLM.
+        # Unsloth patches vLLM at its import if stdout has no descriptor, as in Colab. It saw the
+        # replacement, which has one. Without this patch, a model that the user loads with Unsloth
+        # directly would have no vLLM.
         patch_vllm_for_notebooks()
     return unsloth
 
@@ -125,7 +126,10 @@ def _require_import_order() -> None:
 
 
 def _environment_variables(gpu: Gpu | None, can_use_vllm: bool) -> dict[str, str]:
-    """Return the environment variables to set before the import, unless the user has set them."""
+    """Return the environment variables with the kit's values.
+
+    They are set before the import; the caller keeps each value that the user has set.
+    """
     variables = {
         # By default CUDA orders GPUs by speed. `find_gpu` and nvidia-smi order them by slot.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
