@@ -8,7 +8,8 @@ gradient of the output, by the chain rule.
 
 Left to PEFT: layers with DoRA, LoRA biases or several active adapters, and weights in 4 or 16 bits.
 In 16 bits, the sum loses small changes by rounding: after three training steps in bfloat16, it
-contained 15 % of the change in the LoRA. The samples would then not come from the policy that is trained.
+contained 15 % of the change in the LoRA. The samples would then not come from the policy that is
+trained.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def sample(
     max_new_tokens = config.max_new_tokens
     # Prompts, with room for the sampled tokens.
     ids = functional.pad(padded_prompts, (0, max_new_tokens), value=pad_id)
-    # Indices of the rows still in the batch. A row that has ended stays in it until enough rows have
-    # ended (MAX_CONTINUING_SHARE).
+    # Indices of the rows still in the batch. A row that has ended stays in it until enough rows
+    # have ended (MAX_CONTINUING_SHARE).
     row_indices = torch.arange(row_count)
     has_ended = torch.zeros(row_count, dtype=torch.bool)
     last_prompt_positions = prompt_mask.sum(1, keepdim=True) - 1

@@ -28,7 +28,7 @@ class Check:
     status: Literal["ok", "warning", "problem"]
     finding: str
     fix: str = ""
-    """What the user can do; empty if there is nothing to do."""
+    """Advice to the user; empty if there is nothing to do."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,8 +51,7 @@ class EnvironmentReport(ReprMixin):
 
     @property
     def next_step(self) -> str:
-        """The first problem, else the first warning, else the first hint, each with its fix; empty
-        if there is none."""
+        """The first problem with its fix, else the first warning, else the first hint, else empty."""
         for status in ("problem", "warning", "ok"):
             for check in self.checks:
                 if check.status == status and check.fix:

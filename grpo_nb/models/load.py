@@ -124,9 +124,9 @@ def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
             # This attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
                 raise
-            # A failed connection says nothing about vLLM, so it is raised. An HTTP error such as 404
-            # is not a `TransportError`: it may concern a file that is optional, so the model is
-            # loaded without vLLM.
+            # A failed connection says nothing about vLLM, so it is raised. An HTTP error such as
+            # 404 is not a `TransportError`: it may concern a file that is optional, so the model
+            # is loaded without vLLM.
             if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
                 raise
             explanation = explanation_of(error) or skip
