@@ -51,7 +51,7 @@ class EnvironmentReport(ReprMixin):
 
     @property
     def next_step(self) -> str:
-        """The first problem with its fix, else the first warning, else the first hint, else empty."""
+        """First problem with its fix, else the first warning, else the first hint, else empty."""
         for status in ("problem", "warning", "ok"):
             for check in self.checks:
                 if check.status == status and check.fix:
