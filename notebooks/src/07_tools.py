@@ -23,7 +23,7 @@
 # read(farm) → Go to the yard.  read(yard) → The number is 19.           <answer>19</answer>         right
 # ```
 #
-# The model can write a call, but it often stops too early, as in the first line. Twelve training steps change that:
+# The model can write a call, but it often stops too early. Twelve training steps change that:
 #
 # | Held-out questions answered correctly | before | after |
 # | --- | --- | --- |
@@ -56,14 +56,14 @@ DRIVE = ""  # @param {"type": "string"}
 # ## The model, and how it writes a call
 #
 # With tools, a completion becomes an **episode**: the model writes a call, the tool answers, the model writes again, until it gives its
-# answer. `max_completion_length` counts the tokens of the whole episode, including the notes.
+# answer. Each message with calls is a *round*. `max_completion_length` counts the tokens of the whole episode, including the notes.
 #
 # The chat template decides how a call is written. Qwen, Llama 3.1, Gemma 4 and others have a template with tools. The small model has
 # none, so this cell gives it a short form: `<call>read(place=mill)</call>`. Short is better here, because every token of a call has to be
 # right.
 #
-# `beta` is 0, so the loss has no KL penalty. In [another run of a few steps](../docs/reference/losses.md#what-beta-costs) the usual penalty
-# did not change the reward, and each step is cheaper without it.
+# `beta` is 0. The KL penalty [did not change the reward of another short run](../docs/reference/losses.md#what-beta-costs), and each step
+# is cheaper without it.
 
 # %%
 is_small = gn.preset(PRESET).model == gn.preset("cpu").model
@@ -86,7 +86,7 @@ if is_small:
 # ## The village
 #
 # Each place of a village has a note. The note names the next place, or it has the number that the question asks for. The number is
-# random, so the model cannot know it. It has to read.
+# random, so the model cannot know it and has to read.
 #
 # `Village` is an **environment**, a class that follows one episode:
 #
@@ -191,9 +191,8 @@ print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 # %% [markdown]
 # ## Show the model two episodes
 #
-# GRPO can only make more frequent what the model already does sometimes. The base model has never seen this form of a call, so without an
-# example it would hardly ever write one. That is why two solved episodes go into every prompt: the one that you played, and one with a
-# single note.
+# GRPO can only make more frequent what the model already does sometimes. This model has never seen our form of a call, so without an
+# example it would hardly ever write one. That is why two solved episodes go into every prompt: yours, and one with a single note.
 #
 # You should see the tool, the two episodes and the question, as the model gets them.
 
@@ -215,9 +214,8 @@ task
 # You should see that the totals differ in all four groups, so there is something to learn from. Both rewards differ within the groups:
 # `progress` also tells two wrong answers apart, if one of them has read more.
 #
-# About four in ten sampled answers are correct, and two of the four greedy ones. Why less than the 77 % at the top? Four prompts are few,
-# and the 77 % rest on 48. Sampling is also harder than greedy decoding: an episode has 20 tokens or more, and one unlikely token spoils a
-# call.
+# About four in ten sampled answers are correct, and two of the four greedy ones. The 77 % at the top rest on 48 questions and greedy
+# decoding. Four prompts are few, and sampling is harder, because one unlikely token spoils a call.
 
 # %%
 gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -278,9 +276,8 @@ display(run.step(1).groups[0], longest)
 #
 # <details><summary>What you should see</summary>
 #
-# On chains of three, *correct* goes from 8 % (2 of 24) to 100 %, and the mean length from 27 to 49 tokens. So it goes on until it has the
-# number. Before the training it also gave an answer to every question, but 27 tokens are too few to read three notes. The texts are in
-# `three.transcripts()`.
+# On chains of three, *correct* goes from 8 % (2 of 24) to 100 %, and the mean length from 27 to 49 tokens. So it goes on. Before the
+# training it answered every question too, but 27 tokens are too few to read three notes (`three.transcripts()` has the texts).
 #
 # *In the format* is 100 % before and after, so nothing of this gain is the format. In [the quickstart](00_quickstart.ipynb) most of it was.
 # </details>
