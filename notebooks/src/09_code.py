@@ -14,8 +14,7 @@
 # # A model that writes code, scored by hidden tests
 #
 # The model writes small Python functions. It never sees a solution of a training task, and no person grades it: a program runs each
-# function on tests that the model never sees. After this notebook you can **train with tests as the reward**, and you know two ways to
-# cheat tests.
+# function on hidden tests. After this notebook you can **train with tests as the reward**, and you know two ways to cheat tests.
 #
 # Why it matters: code suits GRPO well. Checking is cheap and exact, and writing is hard. But the model is rewarded for *passing tests*
 # and not for *solving the task*. Your tests decide how far these two are apart.
@@ -25,8 +24,8 @@
 # | greedy decoding | 50 % | 95 % |
 # | sampled at temperature 1 | 22 % | 85 % |
 #
-# The small model can only write functions of one line. On a GPU, the larger model of the preset gets the same tasks and may solve most of
-# them already. In that case choose harder ones.
+# The small model can only write functions of one line. On a GPU, the larger model of the preset may solve most of these tasks already. In
+# that case choose harder ones.
 #
 # About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -59,8 +58,8 @@ model, tokenizer = gn.load_model(settings, report=print)
 # %% [markdown]
 # ## Tasks with hidden tests
 #
-# Each row asks for a function `f` and has four tests in the column `tests`. The prompt contains only the question. The tests go to the
-# reward.
+# Each row asks for a function `f` and has four tests in the column `tests`. The prompt contains only the question, and the tests go
+# to the reward.
 #
 # Two solved examples are in every prompt. Without an example a model this small hardly ever writes the tags, and then there is nothing to
 # reward ([Rewards](02_rewards.ipynb) shows it).
@@ -130,7 +129,7 @@ task
 # | `while True` | 0 | stopped at the time limit |
 # | equal to everything | 0 | an object is not plain data |
 #
-# The weight is 2, so the totals are twice these shares. The reasons for the last two zeros are not printed; they are [guarantees of the
+# The weight is 2, so the totals are twice these shares. Why the last two earn 0 is not printed: it follows from [the rules of the
 # sandbox](../docs/reference/sandbox.md#what-the-sandbox-guarantees).
 # </details>
 
@@ -154,15 +153,14 @@ scores
 # solves nothing. The cell below shows it: 1.0 with the visible tests, 0.0 with hidden ones.
 #
 # **Partial credit for special cases.** `return 3` above is no solution and earns 0.67 of 2. That sounds harmless. But suppose that the
-# seven other completions of its group earn 0. Then the mean is 0.083, the standard deviation is 0.236, and its advantage is (0.667 − 0.083)
-# / 0.236 = +2.47. A right function among seven zeros gets the same, because dividing by the standard deviation removes the size of the
+# seven other completions of its group earn 0. Then the mean is 0.083, the standard deviation 0.236, and its advantage (0.667 − 0.083) /
+# 0.236 = +2.47. A right function among seven zeros gets the same, because dividing by the standard deviation removes the size of the
 # reward.
 #
 # So **in a group without a solution, the special case is pushed up as strongly as a solution would be.**
 #
 # `all_or_nothing=True` closes this loophole, but then a group without a full solution teaches nothing. You can afford that with short
-# functions, where full solutions are common, and hardly with long programs. This notebook keeps partial credit, and checks at the end
-# whether the model learned to write constants.
+# functions and hardly with long programs. This notebook keeps partial credit; the verdict checks whether it did harm.
 
 # %%
 special_cases = "def f(x):\n    if x == 0: return 3\n    if x == 1: return 4\n    return 0"
@@ -225,8 +223,8 @@ display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 # In the second. Of the sampled answers 24 % were truncated before and none after, and *in the format* rises from 62 % to 100 %.
 #
 # **Is the gain only the format?** No. The greedy answers were all in the format already, so their gain from 50 % to 95 % is in the
-# functions between the tags. The sampled gain has both parts: of the answers in the format, at most 18 of 50 were right before (36 %), and
-# 68 of 80 after (85 %). The tables do not show how the wrong functions failed; `comparison.transcripts()` has their text.
+# functions. The sampled gain has both parts: of the answers in the format, at most 18 of 50 were right before (36 %), and 68 of 80 after
+# (85 %). How the wrong functions failed is not shown here; `comparison.transcripts()` has their text.
 #
 # **Not every change is a gain.** One greedy answer that was right is now wrong. Two tasks lost a right sample. The *3 equal* ones have one
 # right sample of two, before and after.
@@ -246,8 +244,7 @@ display(comparison, sampled)
 # tasks solved at least once in two tries, rises as well (35 % to 95 %), so two tries of the old model do not replace the training. Whether
 # many tries would was not measured.
 #
-# **What it has not learned:** to write constants, the danger of partial credit. No constant passes all four tests of a task, and 38 of 40
-# greedy functions do pass them.
+# **What it has not learned:** to write constants. No constant passes all four tests of a task, and 38 of 40 greedy functions do.
 #
 # **What this run does not show:**
 #
