@@ -214,7 +214,7 @@ display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 # ## Before and after
 #
 # A held-out task counts as solved if its function passes all hidden tests. The first table decodes greedily. The second samples two
-# functions per task, as in training.
+# functions per task at temperature 1, as the training does.
 #
 # **Predict before you run:** the model learned to stop after the function. In which of the two tables will you see that?
 #
@@ -240,9 +240,9 @@ display(comparison, sampled)
 #
 # Yes, on these tasks: with both ways of decoding, the share of solved tasks rose by far more than chance would explain.
 #
-# **What it has learned:** to do reliably what it did now and then. Before the training 22 % of its samples were right. pass@2, the share of
-# tasks solved at least once in two tries, rises as well (35 % to 95 %), so two tries of the old model do not replace the training. Whether
-# many tries would was not measured.
+# **What it has learned:** to do reliably what it did now and then. The greedy answers were all in the format before and after, so the
+# functions themselves improved. pass@2, the share of tasks solved at least once in two tries, rises from 35 % to 95 %, so two tries of the
+# old model do not replace the training. More tries were not measured.
 #
 # **What it has not learned:** to write constants. No constant passes all four tests of a task, and 38 of 40 greedy functions do.
 #
