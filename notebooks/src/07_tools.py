@@ -14,7 +14,7 @@
 # # A model that looks things up
 #
 # Some answers are not in the weights of a model: a price, a file, today's weather. The model has to call a tool. After this notebook you
-# can **train a model that calls your own functions before it answers**, and test whether it has learned more than to repeat its examples.
+# can **train a model that calls your own functions before it answers**, and test whether it learned a rule or only repeats its examples.
 #
 # Here the tool reads notes. Two completions to the same question, both sampled before any training:
 #
@@ -56,11 +56,14 @@ DRIVE = ""  # @param {"type": "string"}
 # ## The model, and how it writes a call
 #
 # With tools, a completion becomes an **episode**: the model writes a call, the tool answers, the model writes again, until it gives its
-# answer. `max_completion_length` counts the tokens of the whole episode, including the notes.
+# answer. Each message with calls is a *round*. `max_completion_length` counts the tokens of the whole episode, including the notes.
 #
 # The chat template decides how a call is written. Qwen, Llama 3.1, Gemma 4 and others have a template with tools. The small model has
 # none, so this cell gives it a short form: `<call>read(place=mill)</call>`. Short is better here, because every token of a call has to be
 # right.
+#
+# `beta` is 0. The KL penalty [did not change the reward of another short run](../docs/reference/losses.md#what-beta-costs), and each step
+# is cheaper without it.
 
 # %%
 is_small = gn.preset(PRESET).model == gn.preset("cpu").model
@@ -83,7 +86,7 @@ if is_small:
 # ## The village
 #
 # Each place of a village has a note. The note names the next place, or it has the number that the question asks for. The number is
-# random, so the model cannot know it. It has to read.
+# random, so the model cannot know it and has to read.
 #
 # `Village` is an **environment**, a class that follows one episode:
 #
@@ -121,9 +124,8 @@ class Village:
 #
 # The training has chains of one and two places. Chains of three are kept for a test at the end.
 #
-# `reset` gets its data from the row, so all completions of a group play the same game. This matters: the advantage compares the
-# completions of a group. If each had another game, an easy game would look like a good completion. So an environment that draws a random
-# game is refused.
+# `reset` gets its data from the row, so all completions of a group play the same game. This matters because the advantage compares them: if
+# each had a different game, luck with an easy one would look like a good completion. So an environment that draws a random game is refused.
 
 # %%
 import random
@@ -189,8 +191,8 @@ print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 # %% [markdown]
 # ## Show the model two episodes
 #
-# GRPO can only make more frequent what the model already does sometimes. A model that has never seen a call hardly ever writes one. So
-# two solved episodes go into every prompt: the one that you played, and one with a single note.
+# GRPO can only make more frequent what the model already does sometimes. This model has never seen our form of a call, so without an
+# example it would hardly ever write one. That is why two solved episodes go into every prompt: yours, and one with a single note.
 #
 # You should see the tool, the two episodes and the question, as the model gets them.
 
@@ -209,10 +211,11 @@ task
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that the totals differ in all four groups, so there is something to learn from. About four in ten sampled answers are
-# correct, and two of the four greedy ones.
+# You should see that the totals differ in all four groups, so there is something to learn from. Both rewards differ within the groups:
+# `progress` also tells two wrong answers apart, if one of them has read more.
 #
-# Both rewards differ within the groups: `progress` also tells two wrong answers apart, if one of them has read more.
+# About four in ten sampled answers are correct, and two of the four greedy ones. The 77 % at the top rest on 48 questions and greedy
+# decoding. Four prompts are few, and sampling is harder, because one unlikely token spoils a call.
 
 # %%
 gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -222,13 +225,13 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 #
 # A task with tools is trained with the same line as any other. Two things are different inside:
 #
-# * **The notes are not trained on.** They are in the context, but not in the loss: the model did not choose these tokens. To make them
-#   more likely would be of no use, because the tool writes them.
+# * **The notes are not trained on.** They are in the context, but not in the loss. Training on them would be useless: the tool writes
+#   them, not the model.
 # * **One advantage for the whole episode.** Every token that the model wrote gets it, the first call as well as the answer. GRPO does not
 #   know which call was the good one. It only compares whole episodes.
 #
-# You should see `progress` (middle) run ahead of `correctness` until about step 9: reading comes first, right answers follow. The
-# interval of the held-out questions is wide, because they are only 16. KL is not measured, because `beta` is 0 here.
+# You should see `progress` (middle) run ahead of `correctness` until about step 9: reading comes first, right answers follow. The held-out
+# curve has a wide interval, because it rests on 16 questions. KL is not measured, because `beta` is 0.
 
 # %%
 resume = "auto" if DRIVE else None
@@ -245,12 +248,12 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # <details><summary>What you should see</summary>
 #
 # Slightly down (−0.06), while those that earn nothing get −0.55. The one completion that read both notes gets +2.40. So this step teaches
-# to go on, and it prefers stopping half-way to not reading at all.
+# the model to go on, and it prefers stopping half-way to not reading at all.
 #
 # One of the others answers *The number is 87.* It copies the example in the prompt.
 #
-# On a CPU the last step had only chains of one place. All eight completions are right and equal, so every advantage is 0. This group does
-# not show that the model goes on. The next section tests that.
+# The cell picks the group of the last step with the most notes. On a CPU even that group needs only one: all eight completions are right
+# and equal, and every advantage is 0. So this group does not show that the model goes on. The next section tests that.
 #
 # The alert *collapse* above warns of groups with many equal texts. Where they are right, as here, harder questions would teach more.
 # </details>
@@ -264,7 +267,7 @@ display(run.step(1).groups[0], longest)
 # ## Before and after, on villages it has never seen
 #
 # The first comparison asks held-out villages with chains of one and two places. The second asks chains of three, which never occurred in
-# training or in the examples. This tells two habits apart:
+# training or in the examples, and allows half as many tokens again. It tells two habits apart:
 #
 # * A model that has learned *read twice, then answer* fails on all of them.
 # * A model that has learned *go on until a note has a number* answers them.
@@ -273,9 +276,10 @@ display(run.step(1).groups[0], longest)
 #
 # <details><summary>What you should see</summary>
 #
-# On chains of three, *correct* goes from 8 % (2 of 24) to 100 %, and the mean length from 27 to 49 tokens. So it goes on.
+# On chains of three, *correct* goes from 8 % (2 of 24) to 100 %, and the mean length from 27 to 49 tokens. So it goes on. Before the
+# training it answered every question too, but 27 tokens are too few to read three notes (`three.transcripts()` has the texts).
 #
-# *In the format* is 100 % before and after: nothing of this gain is the format. In [the quickstart](00_quickstart.ipynb) most of it was.
+# *In the format* is 100 % before and after, so nothing of this gain is the format. In [the quickstart](00_quickstart.ipynb) most of it was.
 # </details>
 
 # %%
@@ -290,8 +294,8 @@ display(comparison, three)
 # %% [markdown]
 # ## Did it work?
 #
-# Yes, and it was not the luck of this seed. On eight other seeds the chains of three went from 0 to 4 % correct to 96 to 100 %
-# ([all numbers](../docs/evidence/tools.md)).
+# Yes, and it was not the luck of this seed. On eight other seeds, 0 to 4 % of the chains of three were correct before the training, and 96
+# to 100 % after it ([all numbers](../docs/evidence/tools.md)).
 #
 # **What it has learned:** a rule for when to stop. It was taught on one and two notes, and it holds for three.
 #

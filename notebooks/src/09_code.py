@@ -14,8 +14,7 @@
 # # A model that writes code, scored by hidden tests
 #
 # The model writes small Python functions. It never sees a solution of a training task, and no person grades it: a program runs each
-# function on tests that the model never sees. After this notebook you can **train with tests as the reward**, and you know the two ways
-# in which tests are cheated.
+# function on hidden tests. After this notebook you can **train with tests as the reward**, and you know two ways to cheat tests.
 #
 # Why it matters: code suits GRPO well. Checking is cheap and exact, and writing is hard. But the model is rewarded for *passing tests*
 # and not for *solving the task*. Your tests decide how far these two are apart.
@@ -25,7 +24,8 @@
 # | greedy decoding | 50 % | 95 % |
 # | sampled at temperature 1 | 22 % | 85 % |
 #
-# The small model can only write functions of one line. On a GPU, the larger model of the preset gets the same tasks.
+# The small model can only write functions of one line. On a GPU, the larger model of the preset may solve most of these tasks already. In
+# that case choose harder ones.
 #
 # About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -58,8 +58,8 @@ model, tokenizer = gn.load_model(settings, report=print)
 # %% [markdown]
 # ## Tasks with hidden tests
 #
-# Each row asks for a function `f` and has four tests in the column `tests`. The prompt contains only the question. The tests go to the
-# reward.
+# Each row asks for a function `f` and has four tests in the column `tests`. The prompt contains only the question, and the tests go
+# to the reward.
 #
 # Two solved examples are in every prompt. Without an example a model this small hardly ever writes the tags, and then there is nothing to
 # reward ([Rewards](02_rewards.ipynb) shows it).
@@ -129,7 +129,8 @@ task
 # | `while True` | 0 | stopped at the time limit |
 # | equal to everything | 0 | an object is not plain data |
 #
-# The weight is 2, so the totals are twice these shares.
+# The weight is 2, so the totals are twice these shares. Why the last two earn 0 is not printed: it follows from [the rules of the
+# sandbox](../docs/reference/sandbox.md#what-the-sandbox-guarantees).
 # </details>
 
 # %%
@@ -152,13 +153,14 @@ scores
 # solves nothing. The cell below shows it: 1.0 with the visible tests, 0.0 with hidden ones.
 #
 # **Partial credit for special cases.** `return 3` above is no solution and earns 0.67 of 2. That sounds harmless. But suppose that the
-# seven other completions of its group earn 0. Then the mean is 0.083 and the standard deviation 0.236, and its advantage is (0.667 −
-# 0.083) / 0.236 = +2.47. A right function among seven zeros would also get +2.47, because the division removes the size of the reward.
+# seven other completions of its group earn 0. Then the mean is 0.083, the standard deviation 0.236, and its advantage (0.667 − 0.083) /
+# 0.236 = +2.47. A right function among seven zeros gets the same, because dividing by the standard deviation removes the size of the
+# reward.
 #
 # So **in a group without a solution, the special case is pushed up as strongly as a solution would be.**
 #
-# `all_or_nothing=True` closes this loophole. The price: a group without a full solution then teaches nothing. You can afford it where
-# full solutions are common, as with these short functions, and hardly for long programs.
+# `all_or_nothing=True` closes this loophole, but then a group without a full solution teaches nothing. You can afford that with short
+# functions and hardly with long programs. This notebook keeps partial credit; the verdict checks whether it did harm.
 
 # %%
 special_cases = "def f(x):\n    if x == 0: return 3\n    if x == 1: return 4\n    return 0"
@@ -174,8 +176,8 @@ print("with hidden tests:", rewards[0](completions=[cheat], tests=[hidden["tests
 # You should see that 19 % of the sampled functions are right, and that the totals differ in all four groups. So there is something to
 # learn.
 #
-# The output also advises a longer limit, because 5 of 32 completions were truncated. You can ignore it here. A right function has about
-# 20 tokens, so completions that reach 48 have probably failed to stop, and training can cure that.
+# The output also advises a longer limit, because 5 of 32 completions were truncated. You can ignore it here. A right function has about 20
+# tokens, so completions that reach 48 have probably failed to stop. Below, the training cures that.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -195,9 +197,9 @@ gate
 #
 # Mostly in something else:
 #
-# * Three do not stop. Text follows the expression, and the code is no longer Python.
-# * One lacks `return`, and one puts a function into a function in one line.
-# * Only `x * 17 - 5` is a clean function that calculates something else.
+# * Two are wrong in their arithmetic, `x * 17 - 5` and `x + 17 * 5`. The second also does not stop.
+# * The other four have the right expression and fail around it: in two of them text follows, one lacks `return`, and one puts a function
+#   into a function in one line.
 #
 # In the last group all eight are right and equal, so every advantage is 0. The alert *collapse* reports many equal texts. Harder tasks
 # would be the next step.
@@ -212,20 +214,20 @@ display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 # ## Before and after
 #
 # A held-out task counts as solved if its function passes all hidden tests. The first table decodes greedily. The second samples two
-# functions per task, as in training.
+# functions per task at temperature 1, as the training does.
 #
 # **Predict before you run:** the model learned to stop after the function. In which of the two tables will you see that?
 #
 # <details><summary>What you should see</summary>
 #
-# In the second. Of the sampled answers 24 % were truncated before and none after, and *in the format* rises from 62 % to 100 %. The
-# greedy answers were all in the format already, so their gain from 50 % to 95 % is not the tags: the functions themselves are right more
-# often.
+# In the second. Of the sampled answers 24 % were truncated before and none after, and *in the format* rises from 62 % to 100 %.
 #
-# So the sampled gain has two parts. Before, 50 of 80 answers were in the format, and 18 of the 80 were right. Even if these 18 are all
-# among the 50, that is 36 % of them. After, all 80 are in the format and 68 right, which is 85 %.
+# **Is the gain only the format?** No. The greedy answers were all in the format already, so their gain from 50 % to 95 % is in the
+# functions. The sampled gain has both parts: of the answers in the format, at most 18 of 50 were right before (36 %), and 68 of 80 after
+# (85 %). How the wrong functions failed is not shown here; `comparison.transcripts()` has their text.
 #
-# Not every change is a gain: one greedy answer that was right is now wrong.
+# **Not every change is a gain.** One greedy answer that was right is now wrong. Two tasks lost a right sample. The *3 equal* ones have one
+# right sample of two, before and after.
 # </details>
 
 # %%
@@ -238,16 +240,18 @@ display(comparison, sampled)
 #
 # Yes, on these tasks: with both ways of decoding, the share of solved tasks rose by far more than chance would explain.
 #
-# **What it has learned:** to do reliably what it did now and then. Before the training 22 % of its samples were right. pass@2, the share
-# of tasks solved at least once in two tries, rises as well (35 % to 95 %), so two tries of the old model do not replace the training.
-# Whether many tries would was not measured.
+# **What it has learned:** to do reliably what it did now and then. The greedy answers were all in the format before and after, so the
+# functions themselves improved. pass@2, the share of tasks solved at least once in two tries, rises from 35 % to 95 %, so two tries of the
+# old model do not replace the training. More tries were not measured.
+#
+# **What it has not learned:** to write constants. No constant passes all four tests of a task, and 38 of 40 greedy functions do.
 #
 # **What this run does not show:**
 #
 # * *Programming.* The held-out tasks have new numbers, but they are of the same four kinds as in the training.
 # * *Other seeds.* This is one run.
-# * *Good tests.* Partial credit did no visible harm here. But *solved* means that four inputs came out right. The tests that trained the
-#   model and those that judge it are of one kind.
+# * *Good tests.* *Solved* means that four inputs came out right. The tests that trained the model and those that judge it are of one
+#   kind.
 
 # %%
 assert run.status == "finished", run.status_sentence
