@@ -129,7 +129,7 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # Would a larger limit alone be enough? No. The line under the figure counts 79 % truncated in the last third of the steps, so about a fifth ended
 # by themselves. They earned 0 as well.
 #
-# One step is not enough. A healthy run also has groups without a signal (you will see one below), so the rules wait for more steps.
+# One step is not enough. A healthy run also has groups without a signal, as you will see below, so the rules wait for more steps.
 # </details>
 
 # %%
@@ -160,9 +160,9 @@ provoked.alerts[0]
 # Stage one can use the same model, because the run above left it nearly as it was: KL 0.002. You can check that in the figure. Step 1 asks the
 # same question as the dry run, and its pale line starts at the same mean, 0.53 for the format.
 #
-# **What you should see on a CPU:** the reward goes from 0.33 (mean of the first two steps; the second is much lower) to 0.79 (the last two), of
-# at most 1.5. The line under the figure says *did not rise clearly*, although 0.79 is more than 0.33. Each value comes from one question
-# only, so eight of them can rise by luck.
+# **What you should see on a CPU:** step 2 is much lower, so the mean of the first two steps is 0.33. The mean of the last two is 0.79, of at
+# most 1.5. Yet the line under the figure says *did not rise clearly*. Each value comes from one question only, so eight of them can rise by
+# luck.
 #
 # *Not clear* does not mean *no rise*. It means that this run is too short to tell.
 

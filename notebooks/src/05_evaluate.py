@@ -92,10 +92,8 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 # * **A statement about chance.** Other questions would have given other numbers.
 #
 # The table has three rows: *correct* needs the right answer in the format, *in the format* is the format alone, and *correct anywhere* takes
-# the last number of the text, wherever it is.
-#
-# You should see *Better: mostly the format, but also the answers*. The row for the sums is *correct anywhere*, because the format does not count
-# in it: 55 % to 70 %.
+# the last number of the text, wherever it is. So look there for the sums: 55 % to 70 %. You should see *Better: mostly the format, but also
+# the answers*.
 #
 # **Predict before you run:** below the rows, the questions are counted as *gained*, *lost*, *both right* or *both wrong*. Above, 11 + 8 was right
 # without tags, and is wrong now. Where is it counted?
@@ -123,11 +121,12 @@ comparison
 #
 # *No difference shown* does not mean *equal*: the difference may be too small for this number of questions. And test once. If you compare ten
 # checkpoints and report the best, that one may have won by luck.
-#
+
+# %% [markdown]
 # ## How many questions are enough?
 #
-# The table gives the *minimum detectable difference*: the smallest true difference that the test detects 80 % of the time. How large it is
-# depends on how many answers change. The table assumes a third: half of them become right and half wrong.
+# The table gives the *minimum detectable difference*: the smallest true difference that the test detects 80 % of the time. It depends on how
+# many answers change. The table assumes a third, half of them for the better and half for the worse.
 #
 # **Predict before you run:** 48 questions detect a difference of 24 points. How many questions detect 8 points?
 #
@@ -141,8 +140,8 @@ comparison
 # There the test can already detect about 14 points.
 # </details>
 #
-# Ignore the row of 12 questions, because the formula fails for so few. A third of them is 4 answers, which move the share by 33 points at most,
-# not 60. And even 4 to 0 is p = 0.125. At least 6 answers must change, all in one direction, before such a test shows anything.
+# Ignore the row of 12 questions: a third of them is 4 answers, which move the share by 33 points at most, and even 4 to 0 is p = 0.125. So a
+# test of 12 questions shows nothing but a landslide.
 #
 # **Before you call a run useless, check whether your test set was large enough to see an improvement.**
 
@@ -237,23 +236,6 @@ except ValueError as error:
 #
 # The cell checks that no test question was trained on, that pass@4 is not below pass@1, and that the leaked question was refused. Then it
 # prints the verdict. If a larger model already knows these sums, no difference is shown.
-#
-# **How far does the verdict reach?** Two doubts remain, and both were tested outside this notebook
-# ([all numbers](../docs/evidence/quickstart_seeds.md)).
-#
-# *Is it adding?* The tags do not count in *correct anywhere*, but they can still help. With only the first tag written for it, the original
-# model gets 58 sums right instead of 53. So up to 5 of the 14 additional right sums may come from the tag, and 9 remain.
-#
-# *Is it this seed?* With 14 steps it is the best of three. The format is learned every time, but sums not always. With 42 steps all three seeds
-# learn sums:
-#
-# | seed | *correct*, 14 steps | *correct anywhere*, 14 steps | *correct anywhere*, 42 steps |
-# | --- | --- | --- | --- |
-# | 3407 (this one) | 9 % to 70 % (p < 0.001) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
-# | 0 | 15 % to 57 % (p < 0.001) | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
-# | 1 | 8 % to 60 % (p < 0.001) | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
-#
-# So an honest report has the three rows, their intervals, and more than one seed.
 
 # %%
 assert comparison.contamination.trained_count == 0, comparison.contamination.sentence
@@ -261,6 +243,25 @@ for side in (before, after):
     assert side.pass_at[SAMPLES][0] >= side.pass_at[1][0], "more tries cannot be worse"
 assert is_refused, "a question that was trained on was accepted"
 print(run.outcome(comparison))
+
+# %% [markdown]
+# ### How far does the verdict reach?
+#
+# Two doubts were tested outside this notebook ([all numbers](../docs/evidence/quickstart_seeds.md)).
+#
+# *Is it adding?* The tags do not count in *correct anywhere*, but they can still help. With only the first tag written for it, the original
+# model gets 58 sums right instead of 53. So up to 5 of the 14 additional right sums may come from the tag, and 9 remain.
+#
+# *Is it this seed?* On all three seeds, *correct* rises clearly and the format reaches 100 %. For the sums, 14 steps are too few on two of
+# them, and 42 steps suffice on all:
+#
+# | seed | *correct anywhere*, 14 steps | 42 steps |
+# | --- | --- | --- |
+# | 3407 (this one) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
+# | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
+# | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
+#
+# So an honest report has the three rows, their intervals, and more than one seed.
 
 # %% [markdown]
 # ## If something goes wrong
