@@ -97,11 +97,11 @@ gn.plan(settings, task, model=model, tokenizer=tokenizer)
 #
 # <details><summary>What you should see</summary>
 #
-# *Leviathan*, on a CPU. With all tags it earns 1.5, and the mean of the eight totals is 0.78: advantage +0.60. The right sum with three of four
-# tags earns 0.375, exactly as much as the wrong sums 45 and 22 next to it: advantage −0.34.
+# *Leviathan*, on a CPU. With all tags it earns 1 + 0.5 = 1.5, and the mean of the eight totals is 0.78: advantage +0.60. The right sum with
+# three of four tags earns 0.375, exactly as much as the wrong sums 45 and 22 next to it: advantage −0.34.
 #
 # So at first the training will teach the format, as in the [quickstart](00_quickstart.ipynb). But one of the eight completions is right
-# *and* in the format, with the advantage +2.27. So correct answers can be learned too.
+# *and* in the format. It has the advantage +2.27, so correct answers can be learned too.
 # </details>
 
 # %%
@@ -126,8 +126,8 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # Each alert says what to change, and together they name all three mistakes: raise `max_completion_length`, add an example to the prompt, give
 # partial credit.
 #
-# Would a larger limit alone be enough? No. The line under the figure counts 79 % truncated in the last third of the steps, so about a fifth ended
-# by themselves. They earned 0 as well.
+# Is the limit the only cause? No. The line under the figure counts 79 % truncated in the last third of the steps, so about a fifth of these
+# completions ended by themselves, and they earned 0 as well.
 #
 # One step is not enough. A healthy run also has groups without a signal, as you will see below, so the rules wait for more steps.
 # </details>
@@ -173,8 +173,8 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # %% [markdown]
 # ## Stage two, interrupted
 #
-# The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` moves the questions that
-# stage one has used to the end.
+# The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` puts the questions of
+# stage one at the end, so that new ones come first.
 #
 # After half of the steps somebody presses the stop button. Here a function does it: an *observer*, called after each step. One press
 # ends the training after the current step, a second press ends it at once.
@@ -188,8 +188,8 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # the model has hardly moved. The reward moved because each step asks another question and samples new answers.
 # </details>
 #
-# **A curve that moves is not yet a model that moves.** Look at the KL as well. No value is large in general, so compare runs of one task. On
-# these sums it is 0.002 in the run that learns nothing, 0.046 in stage one, and 0.134 in the [quickstart](00_quickstart.ipynb), which learns the format.
+# **A curve that moves is not yet a model that moves, so look at the KL as well.** It has no general scale: compare runs of one task. On these
+# sums it is 0.002 in the run that learns nothing, 0.046 in stage one, and 0.134 in the [quickstart](00_quickstart.ipynb), which learns the format.
 
 # %%
 def stop_button(row, completions):
@@ -253,8 +253,9 @@ gn.RunViewer(stage_two)
 # **What it does not show:**
 #
 # * *A better model.* No held-out answers were compared. [The next notebook](05_evaluate.ipynb) does that.
-# * *That two stages beat one.* Neither stage rose clearly in eight steps. The [quickstart](00_quickstart.ipynb) trains all three rewards at once, in
-#   14 longer steps, and its reward does rise. Use stages if the format is so rare that nothing else can be learned.
+# * *That two stages beat one.* Neither stage rose clearly in eight steps, and stage two hardly moved the model (KL 0.005). The
+#   [quickstart](00_quickstart.ipynb) trains all three rewards at once, in 14 longer steps, and its reward does rise. Use stages if the
+#   format is so rare that nothing else can be learned.
 
 # %%
 import textwrap
@@ -279,7 +280,7 @@ print("No gain is claimed, because no held-out answers were compared: gn.compare
 # | *is not a run, because it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
 # | *was another training* | a resumed run must have the same settings, data and rewards | the first ones, which the message names, or a new `name` |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
-# | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` beforehand |
+# | out of memory | the batch does not fit | the settings that the error names, or those of `gn.plan` |
 # | the kernel died | out of memory, or Colab took the machine back | load model and task again, then run the cell with `resume="auto"` |
 #
 # ## Exercises
