@@ -69,11 +69,11 @@ rewards = [
 # %% [markdown]
 # ## Before the run: what will it need?
 #
-# **The first table shows settings that you did not choose.** Unsloth and TRL change some settings by themselves, for example the optimizer if
-# your machine does not have the one you asked for. You should see three rows on a CPU, each with its reason.
+# **The first table shows settings that you did not choose.** Unsloth, TRL and this kit set some values by themselves, for example another
+# optimizer if your machine does not have the one you asked for. You should see three rows on a CPU, each with its reason.
 #
-# **The second table is the plan:** memory by part, tokens and disk, computed from the shapes of the model. On a CPU, a run that does
-# not fit into the free memory is refused. On a GPU you get a warning. Both name the setting to lower first. Look at two rows:
+# **The second table is the plan:** memory by part, tokens and disk, computed from the shapes of the model. You should see that this run fits. If
+# it did not, `gn.train` would refuse it on a CPU and warn you on a GPU, each time with settings that do fit. Look at two rows:
 #
 # * *optimizer*, 0.04 GB: AdamW keeps two numbers for each trained weight. Only the 4.9 million LoRA weights are trained. For all 135 million
 #   weights it would be 1.08 GB.
@@ -97,11 +97,11 @@ gn.plan(settings, task, model=model, tokenizer=tokenizer)
 #
 # <details><summary>What you should see</summary>
 #
-# *Leviathan*, on a CPU. With all tags it earns 1.5, and the mean of the group is 0.78: advantage +0.60. The right sum in an unfinished
-# format earns 0.375: advantage −0.34.
+# *Leviathan*, on a CPU. With all tags it earns 1 + 0.5 = 1.5, and the mean of the eight totals is 0.78: advantage +0.60. The right sum with
+# three of four tags earns 0.375, exactly as much as the wrong sums 45 and 22 next to it: advantage −0.34.
 #
-# So at first the training will teach the format, as in the [quickstart](00_quickstart.ipynb). One of the eight completions is right
-# *and* in the format, with the advantage +2.27. So correct answers can be learned too.
+# So at first the training will teach the format, as in the [quickstart](00_quickstart.ipynb). But one of the eight completions is right
+# *and* in the format. It has the advantage +2.27, so correct answers can be learned too.
 # </details>
 
 # %%
@@ -110,9 +110,9 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## A run that learns nothing
 #
-# Now make a mistake on purpose. The prompts have no example, and completions are truncated after 12 tokens, which is less than the format
-# needs. So every completion earns 0. All advantages are 0, and nothing is learned, however long the run is. The same happens to models that
-# think before they answer: they are often truncated before the answer.
+# Now make three mistakes on purpose. The prompt has no example, completions are truncated after 12 tokens, and the reward for single tags is
+# left out (`rewards[:2]`). So no completion earns anything, all advantages are 0, and nothing is learned, however long the run is. The second
+# mistake is common with models that think before they answer: they are often truncated before the answer.
 #
 # The run is meant to have 100 steps. `stop_on_alert="critical"` lets it stop itself.
 #
@@ -120,13 +120,16 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 #
 # <details><summary>What you should see</summary>
 #
-# * **Step 10:** two alerts. *truncation*: 88 % of the completions were truncated. *constant_reward*: both rewards were 0 in every row.
+# * **Step 10:** two alerts. *truncation*: 88 % of the completions so far were truncated. *constant_reward*: both rewards were 0 in every row.
 # * **Step 20:** the critical one, *zero_variance*. In 100 % of the groups all completions got the same reward. The run ends: 80 steps are saved.
 #
-# Each alert says what to change. Two settings are to blame here, and both are named: *truncation* asks for a larger
-# `max_completion_length`, *zero_variance* for an example in the prompt.
+# Each alert says what to change, and together they name all three mistakes: raise `max_completion_length`, add an example to the prompt, give
+# partial credit.
 #
-# One step is not enough. A healthy run also has groups without a signal (you will see one below), so the rules wait for more steps.
+# Is the limit the only cause? No. The line under the figure counts 79 % truncated in the last third of the steps, so about a fifth of these
+# completions ended by themselves, and they earned 0 as well.
+#
+# One step is not enough. A healthy run also has groups without a signal, as you will see below, so the rules wait for more steps.
 # </details>
 
 # %%
@@ -151,17 +154,17 @@ provoked.alerts[0]
 # %% [markdown]
 # ## Stage one: the format
 #
-# A right answer counts only in the format. If the format is rare, right answers are hardly ever rewarded. So one may train in two
+# A right answer counts only in the format. If the format is rare, right answers are hardly ever rewarded. One way out is to train in two
 # stages: first the format, then everything.
 #
-# The run above left the model nearly as it was: KL 0.002. (It is not exactly 0, probably because AdamW enlarges rounding errors where the
-# gradient is 0.) You can check it: the eight completions of the dry run earn 0.53 for the format, and the reward of stage one begins
-# just there.
+# Stage one can use the same model, because the run above left it nearly as it was: KL 0.002. You can check that in the figure. Step 1 asks the
+# same question as the dry run, and its pale line starts at the same mean, 0.53 for the format.
 #
-# **What you should see on a CPU:** the reward rises from 0.33 (first two steps) to 0.79 (last two), of at most 1.5. Yet the line under
-# the figure says *did not rise clearly*. Both are right. Each step asks only one question, and eight such values may rise by luck.
+# **What you should see on a CPU:** step 2 is much lower, so the mean of the first two steps is 0.33. The mean of the last two is 0.79, of at
+# most 1.5. Yet the line under the figure says *did not rise clearly*. Each value comes from one question only, so eight of them can rise by
+# luck.
 #
-# *Not clear* does not mean *no rise*. It means: this run is too short to tell.
+# *Not clear* does not mean *no rise*. It means that this run is too short to tell.
 
 # %%
 format_rewards = [gn.rewards.exact_format(weight=1.0), gn.rewards.partial_format(weight=0.5)]
@@ -170,21 +173,23 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # %% [markdown]
 # ## Stage two, interrupted
 #
-# The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` moves the questions that
-# stage one has used to the end.
+# The second stage continues with the same LoRA and adds the reward for correct answers. `task.after(...)` puts the questions of
+# stage one at the end, so that new ones come first.
 #
 # After half of the steps somebody presses the stop button. Here a function does it: an *observer*, called after each step. One press
 # ends the training after the current step, a second press ends it at once.
 #
-# **Predict before you run:** on a CPU the reward goes from 1.58 in step 1 to 2.11 in step 4. How much of that has the model learned?
+# **Predict before you run:** on a CPU the reward falls from about 1.6 in step 1 to below 1 in step 3, and is 2.11 in step 4. How much of that has
+# the model learned?
 #
 # <details><summary>What you should see</summary>
 #
-# Next to nothing: the KL to the adapter it started from is 0.000. The learning rate is 0 in step 1 and grows until step 5 (warm-up), so the
-# model has hardly moved. The reward moved because each step asks another question and samples new answers.
+# Next to nothing: the KL to the adapter it started from is 0.000. The learning rate is 0 in step 1 and grows until step 5 (`warmup_steps=4`), so
+# the model has hardly moved. The reward moved because each step asks another question and samples new answers.
 # </details>
 #
-# **A curve that moves is not yet a model that moves.** Look at the KL as well.
+# **A curve that moves is not yet a model that moves, so look at the KL as well.** It has no general scale: compare runs of one task. On these
+# sums it is 0.002 in the run that learns nothing, 0.046 in stage one, and 0.134 in the [quickstart](00_quickstart.ipynb), which learns the format.
 
 # %%
 def stop_button(row, completions):
@@ -212,10 +217,10 @@ print(f"{interrupted.status} after {len(interrupted.rows)} of {STEPS} steps")
 # | order of the data | questions are asked again |
 # | random state | other completions are sampled |
 #
-# With all five, the numbers are those of a run that was never interrupted. On a CPU they are equal bit by bit, also after `kill -9`
-# ([tested](../docs/evidence/runs.md)).
+# You should see one curve over eight steps. The first four values of its pale line are those from above.
 #
-# You should see one curve over eight steps. The first four are those from above.
+# With all five, the run ends like one that was never interrupted. This notebook has no such run to compare with, but the tests of the kit
+# have: on a CPU the numbers are equal bit by bit, also after `kill -9` ([what was tested](../docs/evidence/runs.md)).
 #
 # For a training of your own, one cell with `resume="auto"` is enough. Run it again after every interruption. In Colab set `DRIVE` as well.
 
@@ -248,8 +253,9 @@ gn.RunViewer(stage_two)
 # **What it does not show:**
 #
 # * *A better model.* No held-out answers were compared. [The next notebook](05_evaluate.ipynb) does that.
-# * *That two stages beat one.* Neither stage rose clearly in eight steps. The [quickstart](00_quickstart.ipynb) trains all three rewards at once, in
-#   14 longer steps, and its reward does rise. Use stages if the format is so rare that nothing else can be learned.
+# * *That two stages beat one.* Neither stage rose clearly in eight steps, and stage two hardly moved the model (KL 0.005). The
+#   [quickstart](00_quickstart.ipynb) trains all three rewards at once, in 14 longer steps, and its reward does rise. Use stages if the
+#   format is so rare that nothing else can be learned.
 
 # %%
 import textwrap
@@ -274,7 +280,7 @@ print("No gain is claimed, because no held-out answers were compared: gn.compare
 # | *is not a run, because it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
 # | *was another training* | a resumed run must have the same settings, data and rewards | the first ones, which the message names, or a new `name` |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
-# | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` beforehand |
+# | out of memory | the batch does not fit | the settings that the error names, or those of `gn.plan` |
 # | the kernel died | out of memory, or Colab took the machine back | load model and task again, then run the cell with `resume="auto"` |
 #
 # ## Exercises

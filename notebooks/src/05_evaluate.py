@@ -21,7 +21,7 @@
 # ![Held-out questions before and after the training: correct 9 and 67 of 96, in the format 16 and 96, correct anywhere 53 and 67.](../docs/evaluate.png)
 #
 # *Left:* right answers in the required format. *Middle:* the format alone. *Right:* right answers, in the format or not. *Accuracy rose from
-# 9 % to 70 %* (left) is true, and it misleads: most of the gain is the format. The model also adds better than before (right), but by far less.
+# 9 % to 70 %* (left) is true, and it misleads: most of the gain is the format. The right sums alone gain far less, from 53 to 67.
 #
 # About 5 minutes on two idle CPU cores, under 4 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -33,7 +33,7 @@
 # %% [markdown]
 # ## Settings
 #
-# `RUN` is the folder of a finished run, such as `"runs/2026-11-21_10-00-00"` from the quickstart. Without one, a run of `STEPS` steps is
+# `RUN` is the folder of a finished run, such as `"runs/2026-11-21_10-00-00"`. Without one, a run of `STEPS` steps is
 # trained here. For pass@k, `SAMPLES` answers are sampled to each of `QUESTIONS` questions. To use your own data instead of the sums,
 # see [Your own data](03_your_data.ipynb).
 
@@ -85,17 +85,15 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 # ## Before and after
 #
 # Why not simply look at the training reward? It is the number that the model was trained to raise. It rises when the model learns the
-# task, and also when the model finds a loophole ([Rewards](02_rewards.ipynb) shows one). A proof needs three things:
+# task, and also when the model finds a loophole ([Rewards](02_rewards.ipynb) shows one). A fair comparison needs three things:
 #
 # * **Held-out questions**, here 96.
 # * **The same conditions** for both models. Each question is answered once by each model, *greedily*: each token is the most likely one.
 # * **A statement about chance.** Other questions would have given other numbers.
 #
 # The table has three rows: *correct* needs the right answer in the format, *in the format* is the format alone, and *correct anywhere* takes
-# the last number of the text, wherever it is.
-#
-# You should see *Better: mostly the format, but also the answers*. The row for the sums is *correct anywhere*, because the format does not count
-# in it: 55 % to 70 %.
+# the last number of the text, wherever it is. So look there for the sums: 55 % to 70 %. You should see *Better: mostly the format, but also
+# the answers*.
 #
 # **Predict before you run:** below the rows, the questions are counted as *gained*, *lost*, *both right* or *both wrong*. Above, 11 + 8 was right
 # without tags, and is wrong now. Where is it counted?
@@ -117,16 +115,18 @@ comparison
 # would be another number. Intervals made in this way contain the true share in 95 % of cases.
 #
 # **The p-value.** Both models answered the same questions, so the test is *paired* (McNemar's test): only questions whose result changed count.
-# For *correct anywhere* 17 sums became right and 3 became wrong (counted in the [quickstart](00_quickstart.ipynb)). If neither model were better, each
-# change would be a coin toss. Twenty coins fall 17 to 3, or more unevenly, in 0.3 % of cases: p = 0.003. Below 0.05 the change counts as shown.
+# For *correct anywhere*, the same training in the [quickstart](00_quickstart.ipynb) counts them: 17 sums became right and 3 became wrong. If
+# neither model were better, each change would be a coin toss. Twenty coins fall 17 to 3, or more unevenly, in 0.3 % of cases: p = 0.003. Below
+# 0.05 the change counts as shown.
 #
-# *No difference shown* does not mean *equal*. The difference may be too small for this number of questions. And look once: if you compare
-# ten checkpoints and report the best one, one may look better by chance.
-#
+# *No difference shown* does not mean *equal*: the difference may be too small for this number of questions. And test once. If you compare ten
+# checkpoints and report the best, that one may have won by luck.
+
+# %% [markdown]
 # ## How many questions are enough?
 #
-# The table gives the *minimum detectable difference*: the smallest true difference that the test detects 80 % of the time. It assumes that a third
-# of the answers changes.
+# The table gives the *minimum detectable difference*: the smallest true difference that the test detects 80 % of the time. It depends on how
+# many answers change. The table assumes a third, half of them for the better and half for the worse.
 #
 # **Predict before you run:** 48 questions detect a difference of 24 points. How many questions detect 8 points?
 #
@@ -136,9 +136,12 @@ comparison
 # of the difference needs about nine times the questions.
 #
 # For 96 questions the table says 17 points, and the card above said 22. The table assumes that 32 answers change, and in the card 58 of 96
-# changed. The more answers change, the larger a difference must be to stand out. In the row *correct anywhere* only 20 changed. So
-# about 14 points can be detected there.
+# changed. The more answers change, the larger a difference must be to stand out. In the row *correct anywhere* only 20 answers changed.
+# There the test can already detect about 14 points.
 # </details>
+#
+# Do not believe the row of 12 questions. A third of them is 4 answers, which move the share by 33 points at most and not by 60, and even
+# 4 to 0 is p = 0.125. Twelve questions show nothing but a landslide.
 #
 # **Before you call a run useless, check whether your test set was large enough to see an improvement.**
 
@@ -155,10 +158,11 @@ for questions in (12, 48, 96, 480, 1320):
 # ## One try, several tries
 #
 # So far each answer was greedy. Now `SAMPLES` answers are *sampled* to each question, as in training. *pass@1* is the share of correct
-# answers, the row *correct*. *pass@4* is the share of questions with at least one correct answer among four. The two separate two effects:
+# answers, the row *correct*. *pass@4* is the share of questions with at least one correct answer among four. Together they can tell two
+# effects apart:
 #
 # * pass@1 rises, pass@4 hardly: the training made answers reliable that the model could already find.
-# * pass@4 rises as well: the model now solves questions that it did not solve in four tries before.
+# * pass@4 rises as well: four tries now solve questions that four tries did not solve before.
 #
 # Much of what GRPO does is of the first kind, because it amplifies what is sampled already. Whether it adds more is disputed
 # ([arXiv:2504.13837](https://arxiv.org/abs/2504.13837)).
@@ -167,8 +171,8 @@ for questions in (12, 48, 96, 480, 1320):
 #
 # <details><summary>What you should see</summary>
 #
-# **Both rise.** pass@1 from 6 % to 66 %, pass@4 from 22 % to 88 % (7 and 28 of 32 questions). It does not follow that the model found new
-# sums. *Correct* needs the tags, and before the training only 18 % of the samples had them. So pass@4 rises with the format.
+# **Both rise:** pass@1 from 6 % to 66 %, and pass@4 from 22 % to 88 %, which is 7 and 28 of 32 questions. It does not follow that the model
+# found new sums. *Correct* needs the tags, and before the training only 18 % of the samples had them. So pass@4 rises with the format.
 #
 # **Sampled answers improved more than greedy ones.** Compare the row *correct anywhere* with the card above:
 #
@@ -177,11 +181,12 @@ for questions in (12, 48, 96, 480, 1320):
 # | greedy (96 questions) | 55 % | 70 % |
 # | sampled (32 of them, 4 answers each) | 33 % | 68 % |
 #
-# Before the training, sampling cost about 20 points. Now it costs hardly anything: the model gives its likeliest answer more often. This is
-# the first effect. Always say which kind of answers a number is about.
+# Before the training, sampled answers were right much less often than greedy ones: even the 95 % intervals do not meet (23 to 44 %, and 45 to
+# 65 %). After it the two are nearly alike, so sampling seems to cost less accuracy now. This would be the first effect. To be sure, compare
+# both on the same questions. And always say which kind of answers a number is about.
 # </details>
 #
-# **pass@k separates the two effects only if the format does not change.**
+# **pass@k can tell the two effects apart only if the format stays the same. Here it did not, so these tables cannot answer the question.**
 
 # %%
 answer_format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
@@ -231,17 +236,6 @@ except ValueError as error:
 #
 # The cell checks that no test question was trained on, that pass@4 is not below pass@1, and that the leaked question was refused. Then it
 # prints the verdict. If a larger model already knows these sums, no difference is shown.
-#
-# **How far does the verdict reach?** It is about this run. With other seeds the same 14 steps teach the format every time, but not always sums
-# ([all numbers](../docs/evidence/quickstart_seeds.md)):
-#
-# | seed | *correct* | *correct anywhere* |
-# | --- | --- | --- |
-# | 3407 (this one) | 9 % to 70 % (p < 0.001) | 55 % to 70 % (p = 0.003) |
-# | 0 | 15 % to 57 % (p < 0.001) | 54 % to 57 % (p = 0.51) |
-# | 1 | 8 % to 60 % (p < 0.001) | 53 % to 60 % (p = 0.07) |
-#
-# So an honest report has the three rows, their intervals, and more than one seed.
 
 # %%
 assert comparison.contamination.trained_count == 0, comparison.contamination.sentence
@@ -249,6 +243,25 @@ for side in (before, after):
     assert side.pass_at[SAMPLES][0] >= side.pass_at[1][0], "more tries cannot be worse"
 assert is_refused, "a question that was trained on was accepted"
 print(run.outcome(comparison))
+
+# %% [markdown]
+# ### How far does the verdict reach?
+#
+# Two doubts were tested outside this notebook ([all numbers](../docs/evidence/quickstart_seeds.md)).
+#
+# *Is it adding?* The tags do not count in *correct anywhere*, but they can still help. With only the first tag written for it, the original
+# model gets 58 sums right instead of 53. So up to 5 of the 14 additional right sums may come from the tag, and 9 remain.
+#
+# *Is it this seed?* On all three seeds, *correct* rises clearly and the format reaches 100 %. For the sums, 14 steps show a difference on one
+# of them only, and 42 steps on all three:
+#
+# | seed | *correct anywhere*, 14 steps | 42 steps |
+# | --- | --- | --- |
+# | 3407 (this one) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
+# | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
+# | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
+#
+# The honest verdict: 14 steps teach the format, and at most a little adding. So report the three rows, their intervals, and more than one seed.
 
 # %% [markdown]
 # ## If something goes wrong
@@ -267,20 +280,20 @@ print(run.outcome(comparison))
 #
 # <details><summary>Answer</summary>
 #
-# 53 − 9 − 3 = 41. They were right before, not in the format, and still are right. So 41 of the 58 gained the format, and only
-# the other 17 a right sum.
+# 53 − 9 − 3 = 41. (*0 lost* says that all 9 are still correct, so none of the 3 is among them.) These 41 were right before, not in the
+# format, and are still right. So 41 of the 58 gained the format, and only the other 17 a right sum.
 #
-# For a program that reads the answers, all 58 are a gain. Only 17 are about arithmetic.
+# For a program that reads the answers, all 58 are a gain. Only 17 can be about arithmetic, and the 3 lost sums count against them.
 # </details>
 #
 # **2. Two seeds** (five minutes). Two trainings get 66 % and 70 % on the same 96 questions. Is the second one better?
 #
 # <details><summary>Answer</summary>
 #
-# You cannot tell. 4 points are 4 questions, and 96 questions detect about 17 points. Suppose that 16 results differ, 10 against 6:
-# sixteen coins fall so unevenly in 45 % of cases.
+# You cannot tell. 4 points are 4 questions. Suppose that 16 results differ, 10 against 6: sixteen coins fall so unevenly in 45 % of
+# cases. With so few changes 96 questions detect about 12 points, fewer than the 17 of the table, but still far more than 4.
 #
-# `gn.compare(run, task, against=other_run)` makes the paired test. To show 4 points, you need about 1,320 questions.
+# `gn.compare(run, task, against=other_run)` makes the paired test. If a third of the answers changes, 4 points need about 1,320 questions.
 # </details>
 #
 # ## Next
