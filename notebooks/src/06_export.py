@@ -133,7 +133,7 @@ run
 #
 # The answers miss two of the four mistakes. That is why every weight is compared too.
 #
-# **Predict before you run:** which of the three dtypes will be chosen? How much of the change does it keep?
+# **Predict before you run:** this run has few steps, but a high learning rate. Which of the three dtypes will be chosen?
 #
 # <details><summary>What you should see</summary>
 #
@@ -199,7 +199,8 @@ adapter
 # Yes, but only a little: 0.0044 nats. A token's probability differs by 0.4 % on average. The file is 145 MB.
 #
 # With fewer bits the file moves away from the model. In [one measurement](../docs/evidence/export.md#what-a-quantization-keeps) `q8_0` was 0.0015
-# nats from the merged model, `q4_k_m` 0.026 and `q2_k` 0.136. With `q2_k` almost nothing of the training was left, 0.03 ± 1.18 times its effect.
+# nats from the merged model, `q4_k_m` 0.026 and `q2_k` 0.136. With `q2_k` 7 of 16 prompts were answered correctly, instead of 14. The
+# 13 of `q8_0` show no loss with so few prompts.
 # </details>
 #
 # Next to the file is a *Modelfile* for Ollama, printed first: `ollama create my-model -f Modelfile`. It has the system prompt, but not the solved example.

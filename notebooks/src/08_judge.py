@@ -308,7 +308,7 @@ display(table.round(2), answers)
 # texts, of which 31 % were truncated in the last third. These eight answers are greedy, and only one of the new ones is truncated.
 #
 # Seven of the eight answers pass more checks than before, and none passes fewer. If neither model were better, each change would be a coin toss.
-# Seven coins fall all on one side in 1.6 % of cases, by the test of [Is it really better?](05_evaluate.ipynb) So the rise of the score is hardly luck. But
+# Seven coins fall all on one side in 1.6 % of cases ([the paired test](05_evaluate.ipynb)). So the rise of the score is hardly luck. But
 # what does the score reward?
 
 # %% [markdown]
@@ -331,9 +331,9 @@ display(table.round(2), answers)
 # Of the 14 points gained, 11 are form: a short text that ends with a full stop. The other three are words of the note, from answers that copy a part
 # of it. None is for naming what the note is about.
 #
-# The row in the middle of the first table counts length, but not the full stop: most cut answers break off without one.
+# The column *cut to the new length* counts length, but not the full stop: most cut answers break off without one.
 #
-# The measurement had announced this. In its largest differences, short sentences about anything got a 3.
+# The measurement had announced all this. In its largest differences, short sentences about anything got a 3.
 
 # %% [markdown]
 # ## Did it work?
