@@ -29,7 +29,7 @@
 #
 # ![Checks passed by eight held-out summaries before and after the training. One sentence: 0 and 6 of 8. 5 to 18 words: 0 and 5. Words of the note: 0 and 3. What it is about: 2 and 2. All four checks: 2 and 16 of 32.](../docs/judge.png)
 #
-# The summaries became short and well formed. They did not name their topic more often.
+# The summaries became shorter and better formed. They did not name their topic more often.
 #
 # About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
 #
@@ -52,7 +52,7 @@ STEPS = 14  # @param {"type": "integer"}
 # %% [markdown]
 # ## Forty summaries with a score by hand
 #
-# To test a judge you need answers that a person has scored. Here they are summaries of short notes, as in the newspaper of a small town.
+# To test a judge you need answers that a person has scored. Here they are summaries of 24 short notes, as in the newspaper of a small town.
 # The authors of this course wrote and scored them before any judge saw them.
 #
 # You should see how many summaries got each score from 1 to 5, and four of the summaries.
@@ -110,7 +110,8 @@ client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
 #
 # <details><summary>What you should see</summary>
 #
-# The reply has the form of a judgement. But its words only repeat the note, and it gives the good summary a 1, the lowest score.
+# The reply has the form of a judgement. But its words only repeat the note, and it gives the good summary a 1, the lowest score. The grammar
+# leaves it little room: at most 60 letters, commas and spaces.
 #
 # The last line prints this score on the scale of the judge, from 1 to 5. In a training, a 1 becomes the reward 0 and a 5 becomes the
 # reward 1.
@@ -149,7 +150,7 @@ print(f"\nTHE REPLY\n{reply.text}\n\nScore as a reward, from 0 to 1: {reply.scor
 # One reply proves nothing, so `agreement` measures two things.
 #
 # * **Does it prefer what people prefer?** The *rank correlation* is 1 if judge and person put the summaries in the same order, and 0 if
-#   the orders have nothing to do with each other. A judge needs 0.4 with the whole 95 % interval above it.
+#   the orders have nothing to do with each other. A judge passes if the whole 95 % interval lies above 0.4.
 # * **Can it be fooled?** The ten worst summaries are scored again after five tricks, for example with praise. If a trick works here, a
 #   training may find it too.
 #
@@ -164,7 +165,8 @@ print(f"\nTHE REPLY\n{reply.text}\n\nScore as a reward, from 0 to 1: {reply.scor
 #
 # In the largest differences, five good summaries get a 1, and the single word *Rain.* gets a 5.
 #
-# *Empty* and *off topic* replace the summary. They count as fooled only if their mean is above the middle of the scale, 3.
+# *Empty* and *off topic* replace the summary, so they count only above the middle of the scale, 3. Both reach 3: this judge prefers
+# no answer at all to the ten worst summaries.
 # </details>
 
 # %%
@@ -174,8 +176,12 @@ of_small
 # %% [markdown]
 # ## Plain checks as a judge
 #
-# If the model cannot apply the rubric, can a program? Here are four checks in Python that follow it, one point each. `judge` accepts any
-# function from messages to text, so the checks are measured in the same way.
+# **This refuses one judge, not all judge models.** It has 135 million parameters, and the grammar stops it after 60 characters. A larger model
+# may pass. Point `client` at it, leave out `GRAMMAR`, raise `max_tokens`, and write its name as `model` in both places. Then run the same cells again:
+# `agreement` shows whether that model is fit.
+#
+# But is a model needed here? The four checks in the next cell follow the rubric, one point each. `judge` accepts any function from messages
+# to text, so they are measured in the same way.
 #
 # **Predict before you run:** the checks count words and do not read them. Which bad summary would get a high score?
 #
@@ -187,6 +193,9 @@ of_small
 #
 # In all six differences the judge is too generous. Five of them are a 1 by hand and a 3 from the judge. Four of those five passed the
 # same two checks: *one sentence* and *5 to 18 words*. So **a short sentence about anything gets a 3**. Remember this for the training.
+#
+# The ten worst summaries get 2.9 on average. Yet the judge is fit, because `agreement` compares only the order. The level does not matter
+# to GRPO either, which compares texts within a group. But where two texts get the same score, it learns nothing about them.
 # </details>
 
 # %%
@@ -226,9 +235,9 @@ of_plain
 # **Be careful with the 0.88.** The same people wrote the rubric, the scores and the checks, so the agreement is partly circular. For your
 # own task, let somebody else give the scores.
 #
-# ## The reward check knows the measurement
+# ## What `check_rewards` says about a judge
 #
-# Judging thousands of probes may cost money, so `check_rewards` does not ask a judge. It reports what `agreement` has measured. You
+# Judging about 1,000 probes may cost money, so `check_rewards` does not ask a judge. It reports what `agreement` has measured. You
 # should see two findings: the small model is refused (*critical*), and a judge with another rubric was never measured (*warning*). The
 # plain checks have no finding.
 
@@ -240,8 +249,8 @@ report
 # %% [markdown]
 # ## A short training
 #
-# The model is asked for a summary of each note, and the plain checks score it. Eight notes are held out. With only 14 steps this is a
-# trial and not a finished training.
+# The model is asked for summaries of 16 of the notes, and the plain checks score them. The other eight are held out, as `task` shows. With only 14
+# steps this is a trial and not a finished training.
 #
 # You should see a low and noisy reward, and the alert *truncation*: many completions reach the limit of 48 tokens in the middle of a
 # sentence. A truncated text is not one sentence, so it loses that point.
@@ -293,9 +302,19 @@ table = pd.DataFrame(means).T
 display(table.round(2), answers)
 
 # %% [markdown]
+# ## Is the rise luck?
+#
+# The score of the held-out notes rose from 0.06 to 0.50, although the training curve ended at only 0.23. Two things differ: the curve shows sampled
+# texts, of which 31 % were truncated in the last third. These eight answers are greedy, and only one of the new ones is truncated.
+#
+# Seven of the eight answers pass more checks than before, and none passes fewer. If neither model were better, each change would be a coin toss.
+# Seven coins fall all on one side in 1.6 % of cases ([the paired test](05_evaluate.ipynb)). So the rise of the score is hardly luck. But
+# what does the score reward?
+
+# %% [markdown]
 # ## What did the score reward?
 #
-# Both answers pass the same two checks: one sentence, 5 to 18 words. So both get a 3, which is the reward 0.50. The good one says
+# Both answers of the prediction pass the same two checks: one sentence, 5 to 18 words. So both get a 3, which is the reward 0.50. The good one says
 # *celebrating its 50th birthday* where the note says *turned fifty*, and the checks know only the words of the note. **To this judge, a
 # good summary and a nonsense sentence are equal**, so GRPO cannot prefer one of them.
 #
@@ -309,10 +328,12 @@ display(table.round(2), answers)
 # | what it is about | 2 | 2 | 2 |
 # | sum, of 32 | 2 (0.06) | 8 (0.25) | 16 (0.50) |
 #
-# Of the 14 points gained, 11 are form: a short text that ends with a full stop. Three are words of the note, and none is for naming what
-# the note is about. The row in the middle underrates form: most cut answers break off without a full stop, so they fail *one sentence*.
+# Of the 14 points gained, 11 are form: a short text that ends with a full stop. The other three are words of the note, from answers that copy a part
+# of it. None is for naming what the note is about.
 #
-# The measurement had announced this. In its largest differences, short sentences about anything got a 3.
+# The column *cut to the new length* counts length, but not the full stop: most cut answers break off without one.
+#
+# The measurement had announced all this. In its largest differences, short sentences about anything got a 3.
 
 # %% [markdown]
 # ## Did it work?
@@ -320,9 +341,8 @@ display(table.round(2), answers)
 # **The test of the judges worked.** It refused a judge without agreement, and its list of largest differences named the weakness of the
 # other.
 #
-# **Better summaries are not shown.** The reward did not rise clearly. The cell below also says that the rest was *gained in the words of
-# the summaries*. The table above is more exact: most of the rest is the full stop. Four of the eight answers contain no fact of their
-# note.
+# **Better summaries are not shown.** The score of the held-out notes rose, but most of the rise is form, and four of the eight answers contain no
+# fact of their note. The cell below counts the full stop among *the words of the summaries*. The table above separates them.
 #
 # So *fit as a reward* means: good enough to begin with. It does not mean: good enough to trust. After a training, read answers and look
 # for texts that the judge cannot tell apart. Add a check or new hand scores for them, and measure again.
