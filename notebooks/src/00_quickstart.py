@@ -25,7 +25,7 @@
 #
 # *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
 # means all four tags, *correct anywhere* the right sum with or without tags, and *correct* the right sum in the format. With 16 questions the rise may be luck, so
-# [the comparison](#Before-and-after) asks 96.
+# [the comparison](#Before-and-after) asks 96. On two other seeds that we tried, 14 steps teach the format and hardly the sums.
 #
 # About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -58,8 +58,7 @@ DRIVE = ""  # @param {"type": "string"}
 # `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and
 # the answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag,
 # and then there is nothing to reward ([Rewards](02_rewards.ipynb) shows it). Some questions are *held out*: the model is never
-# trained on them, and in the end they show whether it learned anything. (3 + 7 may be held out while 7 + 3 is trained on. In
-# [Rewards](02_rewards.ipynb) no sum occurs in both orders.)
+# trained on them, and in the end they show whether it learned anything.
 #
 # You should see how many prompts are trained on, how many are held out, and the first prompt as the model gets it.
 
@@ -111,7 +110,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # ## GRPO in one minute
 #
 # The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# GRPO compares it with the average of the group, measured in standard deviations. The result is the **advantage**:
+# Its **advantage** says how many standard deviations (with n − 1) this number is above the average of its group:
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
@@ -125,9 +124,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
 # does sometimes.**
 #
-# Why subtract the mean? Suppose every text of a group earns 1. There is nothing to prefer. Without the mean, each drawn text is still pushed
-# up. Over many groups this cancels, because pushing one text up pushes the others down. But in one group, the text that luck drew most often
-# wins. With the mean, all pushes are 0.
+# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
 #
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
@@ -155,9 +152,10 @@ print(choice.sentence)
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
 # figure updates itself.
 #
-# You should see tags and format rise first, and correct answers after them. Two things to know about the curves:
+# You should see the rewards for the format near their maximum by step 11, when fewer than half of the answers are correct. Two things to know
+# about the curves:
 #
-# * The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions, so the curve also moves by luck.
+# * The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions. So the fall at the beginning is luck.
 # * Left and middle show answers that were *sampled*: an unlikely token is picked now and then. The held-out questions (right) are answered
 #   *greedily*: each token is the most likely one.
 #
@@ -186,8 +184,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # You see a group of step 5, the first with the full learning rate, and a group of the last step.
 # The first lines compute the advantages of the early group again, with the formula from *GRPO in one minute*.
 #
-# The advantages of a group add up to zero: the pushes up and the pushes down are equally large in total. Where all totals are equal, every advantage
-# is 0, and the group teaches nothing in this step.
+# The advantages of a group add up to zero: what some completions gain, others lose.
 #
 # <details><summary>What you should see</summary>
 #
@@ -196,7 +193,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. Add up the
 #    advantages: the three completions in the format get +3.05, the five others −3.05. So this group teaches mostly the format.
-# 2. **The pushes cancel where the texts are equal.** In the last group all eight begin with *18 + 6 = 24*. On these words 6 × 0.540 up
+# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the last group all eight begin with *18 + 6 = 24*. On these words 6 × 0.540 up
 #    stands against 2 × 1.620 down. A push remains only from the first word on that differs.
 # </details>
 
@@ -222,9 +219,6 @@ display(early_group, last_group)
 # The reward did not change, the group did. So a tidy wrong answer is taught at first and untaught later. The rewards and their weights are the
 # same. The model has improved, and with it the mean of the group.
 #
-# **Every token of a completion gets the same advantage.** Where all eight begin alike, the pushes cancel. Only where they part is something
-# learned.
-#
 # ## Before and after
 #
 # The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
@@ -236,14 +230,14 @@ display(early_group, last_group)
 # | *in the format* | yes | no | 17 % |
 # | *correct anywhere* (the last number of the completion) | no | yes | 55 % |
 #
-# **Predict before you run:** of the 96 sums, 53 are right before the training. How many of the other 43 become right? And how many of the 53
-# become wrong?
+# **Predict before you run:** suppose that the training teaches only the format, and nothing about sums. What would *correct* be afterwards?
 #
 # <details><summary>What you should see</summary>
 #
-# The format rises from 17 % to 100 %, and the sums themselves from 55 % to 70 %. So most of the gain in *correct* is the format.
+# About 55 %, the share of right sums with or without tags. It is 70 %. So of the 60 points gained in *correct*, about 46 are the format, and the
+# sums themselves rose from 55 % to 70 %.
 #
-# Of the sums, 17 became right and 3 became wrong. (*58 gained* in the output needs the tags, these numbers do not.) If each change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of
+# Of the sums, 17 became right and 3 became wrong. (*58 gained* in the output counts *correct*, which also needs the tags.) If each change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of
 # cases. This is the *p-value* of *correct anywhere*: how often chance alone would make a change this large.
 # </details>
 
@@ -268,14 +262,16 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
 #   | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
 #
-# * *How much of it is better adding?* 67 sums are right instead of 53. If we write only the first tag, `<reasoning>`, for the original model, it
-#   gets 58. So up to 5 of the 14 may come from the tag.
+# * *How much of it is better adding?* 14 more sums are right, 67 and not 53. If we write only the first tag, `<reasoning>`, for the original
+#   model, 5 more are right. So at least 9 of the 14 are something else.
+# * *Does it know 3 + 7 because it was trained on 7 + 3?* Only 28 of the 224 prompts were used, so this touches few sums. In
+#   [Rewards](02_rewards.ipynb) no sum occurs in both orders, and right sums rise there as well.
 #
 # `CHANGES = {"max_steps": 42}` trains three times as long.
 #
 # **Why do sums improve that were not trained on?** All questions share one LoRA. A step does not store a sum. It makes a habit more frequent,
-# and the habit acts on every question. It may be copying the result of the reasoning into the answer, or preferring the likeliest result. This
-# run does not show which.
+# and the habit acts on every question. The habit may be to copy the result of the reasoning into the answer, or to choose the likeliest number.
+# This run does not show which.
 #
 # ## Ask your own question, and take the model with you
 #
@@ -294,8 +290,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree. The reward rose by more than chance, which is tested by shuffling the order of the steps. And the
-# held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run, not the recipe: other
+# *It worked* needs two things that agree. The reward rose by more than chance: shuffled steps rarely show such a rise. And the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run, not the recipe: other
 # seeds may do worse, as the table above shows. If the model could already do the task, a message says so. That is not a failure.
 
 # %%

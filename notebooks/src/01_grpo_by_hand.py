@@ -148,7 +148,7 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 # **Only the distance to the group counts: a reward above zero can still be pushed down, and a group with equal rewards teaches nothing.**
 #
 # Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
-# a group with rewards between 0 and 1. (The second exercise shows the price.)
+# a group with rewards between 0 and 1. (The last exercise shows the price.)
 
 
 # %%
@@ -236,15 +236,15 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
 # less often.
 #
+# The value of the loss means nothing by itself. What we need is its **gradient** $\nabla$: for each of the LoRA weights a number that says in
+# which direction the loss grows, and how fast. (The mask leaves out the padding.)
+#
 # **Why does this raise the expected reward?** A text with the probability $p$ is drawn in a share $p$ of the samples. Each time it is pushed by
 # its reward times $\nabla \log p = \nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and pushed hard. So the average push is
 # $\sum r \nabla p$, the slope of the expected reward $\sum r p$. This needs samples from the model's own probabilities.
 #
 # The table below follows the formula. The best completion, *The capital of Australia is Canberra.*, has eight tokens and the log-probability
 # −1.81 (section 3). So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
-#
-# The value of the loss means nothing by itself. What we need is its **gradient**: for each of the LoRA weights a number that says in which
-# direction the loss grows, and how fast. (The mask leaves out the padding.)
 #
 # **Why subtract the mean?** It does not change the average push, only the noise:
 #
@@ -339,8 +339,8 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # we started with, here the same model with its LoRA switched off.
 #
 # Let $d = \log p_{\text{ref}} - \log p$ for one token. The average of $-d$ is the KL. So why not add $-d$ to the loss? Its gradient pushes every
-# sampled token down, whether the token became too likely or too rare. A likely token is drawn often and moved little, a rare one seldom and
-# much. The two cancel: on average the model is pulled nowhere.
+# sampled token down, whether the token became too likely or too rare. A likely token is drawn often, and each draw moves it little. A rare
+# one is drawn seldom, and each draw moves it much. On average nothing moves.
 #
 # The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too. And it has its minimum at $d = 0$. A token
 # that became more likely is pushed down, a token that became rarer is pushed up. For example, a token at 0.8 that had 0.5 costs 0.095, and one
@@ -363,10 +363,7 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # the average gradient is 0.22, also where $\rho = 1$.
 # </details>
 #
-# **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
-# is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! The gradient is that of the
-# first version, because $\nabla\rho = \nabla\log p$ where $\rho = 1$, and the KL term is at its minimum. So do not judge a GRPO run by its
-# loss. Look at the reward.
+# The output below says: the loss is 0, and the gradient is that of the first version. Section 6 explains why.
 
 
 # %%
@@ -395,8 +392,11 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 #
 # *sample → advantage → log-probability → loss → clipping and KL → **step** → check → repeat*
 #
-# Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
-# which chooses the size of the step for each weight from the same gradients.)
+# Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does.
+#
+# **Where people stumble:** the complete loss is **0** before the step, and not −0.654. The ratio is 1 and the KL is 0, so what is left is minus
+# the mean of the advantages. But a loss of zero is not a gradient of zero! The gradient is that of section 4, because
+# $\nabla\rho = \nabla\log p$ where $\rho = 1$. So do not judge a GRPO run by its loss. Look at the reward.
 #
 # ### Which token was good?
 #
@@ -406,7 +406,7 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
 # *Box:* how many of the eight texts pass it, and the sum of their advantages (green above 0, orange below; the two blue boxes are the
-# question below). *Line:* the probability of this continuation.
+# question below). *Line,* where given: the probability of this continuation.
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
 # finds the words that matter.**
@@ -420,8 +420,8 @@ print(f"difference from the gradient of the first version: {difference:.1g} of i
 # <details><summary>What you should see</summary>
 #
 # The full stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, although its sum was positive. The three texts with the
-# comma become more likely all the same. Up to the comma they gain only × 1.06 (1.09 × 1.17 × 0.83). The rest comes from the words after it:
-# there each text is alone, so its +0.32 meets no opposite push.
+# comma become more likely all the same. Up to the comma they gain only × 1.06 (1.09 × 1.17 × 0.83). After it each text has no
+# rival, so its +0.32 acts alone.
 #
 # The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length of a bar does not follow the advantage alone, for three reasons:
@@ -466,21 +466,35 @@ axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of
 axes.margins(x=0.16)
 
 # %% [markdown]
-# **A fork is a small group of its own.** The texts with the comma have the average advantage 0.95 / 3 = 0.32, all texts at its fork
-# 3.26 / 5 = 0.65. So the comma fell from 0.47 to 0.39, although its own sum is positive. With the model's probabilities in place of counts
-# the rule becomes exact. It gives the right direction at all five branches:
+# **A fork is a small group of its own.** On average a text with the comma has 0.32, and a text with *Canberra* 0.65. So the comma is below
+# the average of its fork and falls, although its own sum is positive. With the model's probabilities in place of counts, a branch is pushed by
+# its sum minus its probability times the sum at the fork. Expect the direction, not the size, because all branches share their weights:
 #
 # | branch | its sum − its probability · the sum at the fork | measured |
 # | --- | --- | --- |
-# | capital of Australia is | 1.37 − 0.64 · 0 = +1.37 | 0.64 → 0.70 |
+# | The capital of Australia is (from the start) | 1.37 − 0.64 · 0 = +1.37 | 0.64 → 0.70 |
 # | Canberra | 3.26 − 0.66 · 1.37 = +2.36 | 0.66 → 0.77 |
 # | Sydney | −1.89 − 0.31 · 1.37 = −2.31 | 0.31 → 0.20 |
 # | full stop | 2.31 − 0.51 · 3.26 = +0.65 | 0.51 → 0.58 |
 # | comma | 0.95 − 0.47 · 3.26 = −0.58 | 0.47 → 0.39 |
 #
-# (This is the slope of $\sum A \log p$ along the logit of the branch. Our loss also divides by $T_i$, so a token of a short text counts more: on
+# <details><summary>Where the rule comes from, and what the length changes</summary>
+#
+# It is the slope of $\sum A \log p$ along the logit of the branch. Our loss also divides by $T_i$, so a token of a short text counts more: on
 # *The* a push of +0.15 is left, against +0.33 on *Canberra*. By default `gn.train` divides all tokens by one number, and the pushes on *The*
-# cancel exactly.)
+# cancel exactly.
+# </details>
+#
+# **Try the rule: luck at a fork** (five minutes, with a pencil). Give one point for *Canberra* and nothing else. Then each of the five *Canberra* texts has
+# the advantage +0.72, and each of the others −1.21. The full stop (2 of the 5 texts, probability 0.51) and the comma (3 of the 5, 0.47) now earn
+# the same. What does the rule do with them?
+#
+# <details><summary>Answer</summary>
+#
+# The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
+# a little more often than its probability says, and that is enough. This is the noise of a small group: more completions or more prompts
+# average it out. (If each text is divided by its length, as in our loss, the short texts count three times, and both signs turn.)
+# </details>
 #
 # ## 7. Is this really GRPO?
 #
@@ -609,8 +623,8 @@ print("The last group:", *texts, sep="\n")
 #
 # <details><summary>What you should see</summary>
 #
-# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. At these two places
-# the texts that began alike parted. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
+# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. These are the two forks
+# of the tree. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
 # small push on it, see the end of section 6.) The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 

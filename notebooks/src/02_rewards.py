@@ -151,7 +151,8 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# *Critical* means that the trick earns full marks. It does not say how soon the model finds it.
+# *Critical* means that the trick earns as much as a right answer, *warning* that the reward pays for something else too. Neither says what the
+# model finds first.
 #
 # The output is long. Read two findings first: *every candidate* and *repetition is rewarded*. The others are details of the same two
 # loopholes. A *slot* is the place between the answer tags.
@@ -195,8 +196,7 @@ found
 #
 # Ignore the findings and train. You should see a curve that looks like a success: within sixteen steps the total reward doubles.
 #
-# **Predict before you run:** which of the two loopholes will the model find first? To see it, compare the first group with the last one.
-# Their questions differ, so look at how the completions are written.
+# **Predict before you run:** which of the two loopholes will the model find first? Look at the right half of the figure: which curve rises?
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -211,7 +211,8 @@ for when, group in groups.items():
 # %% [markdown]
 # ### Why length wins
 #
-# The model finds length first. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
+# The model finds length first: the figure shows it rising from about 3 to 5.5 points, while the sum hardly moves before step 13. (Two groups
+# are too few to see it: 4.79 points for length in the first, 5.01 in the last.) Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
 # can only make more frequent what the model samples. Long texts are among its samples.
 #
 # Long texts also win, because the advantage is computed from the *total*. In the first group the scores for length have a standard
@@ -234,12 +235,13 @@ for when, group in groups.items():
 #
 # Look at the last group. All eight texts still write the sum first. The long ones then fill the place of the answer with words.
 #
-# **Look again:** all eight earn the 2 points of `gold_somewhere`. Which two should not, and what does the model learn from these points?
+# **Look again:** all eight earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags? What does the model
+# learn from these points?
 #
 # <details><summary>Answer</summary>
 #
-# Two texts answer 22 and 10. They earn the points because the 7 is in the reasoning: the finding *answer outside the slot*. In this group
-# the model learns nothing from them: all eight earn the same, so the printed spread is 0.00. Only length is left.
+# None. Two even answer 22 and 10. They earn the points because the 7 is in the reasoning: the finding *answer outside the slot*. In this
+# group the model learns nothing from them: all eight earn the same, so the printed spread is 0.00. Only length is left.
 # </details>
 #
 # ### Does the held-out measure see it?
@@ -353,12 +355,12 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# For the format, the spreads of both rewards are added. This is an upper limit for the spread of their total:
+# The two format rewards together spread by at most the sum of their spreads:
 #
 # | | format | sums | decides |
 # | --- | --- | --- | --- |
 # | before the training, 8 groups | up to 0.21 + 0.15 = 0.36 | 0.18 | the format |
-# | step 1 | up to 0.35 + 0.17 = 0.52 | 0.35 | the format |
+# | step 1 | up to 0.35 + 0.17 = 0.52 | 0.35 | probably the format |
 # | step 8 | up to 0.26 + 0.08 = 0.34 | 0.52 | the sums |
 # | step 16 | 0 | 0 | nothing: all totals are 3.5 |
 #
@@ -395,8 +397,7 @@ comparison
 # larger in the sound training. Only the held-out answers tell the two apart.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run cannot say
-# which of them did it. On paper you can compare the first two: with a sound answer and unbounded length, the right answer of the first group
-# gets −0.04; with at most one point for length it gets +2.41 (exercise 2).
+# which of them did it. Exercise 2 compares the first two on paper.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 

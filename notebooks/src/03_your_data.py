@@ -14,7 +14,7 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and test the result. You will see a training that passes its
-# test, although the model never gives one of the three labels in it. You will find out why.
+# test. Yet in this test the model never answers *neutral*, one of the three labels. You will find out why.
 #
 # ![Right answers to the 42 held-out remarks, before and after the training: negative 6 and 12 of 12, neutral 0 and 0 of 15, positive 13 and 15 of 15. All together 19 and 27 of 42.](../docs/your_data.png)
 #
@@ -109,8 +109,8 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the columns and a decision. The small table counts the moods. The rows were split at random, and the split is unlucky. *Neutral*: 15 of 98
-# training rows, 15 of 42 held-out rows. For your own data, pass held-out rows in which every label has the same share: `holdout=rows`.
+# Now with the columns and a decision. The small table counts the moods. The random split is unlucky: 15 of 98 training
+# rows are *neutral* (15 %), but 15 of 42 held-out rows (36 %). For your own data, pass held-out rows in which every label has the same share: `holdout=rows`.
 #
 # Read the rest from top to bottom:
 #
@@ -245,8 +245,8 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # format* and *correct anywhere*. The column *verdict, p-value* says whether the *training* improved anything. Then read the sentence about the
 # majority-class baseline.
 #
-# The held-out part has more neutral remarks than the baseline above: 15 of 42, against 6 of 60. The model gets none of them right. So it
-# starts at 45 %, not at 68 %, and always answering *positive* gets 36 %.
+# Only 6 of the 60 remarks of the baseline above were neutral, and 15 of the 42 held-out ones are. The model gets none of these right. So it
+# starts at 45 % here, not at 68 %, and always answering *positive* gets 36 %.
 #
 # ### A second competitor
 #
@@ -255,8 +255,8 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains: 45 % before, 64 % after. Only after the training is it clearly above the majority-class baseline. Before, the interval
-# (31 % to 60 %) contains the baseline, so the accuracy alone does not show that the model reads the remarks.
+# The model gains: 45 % before, 64 % after. After the training it clearly beats *always positive*. Before it did not: 36 % lies inside its
+# interval, 31 % to 60 %.
 #
 # It does not beat the second competitor. Counting words gets all 42 remarks right, the model 27. GRPO earns its place where the output is more
 # than a label.
@@ -319,8 +319,8 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
 # 2. the number of groups with at least one right answer among the eight, and with none,
-# 3. how much each answer was pushed (the sum of its advantages), by mood and by the two kinds of groups. Apart from rounding each row adds up
-#    to 0: what one answer gains, others lose.
+# 3. how much each answer was pushed (the sum of its advantages), by mood and by the two kinds of groups. Each row adds up to
+#    about 0.
 #
 # **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
 # Which of them are pushed up? An advantage compares a completion with its group, not with the truth.
@@ -340,7 +340,7 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # | --- | --- | --- | --- |
 # | +18.0 | −19.4 | −0.5 | +2.0 |
 #
-# They taught the model to give a label, and hardly to stop saying *positive*.
+# They taught the model to give some label. They hardly taught it to avoid *positive* (−0.5).
 #
 # **Why did *neutral* fall from 9 of 48 to 1 of 40?** Add the columns over all moods:
 #
@@ -348,8 +348,11 @@ for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
 # | --- | --- | --- | --- |
 # | +79.5 | +51.5 | +7.4 | −138.3 |
 #
-# *Neutral* was pushed up too, but the other labels far more. They compete for one place, and all remarks share one LoRA. As at a fork in
-# [GRPO by hand](01_grpo_by_hand.ipynb), who gains less loses share. Probably this is why it fell.
+# *Neutral* was pushed up too, but the other labels far more. They compete for one place, as at a fork in
+# [GRPO by hand](01_grpo_by_hand.ipynb). By its rule *neutral* is pushed by 7.4 − p · 138.4, with its share p of the labels. This is negative as
+# soon as p is above 5 %. The neutral remarks alone would push it up: 18.0 − p · 19.5. So it was the other remarks, which share the LoRA.
+#
+# (The baseline had 2 of 48 and the first third 9 of 48. With six groups each, such a difference may be luck.)
 # </details>
 
 # %%
@@ -384,8 +387,7 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # For the small model you should see *It worked*. That is true, and it is not the whole story: in the test above the model never answers
 # *neutral*. A clear verdict on the average does not replace a look at the parts.
 #
-# **A remedy that worked once:** three phrases for each mood, so that the moods are equally frequent, and 36 steps. Then all 27 held-out remarks
-# were right, among them the 7 neutral ones (52 % before). Three things changed, so this does not say which one helped: exercise 3.
+# **A remedy:** exercise 3.
 
 # %%
 assert sum(task.left_out.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.left_out}"
@@ -435,12 +437,12 @@ print(run.outcome(comparison))
 # 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
 # </details>
 #
-# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and set `"max_steps": 36` in `CHANGES`. Will *neutral* be learned? If so, do you know why?
+# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and set `"max_steps": 36` in `CHANGES`. Will *neutral* be learned? Which one of the changes would you try alone?
 #
 # <details><summary>Answer</summary>
 #
-# In our one run *neutral* was learned. But three things changed: the phrases, the balance of the moods and the steps. To learn which one
-# helped, change one at a time.
+# In our one run all 27 held-out remarks were right, among them the 7 neutral ones (52 % before). But three things changed: the phrases, the
+# balance of the moods and the steps. To learn which one helped, change one at a time: first only `max_steps`, then only the phrases.
 # </details>
 #
 # ## Next

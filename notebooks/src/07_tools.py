@@ -94,6 +94,7 @@ if is_small:
 # * Every public method is a tool. The model sees its name, its types and its docstring, and nothing else.
 # * Each completion gets an object of its own, and the rewards get these objects.
 
+
 # %%
 class Village:
     """Each place has a note: where to go next, or the number."""
