@@ -45,6 +45,7 @@ def test_transcripts_begin_with_changed_answers(
     assert kept.is_file() is (size != "small")
 
 
-def test_trained_question_is_refused(notebook: nbformat.NotebookNode) -> None:
+def test_trained_question_is_refused(notebook: nbformat.NotebookNode, size: str) -> None:
     message = printed(cell_with(notebook, "is_refused = False"))
-    assert "1 of 11 held-out questions are also in the training" in message
+    question_count = 11 if size == "small" else 12
+    assert f"1 of {question_count} held-out questions are also in the training" in message
