@@ -264,8 +264,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #
 # * *How much of it is better adding?* 14 more sums are right, 67 and not 53. If we write only the first tag, `<reasoning>`, for the original
 #   model, 5 more are right. So at least 9 of the 14 are something else.
-# * *Does it know 3 + 7 because it was trained on 7 + 3?* Only 28 of the 224 prompts were used, so this touches few sums. In
-#   [Rewards](02_rewards.ipynb) no sum occurs in both orders, and right sums rise there as well.
+# * *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. 7 of the 96 sums were trained with their numbers swapped. Of the other 89, 48
+#   were right before and 61 after.
 #
 # `CHANGES = {"max_steps": 42}` trains three times as long.
 #
