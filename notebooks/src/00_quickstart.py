@@ -152,8 +152,8 @@ print(choice.sentence)
 # In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
 # figure updates itself.
 #
-# You should see the rewards for the format near their maximum by step 11, when fewer than half of the answers are correct. Two things to know
-# about the curves:
+# You should see the rewards for the format near their maximum by step 11. Correct answers are then still far from it. Two things to know about
+# the curves:
 #
 # * The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions. So the fall at the beginning is luck.
 # * Left and middle show answers that were *sampled*: an unlikely token is picked now and then. The held-out questions (right) are answered
@@ -192,7 +192,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. Add up the
-#    advantages: the three completions in the format get +3.05, the five others −3.05. So this group teaches mostly the format.
+#    advantages: the three completions in the format get +3.05, the three with the right sum +1.12. So this group teaches mostly the format.
 # 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the last group all eight begin with *18 + 6 = 24*. On these words 6 × 0.540 up
 #    stands against 2 × 1.620 down. A push remains only from the first word on that differs.
 # </details>
@@ -263,7 +263,7 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
 #
 # * *How much of it is better adding?* 14 more sums are right, 67 and not 53. If we write only the first tag, `<reasoning>`, for the original
-#   model, 5 more are right. So at least 9 of the 14 are something else.
+#   model, 5 more are right. So up to 5 of the 14 may come from the tag.
 # * *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. 7 of the 96 sums were trained with their numbers swapped. Of the other 89, 48
 #   were right before and 61 after.
 #

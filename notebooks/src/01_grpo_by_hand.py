@@ -487,13 +487,13 @@ axes.margins(x=0.16)
 #
 # **Try the rule: luck at a fork** (five minutes, with a pencil). Give one point for *Canberra* and nothing else. Then each of the five *Canberra* texts has
 # the advantage +0.72, and each of the others −1.21. The full stop (2 of the 5 texts, probability 0.51) and the comma (3 of the 5, 0.47) now earn
-# the same. What does the rule do with them?
+# the same. Divide all tokens by one number, as `gn.train` does. What does the rule do with the two?
 #
 # <details><summary>Answer</summary>
 #
 # The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
 # a little more often than its probability says, and that is enough. This is the noise of a small group: more completions or more prompts
-# average it out. (If each text is divided by its length, as in our loss, the short texts count three times, and both signs turn.)
+# average it out. (In the loss of section 4 short texts count three times, and there the signs turn.)
 # </details>
 #
 # ## 7. Is this really GRPO?

@@ -211,8 +211,7 @@ for when, group in groups.items():
 # %% [markdown]
 # ### Why length wins
 #
-# The model finds length first: the figure shows it rising from about 3 to 5.5 points, while the sum hardly moves before step 13. (Two groups
-# are too few to see it: 4.79 points for length in the first, 5.01 in the last.) Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
+# The model finds length first: the figure shows it rising from about 3 to 5.5 points, while the sum hardly moves before step 13. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
 # can only make more frequent what the model samples. Long texts are among its samples.
 #
 # Long texts also win, because the advantage is computed from the *total*. In the first group the scores for length have a standard

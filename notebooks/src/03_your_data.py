@@ -385,7 +385,8 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # and the reward rose. If one is missing, the sentence says which one.
 #
 # For the small model you should see *It worked*. That is true, and it is not the whole story: in the test above the model never answers
-# *neutral*. A clear verdict on the average does not replace a look at the parts.
+# *neutral*. A clear verdict on the average does not replace a look at the parts. Two things to remember: a group without a right
+# answer still pushes wrong ones up, and a rare label can lose although it is pushed up.
 #
 # **A remedy:** exercise 3.
 
