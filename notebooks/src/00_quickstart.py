@@ -262,10 +262,14 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #   | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
 #   | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
 #
-# * *How much of it is better adding?* 14 more sums are right, 67 and not 53. If we write only the first tag, `<reasoning>`, for the original
-#   model, 5 more are right. So up to 5 of the 14 may come from the tag.
-# * *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. 7 of the 96 sums were trained with their numbers swapped. Of the other 89, 48
-#   were right before and 61 after.
+# <details><summary>Two more doubts: the tag, and swapped numbers</summary>
+#
+# *How much of it is better adding?* 67 sums are right now, 53 before. If we write only the first tag, `<reasoning>`, for the original model, it
+# gets 58. So up to 5 of the 14 may come from the tag.
+#
+# *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. 7 of the 96 sums were trained with their numbers swapped. Of the other 89, 48
+# were right before and 61 after.
+# </details>
 #
 # `CHANGES = {"max_steps": 42}` trains three times as long.
 #

@@ -338,11 +338,12 @@ pandas.DataFrame({**columns, "gain": gain.detach(), "push": push}).round(1)
 # apart: the average of $\log p - \log p_{\text{ref}}$ over what the model samples. It is 0 if they are equal. The *reference* is the model
 # we started with, here the same model with its LoRA switched off.
 #
-# Let $d = \log p_{\text{ref}} - \log p$ for one token. The average of $-d$ is the KL. So why not add $-d$ to the loss? Its gradient pushes every
-# sampled token down, whether the token became too likely or too rare. A likely token is drawn often, and each draw moves it little. A rare
-# one is drawn seldom, and each draw moves it much. On average nothing moves.
+# Let $d = \log p_{\text{ref}} - \log p$ for one token. The average of $-d$ is the KL. So why not add $-d$ to the loss? Take two tokens with the
+# probabilities 0.8 and 0.2. Each draw of the first pushes its logit down by 0.2, each draw of the second pushes it up by 0.8. On average
+# $-0.8 \cdot 0.2 + 0.2 \cdot 0.8 = 0$: the model is pulled nowhere.
 #
-# The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too. And it has its minimum at $d = 0$. A token
+# The loss uses $e^d - d - 1$ instead (right half of the figure above). Its average is the KL too, because $e^d - 1$
+# averages to 0. And it has its minimum at $d = 0$. A token
 # that became more likely is pushed down, a token that became rarer is pushed up. For example, a token at 0.8 that had 0.5 costs 0.095, and one
 # at 0.2 that had 0.5 costs 0.584. TRL also multiplies by $\rho$, which the first GRPO did not.
 #
