@@ -251,7 +251,7 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
-# **Has it learned sums?** Three doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
+# **Has it learned sums?** Two doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
 # * *Were these 96 questions lucky?* Hardly: chance alone makes such a change in 3 of 1,000 cases.
 # * *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps the sums improve on all three:
