@@ -251,6 +251,8 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
+# Of the 60 points gained in *correct*, about 46 are the format and about 15 the sums.
+#
 # **Has it learned sums?** Two doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
 # * *Were these 96 questions lucky?* Hardly: chance alone makes such a change in 3 of 1,000 cases.
@@ -273,9 +275,9 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #
 # `CHANGES = {"max_steps": 42}` trains three times as long.
 #
-# **Why do sums improve that were not trained on?** All questions share one LoRA. A step does not store a sum. It makes a habit more frequent,
-# and the habit acts on every question. The habit may be to copy the result of the reasoning into the answer, or to choose the likeliest number.
-# This run does not show which.
+# **Why do sums improve that were not trained on?** In the five rows above the sum itself was wrong before and is right now, and 8 + 18 and 3 + 19
+# were in the format already. So for these it is not the format: the right number has overtaken the wrong one as the likeliest. All questions
+# share one LoRA, so a step can do this for sums that it never saw. Why it does, this run does not show.
 #
 # ## Ask your own question, and take the model with you
 #

@@ -14,8 +14,8 @@
 # # GRPO by hand
 #
 # One prompt, eight completions, one update of a real language model, with nothing hidden. By the end you have a working GRPO
-# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and you have watched its
-# reward rise within eight steps.
+# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and you have watched the
+# model's reward rise within eight steps.
 #
 # **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
 #
@@ -624,8 +624,8 @@ print("The last group:", *texts, sep="\n")
 #
 # <details><summary>What you should see</summary>
 #
-# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. These are the two forks
-# of the tree. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
+# *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %. These are two forks of
+# the tree. (*The* and the end token rise too, from about 0.8. One likely reason for *The*: dividing by $T_i$ leaves a
 # small push on it, see the end of section 6.) The model now writes this sentence five times out of six, and wrote it one time in six before.
 # </details>
 
