@@ -1,6 +1,6 @@
 """Check what `check_rewards` finds in broken rewards, and that it leaves sound ones alone.
 
-`test_faults.py` has more of both, and `test_reward_kinds.py` rewards of special kinds.
+tests/test_check_faults.py has more of both, and `test_reward_kinds.py` rewards of special kinds.
 """
 
 import functools

@@ -20,6 +20,12 @@ def unsupported(*arguments: object) -> None:
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
+@pytest.fixture
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_SECONDS_BETWEEN_TRIES", 0.0)
+
+
+@pytest.mark.usefixtures("_no_waiting")
 def test_lock_of_another_process_is_refused(tmp_path: Path) -> None:
     with holder_of(tmp_path), pytest.raises(FolderLockedError):
         holding_lock(tmp_path).__enter__()
@@ -38,6 +44,7 @@ def test_lock_can_be_taken_again(tmp_path: Path) -> None:
             assert (tmp_path / ".lock").is_file()
 
 
+@pytest.mark.usefixtures("_no_waiting")
 def test_lock_is_held_against_the_same_process_too(tmp_path: Path) -> None:
     with holding_lock(tmp_path), pytest.raises(FolderLockedError):
         holding_lock(tmp_path).__enter__()
