@@ -255,14 +255,15 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #
 # **Has it learned sums?** Two doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
-# * *Were these 96 questions lucky?* Hardly: chance alone makes such a change in 3 of 1,000 cases.
-# * *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps the sums improve on all three:
+# *Were these 96 questions lucky?* Hardly: chance alone makes such a change in 3 of 1,000 cases.
 #
-#   | seed | sums right anywhere, 14 steps | 42 steps |
-#   | --- | --- | --- |
-#   | 3407 (this one) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
-#   | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
-#   | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
+# *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps the sums improve on all three:
+#
+# | seed | sums right anywhere, 14 steps | 42 steps |
+# | --- | --- | --- |
+# | 3407 (this one) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
+# | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
+# | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
 #
 # <details><summary>Two more doubts: the tag, and swapped numbers</summary>
 #
