@@ -16,22 +16,15 @@ import pytest
 
 from grpo_nb.core import files
 from grpo_nb.core.locks import holding_lock
+from tests.core.test_files import OLD, content, folder_with_a_file
 from tests.support.forks import in_child
 
-OLD = {"mine": "old"}
 NEW = {"a": "new"}
-
-
-def content(folder: Path) -> dict[str, str]:
-    return {file.name: file.read_text() for file in folder.iterdir()}
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """An existing folder with a file in it."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("old")
-    return tmp_path / "out"
+    return folder_with_a_file(tmp_path)
 
 
 def replace_until_killed(out: Path, event: str, times: int) -> None:

@@ -13,12 +13,16 @@ def content(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
+def folder_with_a_file(parent: Path) -> Path:
+    """Return a new folder `out` with the content `OLD`."""
+    (parent / "out").mkdir()
+    (parent / "out" / "mine").write_text("old")
+    return parent / "out"
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """An existing folder with a file in it."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("old")
-    return tmp_path / "out"
+    return folder_with_a_file(tmp_path)
 
 
 @pytest.fixture
