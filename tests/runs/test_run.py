@@ -274,6 +274,15 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
     assert '<div class="gn-box" align="left"><code>x</code></div>' in html
 
 
+@pytest.mark.parametrize("total", [1.0, math.nan])
+def test_equal_completions_of_a_group_are_one_row(total: float) -> None:
+    first, second = groups_of([total, 0.25]).groups[0].table.to_dict("records")
+    table = pandas.DataFrame([first, first, first, second])
+    group = StepGroups.of("A step", table, {}).groups[0]
+    assert [numbers for numbers, _, _ in group.shown_rows] == ["1 to 3", "4"]
+    assert "<td>1 to 3</td>" in group._repr_html_()
+
+
 def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:
     run = make_run(
         tmp_path / "run", grader_description="answers to which maths() gives the full score"
