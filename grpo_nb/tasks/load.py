@@ -8,7 +8,7 @@ import math
 import numbers
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from grpo_nb.config.settings import Settings
@@ -88,8 +88,9 @@ def load_task(
             model never writes a tag, all its completions score the same, and it learns nothing.
         holdout: What to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
             or your own held-out rows from any source (of a `DatasetDict` or the Hub, the split
-            `test`). For `arithmetic`, a number of rows (96 if not given) or your own rows. Your own
-            rows are not sampled, and training rows with the same question are left out.
+            `test`). If the answers are labels, each label has nearly the same share in both parts.
+            For `arithmetic`, a number of rows (96 if not given) or your own rows. Your own rows are
+            not sampled, and training rows with the same question are left out.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
@@ -182,7 +183,7 @@ def load_task(
     train = _without(train, example_texts, "that the example shows", changes)
     held_out = _without(held_out, example_texts, "that the example shows", changes)
     if is_share_or_count:
-        train, held_out = _split(train, holdout, seed)
+        train, held_out = _split(train, holdout, seed, answers.kind)
     if not train or not held_out:
         raise ValueError(
             f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -231,8 +232,10 @@ def _require_known_options(options: Collection[str], is_arithmetic: bool, holdou
 # The held-out part.
 
 
-def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRows]:
-    """Split rows into a training and a held-out part."""
+def _split(
+    rows: TaskRows, holdout: float, seed: int, kind: AnswerKind
+) -> tuple[TaskRows, TaskRows]:
+    """Split rows into a training and a held-out part. Each label has the same share in both."""
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(rows)), 1)
     require_whole_number("holdout", holdout, 0)
@@ -241,6 +244,9 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
+    if kind == "choice":
+        labels = {key: row["answer"] for row, key in zip(rows, keys, strict=True)}
+        order = _mix_labels(order, labels)
     held_keys = set()
     held_count = 0
     for key in order:
@@ -253,6 +259,19 @@ def _split(rows: TaskRows, holdout: float, seed: int) -> tuple[TaskRows, TaskRow
         part = held_out if key in held_keys else train
         part.append(row)
     return train, held_out
+
+
+def _mix_labels(keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+    """Reorder keys so that the labels have nearly the same shares in every part of the list."""
+    counts = Counter(labels[key] for key in keys)
+    numbers_used = Counter()
+    positions = {}
+    for key in keys:
+        label = labels[key]
+        numbers_used[label] += 1
+        # The keys of a label are spread evenly between 0 and 1.
+        positions[key] = (numbers_used[label] - 0.5) / counts[label]
+    return sorted(keys, key=positions.__getitem__)
 
 
 def _without(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import time
@@ -512,6 +513,22 @@ def test_training_rows_that_are_held_out_are_left_out() -> None:
     assert "Question 3?" not in task.train["question"]
     assert "Question 3?" in repr(task)
     assert len(task.holdout) == 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_labels_have_the_same_share_in_both_parts(seed: int) -> None:
+    labels = ["good"] * 60 + ["bad"] * 50 + ["neither"] * 10
+    rows = [{"question": f"Remark {n}", "answer": label} for n, label in enumerate(labels)]
+    task = gn.load_task(rows, holdout=0.3, seed=seed)
+    assert collections.Counter(task.holdout["answer"]) == {"good": 18, "bad": 15, "neither": 3}
+
+
+def test_seed_decides_which_rows_of_a_label_are_held_out() -> None:
+    rows = [{"question": f"Remark {n}", "answer": "good" if n % 2 else "bad"} for n in range(40)]
+    held_out = {
+        tuple(gn.load_task(rows, holdout=8, seed=seed).holdout["question"]) for seed in (0, 1)
+    }
+    assert len(held_out) == 2
 
 
 def test_holdout_that_is_the_training_rows_is_refused() -> None:
