@@ -297,7 +297,7 @@ for name in ("before", "after"):
 #
 # The check proposed three fixes: read the answer from its place, compare all of it, and give every bonus a maximum. The new reward does the
 # first two. `task.format.extract_final` returns the text between the answer tags. The bonus for length is dropped, because length is not
-# what you want. `correctness` is the same idea and also accepts 42.0 or x = 42, so the second training uses it.
+# what you want. The two rewards for the format are those from the beginning.
 #
 # You should see that nothing is found any more.
 
@@ -312,7 +312,9 @@ def gold_in_its_place(completions, answer, **columns):
     return scores
 
 
-fixed = gn.check_rewards(gold_in_its_place, task, tokenizer=tokenizer)
+gold_in_its_place.weight = 2.0
+repaired = [gold_in_its_place, *rewards[1:]]  # with the two rewards for the format
+fixed = gn.check_rewards(repaired, task, tokenizer=tokenizer)
 fixed
 
 # %% [markdown]
@@ -346,11 +348,11 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The original model, the same prompts, the same number of steps: only the rewards differ from the first training. They are the three that
-# you checked at the beginning. You should see the reward rise again. This time the held-out answers improve too.
+# The original model, the same prompts, the same number of steps: only the rewards differ from the first training: the
+# repaired one, and two for the format. You should see the reward rise again. This time the held-out answers improve too.
 #
 # **Predict before you run:** which reward decides the advantages in the first step, in the middle, and at the end? The cell prints how much
-# each one differs within a group. Then look at the curve of `correctness`: when does it rise?
+# each one differs within a group. Then look at the curve of `gold_in_its_place`: when does it rise?
 #
 # <details><summary>What you should see</summary>
 #
@@ -363,7 +365,7 @@ display(without_example, with_example)
 # | step 8 | up to 0.26 + 0.08 = 0.34 | 0.52 | the sums |
 # | step 16 | 0 | 0 | nothing: all totals are 3.5 |
 #
-# In the figure `correctness` rises from about step 9 on.
+# In the figure `gold_in_its_place` rises from about step 9 on.
 #
 # **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
 # also agree: every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
@@ -372,14 +374,14 @@ display(without_example, with_example)
 # </details>
 
 # %%
-sound = gn.train(model, tokenizer, task, rewards, settings)
+sound = gn.train(model, tokenizer, task, repaired, settings)
 print("Mean standard deviation within a group, of the weighted scores")
 for step in (1, STEPS // 2, STEPS):
     step_groups = sound.step(step).groups
     for name, weight in step_groups[0].weights.items():
         spread = sum((weight * group.table[name]).std() for group in step_groups)
         print(f"  step {step}, {name}: {spread / len(step_groups):.2f}")
-comparison = gn.compare(sound, task)
+comparison = gn.compare(sound, task, grader=gn.rewards.correctness())
 comparison
 
 # %% [markdown]
