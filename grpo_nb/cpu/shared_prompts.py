@@ -133,6 +133,55 @@ def assign_to_lanes(lengths: Sequence[int], prompt_indices: Sequence[int]) -> li
     return lanes
 
 
+def lay_out(is_computed: Tensor, prompt_indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return row and step of the token that each slot of the lanes predicts.
+
+    Three rows of 4, 2 and 1 tokens with the same prompt fill two lanes (row.step; `-` is a padding
+    slot):
+
+        lane 0:  0.0  0.1  0.2  0.3
+        lane 1:  1.0  1.1  2.0   -
+
+    Args:
+        is_computed: (B, C), True for the tokens of each completion that are computed.
+        prompt_indices: Index of each row's prompt.
+
+    Returns:
+        Two tensors (lanes, lane_width). Both are -1 in a padding slot. Indexing with -1 reads a
+        value of the last row. This is harmless, because results of padding slots are dropped.
+    """
+    lengths = is_computed.sum(1).tolist()
+    places_of_rows = is_computed.nonzero().split(lengths)
+    places_of_lanes = []
+    for lane in assign_to_lanes(lengths, prompt_indices):
+        places_of_lane = [places_of_rows[row_index] for row_index in lane]
+        places_of_lanes.append(torch.cat(places_of_lane))
+    places_of_slots = pad_sequence(places_of_lanes, batch_first=True, padding_value=-1)
+    row_of_slots, step_of_slots = places_of_slots.unbind(-1)
+    return row_of_slots, step_of_slots
+
+
+def mask_of_lanes(row_of_slots: Tensor, is_prompt: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask (lanes, 1, lane_width, cached tokens + lane_width) of the lanes.
+
+    Every token of a lane sees the prompt of the lane, and the tokens up to itself in its own row.
+    The mask is added to the scores, which every attention implementation understands.
+
+    Args:
+        row_of_slots: (lanes, lane_width), from `lay_out`.
+        is_prompt: (lanes, cached tokens), False for padding.
+        dtype: Dtype of the model.
+    """
+    is_same_row = row_of_slots[:, :, None] == row_of_slots[:, None, :]
+    sees_completion = is_same_row.tril()
+    sees_prompt = is_prompt[:, None].expand(-1, row_of_slots.shape[1], -1)
+    is_visible = torch.cat([sees_prompt, sees_completion], -1)
+    mask = torch.zeros(is_visible.shape, dtype=dtype)
+    # The lowest finite number: with minus infinity, a token that sees nothing would be NaN.
+    mask.masked_fill_(~is_visible, torch.finfo(dtype).min)
+    return mask[:, None]
+
+
 def deduplicate(prompt_ids: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the distinct prompts in order of appearance, and the index of each prompt in them."""
     hashable_prompts = [tuple(prompt) for prompt in prompt_ids]
@@ -184,59 +233,36 @@ def shared_prompt_log_probs(
     # 1. Run the prompts without their last tokens.
     cache, cache_mask = prefill(call_model, distinct_prompts)
 
-    # 2. Lay the completions out in lanes. For each slot, `row_indices` and `step_indices` (lanes,
-    # lane_width) give the place of its label. Both are -1 in a padding slot. Indexing with -1 reads
-    # the last row, which is harmless: part 4 drops the results of padding slots.
+    # 2. Lay the completions out in lanes.
     is_computed = has_label.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
-    lengths = is_computed.sum(1).tolist()
-    places_of_rows = is_computed.nonzero().split(lengths)
-    places_of_lanes = []
-    for lane in assign_to_lanes(lengths, prompt_indices):
-        places_of_lane = [places_of_rows[row_index] for row_index in lane]
-        places_of_lanes.append(torch.cat(places_of_lane))
-    places_of_slots = pad_sequence(places_of_lanes, batch_first=True, padding_value=-1)
-    row_indices, step_indices = places_of_slots.unbind(-1)
-    is_filled = row_indices >= 0
-    # The last prompt token is the input that predicts the first completion token, so it runs in the
-    # lane: the inputs are the tokens one step before the labels.
-    previous_tokens = input_ids[:, prompt_width - 1 : -1]
+    row_of_slots, step_of_slots = lay_out(is_computed, prompt_indices)
+    is_filled = row_of_slots >= 0
     labels = input_ids[:, prompt_width:].masked_fill(~has_label, NO_LABEL)
-    labels_of_slots = labels[row_indices, step_indices]
-    positions = prompt_lengths[row_indices] - 1 + step_indices
+    labels_of_slots = labels[row_of_slots, step_of_slots].masked_fill(~is_filled, NO_LABEL)
+    # Each slot reads the token before its label. For the first label this is the last token of the
+    # prompt, which `prefill` left out for this reason.
+    previous_tokens = input_ids[:, prompt_width - 1 : -1]
+    positions = prompt_lengths[row_of_slots] - 1 + step_of_slots
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
-    first_row_indices = row_indices[:, 0]
-    lane_prompt_indices = torch.tensor(prompt_indices)[first_row_indices]
-    # A token sees the tokens up to itself in its own row.
-    is_same_row = row_indices[:, :, None] == row_indices[:, None, :]
-    sees_completion = is_same_row.tril()
-    # Every token of a lane sees the whole prompt.
-    is_prompt = cache_mask[lane_prompt_indices].bool()
-    lane_width = row_indices.shape[1]
-    sees_prompt = is_prompt[:, None].expand(-1, lane_width, -1)
-    is_visible = torch.cat([sees_prompt, sees_completion], -1)
-    # The mask (lanes, 1, lane_width, cached tokens + lane_width) is added to the scores, which
-    # every attention implementation understands. Hidden tokens get the lowest finite number: with
-    # minus infinity, a token that sees nothing would be NaN.
-    lowest = torch.finfo(dtype).min
-    additive_mask = torch.zeros(is_visible.shape, dtype=dtype)
-    additive_mask.masked_fill_(~is_visible, lowest)
+    prompt_of_lanes = torch.tensor(prompt_indices)[row_of_slots[:, 0]]
+    is_prompt = cache_mask[prompt_of_lanes].bool()
     output = model(
-        input_ids=previous_tokens[row_indices, step_indices],
-        attention_mask=additive_mask[:, None],
+        input_ids=previous_tokens[row_of_slots, step_of_slots],
+        attention_mask=mask_of_lanes(row_of_slots, is_prompt, dtype),
         position_ids=positions.clamp(min=0),
-        past_key_values=select_rows(cache, lane_prompt_indices),
-        shift_labels=labels_of_slots.masked_fill(~is_filled, NO_LABEL),
+        past_key_values=select_rows(cache, prompt_of_lanes),
+        shift_labels=labels_of_slots,
         fused_lm_head=True,
     )
 
     # 4. Put the results back into the rows of the batch.
     def back_to_rows(values: Tensor) -> Tensor:
         zeros = values.new_zeros(has_label.shape)
-        places = (row_indices[is_filled], step_indices[is_filled])
+        places = (row_of_slots[is_filled], step_of_slots[is_filled])
         computed = values[is_filled]
         return zeros.index_put(places, computed)
 
