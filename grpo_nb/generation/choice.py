@@ -29,8 +29,8 @@ class EngineChoice:
     vllm_obstacle: str | None
     """Reason why vLLM does not sample; None if it does."""
     cpu_engine_obstacle: str | None
-    """Reason why the `CpuEngine` cannot run the model or is switched off; None otherwise. None does
-    not mean that it samples: vLLM takes precedence."""
+    """Reason why the `CpuEngine` cannot run the model or is switched off; None if it can be used. Even
+    then, vLLM takes precedence."""
 
     @property
     def is_vllm(self) -> bool:
@@ -44,7 +44,7 @@ class EngineChoice:
 
 
 def choose_engine(
-    model: PreTrainedModel | None,
+    model: PreTrainedModel,
     settings: Settings | None = None,
     *,
     longest_sequence: int | None = None,
@@ -52,22 +52,15 @@ def choose_engine(
     """Return the engine that will sample from a model as it is.
 
     Args:
-        model: Loaded model, or None to ask which engine a model of these settings would get.
-        settings: Settings of the run, or None to ask about the model alone. `model` and `settings`
-            cannot both be None.
+        model: Loaded model.
+        settings: Settings of the run, or None to ask about the model alone.
         longest_sequence: Number of tokens of the longest prompt plus its completion. The default is
             the most that the settings allow.
-
-    >>> from grpo_nb.config.settings import Settings
-    >>> choose_engine(None, Settings()).name  # on a machine without a GPU
-    "the kit's CPU engine"
     """
     gpu = find_gpu()
     if settings is not None and longest_sequence is None:
         longest_sequence = settings.longest_sequence
-    if model is None:
-        vllm_obstacle = hardware.vllm_obstacle(settings, gpu)
-    elif hardware.has_vllm_engine(model):
+    if hardware.has_vllm_engine(model):
         vllm_obstacle = vllm_engine_obstacle(model, longest_sequence)
     else:
         record = LOAD_RECORDS.get(model)
@@ -75,8 +68,6 @@ def choose_engine(
         vllm_obstacle = recorded_obstacle or "the model was loaded without vLLM"
     if settings is not None and not settings.shared_prompts:
         cpu_engine_obstacle = "shared_prompts=False switches it off"
-    elif model is None and gpu is not None:
-        cpu_engine_obstacle = "it is for CPUs only"
     else:
         cpu_engine_obstacle = _cpu_engine_obstacle(model, settings, longest_sequence)
     # From the fastest to the slowest.
@@ -93,17 +84,17 @@ def choose_engine(
 
 
 def _cpu_engine_obstacle(
-    model: PreTrainedModel | None, settings: Settings | None, longest_sequence: int | None
+    model: PreTrainedModel, settings: Settings | None, longest_sequence: int | None
 ) -> str | None:
     """Return why the `CpuEngine` cannot run a model, or cannot apply the `generation_kwargs`."""
-    # Imported here because it loads unsloth, which the other answers do not need.
+    # Imported here because it loads unsloth.
     from grpo_nb.cpu.engine import CpuEngine
 
     extra = {} if settings is None else settings.extra
     if extra.get("gradient_checkpointing"):
         # transformers switches it on when the training begins.
         return "gradient checkpointing drops the key/value cache"
-    obstacle = None if model is None else CpuEngine.obstacle(model, longest_sequence)
+    obstacle = CpuEngine.obstacle(model, longest_sequence)
     generation_kwargs = extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig

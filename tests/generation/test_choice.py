@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config import hardware
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
@@ -85,23 +84,3 @@ def test_choose_engine_for_a_cpu_model_beside_a_gpu(
     """`generate` samples from such a model with the `CpuEngine`, so it has that name."""
     monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
     assert choose_engine(model, gn.preset("cpu")).name == "the kit's CPU engine"
-
-
-def test_choose_engine_without_model_predicts_a_cpu() -> None:
-    engine = choose_engine(None, gn.Settings(fast_inference=True))
-    assert "needs a GPU" in engine.vllm_obstacle
-    assert engine.cpu_engine_obstacle is None
-
-
-def test_choose_engine_without_model_names_generation_kwargs() -> None:
-    settings = gn.preset("cpu", extra={"generation_kwargs": {"num_beams": 2}})
-    obstacle = choose_engine(None, settings).cpu_engine_obstacle
-    assert obstacle.startswith("generation_kwargs ask for beams")
-
-
-def test_choose_engine_without_model_predicts_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
-    engine = choose_engine(None, gn.preset("t4"))
-    assert engine.is_vllm
-    assert engine.cpu_engine_obstacle == "it is for CPUs only"

@@ -73,7 +73,7 @@ def write_run(
     **changes: Any,
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
-    from grpo_nb.generation.choice import choose_engine
+    from grpo_nb.generation.choice import EngineChoice
     from grpo_nb.training.run_start import new_run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
@@ -89,7 +89,7 @@ def write_run(
         task=task,
         rewards=rewards,
         weights=weights,
-        engine_choice=choose_engine(None, settings),
+        engine_choice=EngineChoice("the kit's CPU engine", "vLLM needs a GPU", None),
         model=FakeModel(),
     )
     info = new_run_info(prepared).to_dict() | {"status": "finished", "base_weights_hash": None}
