@@ -105,6 +105,8 @@ def check_environment() -> EnvironmentReport:
         summary = f"Training runs on the GPU, {gpu}, and samples with {sampler}."
         if gpu_check.status == "problem":
             summary = f"Training cannot use the GPU yet: {gpu}."
+        elif checks[0].status == "problem":
+            summary = f"The packages come first. Then training can use the GPU, {gpu}."
     return EnvironmentReport(summary, checks)
 
 

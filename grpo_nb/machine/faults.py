@@ -31,10 +31,10 @@ _EXPLANATIONS = {
     ),
     r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open"
     r"|no kernel image|needs a working vllm": (
-        "vLLM does not work here: torch, vLLM or bitsandbytes was built for another torch, CUDA "
-        "or GPU. gn.check_environment() reports a GPU that is too old for the pinned builds. If "
-        f"there is no such report, install them: `{VLLM_INSTALL_COMMAND}`, then restart the "
-        "kernel. Or go on without vLLM: settings = settings.replace(fast_inference=False)"
+        "torch, vLLM or bitsandbytes was built for another torch, CUDA or GPU. "
+        "gn.check_environment() reports a GPU that is too old for the pinned builds. If there is "
+        f"no such report, install them: `{VLLM_INSTALL_COMMAND}`, then restart the kernel. If only "
+        "vLLM fails, go on without it: settings = settings.replace(fast_inference=False)"
     ),
     r"bfloat16 is only supported|support bf(loat)?16|bf16 requested, but amp"
     r"|you want to use b?float16 precision": (

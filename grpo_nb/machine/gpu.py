@@ -49,7 +49,9 @@ class UnreadableGpu(LookupError):
 
 def is_gpu_hidden() -> bool:
     """Return True if `CUDA_VISIBLE_DEVICES` hides every GPU."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    # CUDA ignores all entries from the first that is no GPU.
+    first_entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return first_entry.strip() in ("", "-1")
 
 
 def read_gpu() -> GpuState | None:

@@ -51,7 +51,7 @@ def resolve_model(name: str) -> str:
             raise
         except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
             raise FileNotFoundError(
-                f"{name!r} is not a folder here (looked in {Path.cwd()}), and cannot be "
+                f"{name!r} is not a folder here (looked for {path.absolute()}), and cannot be "
                 f"downloaded from the Hub: {error_summary(error)}. Correct the path or "
                 "the name. For a run, take its path from gn.runs.list()."
             ) from None

@@ -133,6 +133,14 @@ def test_environment_check_imports_nothing_heavy() -> None:
             "packages: missing: trl. Run the Setup cell",
             id="first of two problems",
         ),
+        pytest.param(
+            (L4, CUDA13),
+            {"trl": None},
+            "The packages come first. Then training can use the GPU, NVIDIA L4 (22 GiB).",
+            "Not ready.",
+            "packages: missing: trl. Run the Setup cell",
+            id="GPU without a package",
+        ),
         pytest.param((NO_GPU, CPU), {}, "Training runs on the CPU (", "Ready.", "", id="CPU alone"),
         pytest.param(
             (LOST_GPU, CPU),

@@ -111,3 +111,12 @@ def test_driver_cuda_is_read_from_nvidia_smi(script, cuda, tmp_path: Path, monke
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert gpu.driver_cuda() == cuda
+
+
+@pytest.mark.parametrize(
+    ("visible", "is_hidden"),
+    [("", True), ("-1", True), ("-1,0", True), ("0", False), ("0,-1", False)],
+)
+def test_gpu_is_hidden_by_its_first_entry(visible: str, is_hidden: bool, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.is_gpu_hidden() is is_hidden
