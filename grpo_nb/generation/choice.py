@@ -54,8 +54,8 @@ def choose_engine(
     Args:
         model: Loaded model.
         settings: Settings of the run, or None to ask about the model alone.
-        longest_sequence: Number of tokens of the longest prompt plus its completion. The default is
-            the most that the settings allow.
+        longest_sequence: Number of tokens of the longest prompt plus its completion. The default
+            is the most that the settings allow.
     """
     gpu = find_gpu()
     if settings is not None and longest_sequence is None:

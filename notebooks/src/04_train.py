@@ -192,7 +192,6 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # sums it is 0.002 in the run that learns nothing, 0.046 in stage one, and 0.134 in the [quickstart](00_quickstart.ipynb), which learns the format.
 
 
-
 # %%
 def stop_button(row, completions):
     """Interrupt the training after half of the steps."""
