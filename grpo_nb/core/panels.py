@@ -83,7 +83,7 @@ def as_callback(callback: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def control_text(text: str) -> str:
+def control_description(text: str) -> str:
     """Return a user's text in the form that a control's description needs."""
     # ipywidgets 7 inserts descriptions as HTML, and 8 as text, in which `&lt;` would be visible.
     is_html = widgets.__version__.startswith("7.")

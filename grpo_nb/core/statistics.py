@@ -26,7 +26,7 @@ Z_POWER_80 = 0.841621
 _FLIPS_AT_ONCE = 1000
 
 
-# Shares of right answers
+# Shares of correct answers
 
 
 def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tu
     everywhere, n is the number of questions.
 
     Args:
-        shares: The share of right answers of each question, from 0 to 1.
+        shares: The share of correct answers of each question, from 0 to 1.
         answers_per_question: Number of answers behind each share.
 
     >>> low, high = share_interval([1.0] * 8 + [0.0] * 2)
@@ -89,7 +89,7 @@ class PairedResult:
 def paired_result(
     first: Sequence[float], second: Sequence[float], answers_per_question: int = 1
 ) -> PairedResult:
-    """Compare two models, given the share of right answers of each question under both.
+    """Compare two models, given the share of correct answers of each question under both.
 
     Args:
         first: The shares of the first model, one for each question.
@@ -171,7 +171,7 @@ def paired_interval(
     return max(middle - half_width, -1.0), min(middle + half_width, 1.0)
 
 
-def detectable_difference(changes: Sequence[float]) -> float | None:
+def detectable_difference(differences: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
     It is also called the minimum detectable effect. Only the number of changed answers matters,
@@ -180,17 +180,17 @@ def detectable_difference(changes: Sequence[float]) -> float | None:
     correction).
 
     Args:
-        changes: The difference of each question, second minus first.
+        differences: The difference of each question, second minus first.
 
     >>> detectable_difference([0.0] * 9) is None
     True
     >>> 0.10 < detectable_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
     True
     """
-    questions = len(changes)
+    questions = len(differences)
     if questions < MIN_QUESTIONS:
         return None
-    sum_of_squares = sum(value * value for value in changes)
+    sum_of_squares = sum(value * value for value in differences)
     changed_share = max(sum_of_squares / questions, 2 / (questions + 2))
     for step in range(1, 1001):
         difference = step / 1000
