@@ -8,7 +8,6 @@ QLoRA, arXiv:2305.14314, section 3). On a CPU the estimate is checked against me
 import functools
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,20 +104,13 @@ def sizes_of(name: str) -> ModelSizes:
     try:
         return ModelSizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
-        # Lines of general advice can follow an error, so take the last line that begins with one.
-        errors = [line for line in error.lines if re.match(r"[\w.]+Error: ", line)]
-        reason = errors[-1] if errors else error.last(1)
-        raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None
+        # Two lines of advice can follow an error of transformers.
+        raise ValueError(f"The sizes of {name!r} cannot be read:\n{error.last(3)}") from None
 
 
-def vllm_share_bytes(settings: Settings, gpu: Gpu) -> float:
-    """Return the memory of a GPU that vLLM takes, weights included."""
-    return settings.gpu_memory_utilization * gpu.memory_gib * 2**30
-
-
-def has_weight_copies(settings: Settings, *, is_on_gpu: bool, dtype: str) -> bool:
+def has_weight_copies(settings: Settings, gpu: Gpu | None, dtype: str) -> bool:
     """Return True if `grpo_nb.cpu` samples with two copies of the weights, kept during training."""
-    is_float32_on_cpu = not is_on_gpu and dtype == "float32"
+    is_float32_on_cpu = gpu is None and dtype == "float32"
     return is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
 
 
@@ -169,10 +161,11 @@ def estimate_memory_parts(
             "CUDA and fragmentation", _GPU_RESERVE_BYTES, "a margin, not a measurement"
         )
     if gpu is not None and settings.fast_inference:
-        # `Plan.fits` checks if the share holds the weights.
+        # 0 if the share is too small for the weights, as `Plan.fits` checks.
+        share_bytes = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         yield MemoryPart(
             "vLLM",
-            max(vllm_share_bytes(settings, gpu) - weight_bytes, 0),
+            max(share_bytes - weight_bytes, 0),
             "its share of the GPU, minus the weights, which it shares with training; freed while "
             "gradients are computed",
             "generation",
@@ -191,7 +184,7 @@ def estimate_memory_parts(
             "generation",
         )
     yield from _training_pass_parts(settings, sizes, gpu, bytes_per_number, prompt_tokens)
-    if has_weight_copies(settings, is_on_gpu=gpu is not None, dtype=dtype):
+    if has_weight_copies(settings, gpu, dtype):
         yield MemoryPart(
             "folded weights",
             sizes.linear_weights * _BYTES_OF_FLOAT32,

@@ -30,9 +30,8 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     """
     if name == "auto":
         name = _preset_for_this_machine()
-    # No similar name is suggested, because it might be the preset of another machine. `list`
-    # compares with ==, so a name without a hash, such as a dict, gets this error too.
-    if name not in list(PRESETS):
+    # No similar name is suggested, because it might be the preset of another machine.
+    if name not in PRESETS:
         raise ValueError(
             f'preset = {name!r:.80} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '
             "which chooses by the memory of the GPU, and chooses cpu if there is no GPU."

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
 from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory

@@ -12,9 +12,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.config import memory, planning, presets, smaller_settings
+from grpo_nb.config import memory, planning, presets
 from grpo_nb.config.memory import ModelSizes, sizes_of
-from grpo_nb.config.smaller_settings import out_of_memory_advice
+from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS, plan_on
@@ -50,7 +50,7 @@ def test_sizes_of_a_path_with_tilde_are_counted(
     assert counted == [f"{tmp_path}/models/own", "owner/~name"]
 
 
-def test_sizes_of_unknown_model_show_the_first_line_of_the_error(
+def test_sizes_of_unknown_model_show_the_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(script: Path, request: dict) -> None:
@@ -62,7 +62,9 @@ def test_sizes_of_unknown_model_show_the_first_line_of_the_error(
         raise ChildError("ended with 1", lines)
 
     monkeypatch.setattr(memory, "run_script", fail)
-    with pytest.raises(ValueError, match=r"cannot be read: OSError: owner/typo is not a model$"):
+    with pytest.raises(
+        ValueError, match=r"cannot be read:\n.*\nOSError: owner/typo is not a model\n"
+    ):
         sizes_of("owner/typo")
 
 
@@ -239,7 +241,7 @@ def test_memory_advice_names_the_setting_to_lower(
     change: dict,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
+    monkeypatch.setattr(planning, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
     advice = out_of_memory_advice(error, gn.Settings(**settings), is_loading=is_loading)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice
@@ -312,11 +314,7 @@ def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
     settings = gn.preset("t4", load_in_4bit=False, gpu_memory_utilization=0.15)
     plan = plan_on(GPUS["t4"], settings)
     assert not plan.fits
-    sentence = (
-        "vLLM's share of the GPU (gpu_memory_utilization), 2.3 GB, is too small for the weights, "
-        "3.1 GB."
-    )
-    assert sentence in repr(plan)
+    assert "gpu_memory_utilization=0.15 is too small for the weights." in repr(plan)
 
 
 def test_plan_of_a_share_too_small_for_4_bit_weights_names_what_fits() -> None:
@@ -364,13 +362,6 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
     advice = out_of_memory_advice(caught.value, settings)
     assert advice.startswith("Out of memory during generation.")
     assert "settings.replace(max_completion_length=128)" in advice
-
-
-def test_memory_advice_looks_at_the_dtype_of_the_loaded_model() -> None:
-    settings = gn.Settings(**ONE, max_completion_length=128)
-    model = SimpleNamespace(dtype="torch.bfloat16")
-    advice = out_of_memory_advice(CPU, settings, model=model)
-    assert "settings.replace(max_completion_length=64)" in advice
 
 
 def test_memory_advice_shortens_completions_to_the_least_length() -> None:
