@@ -95,7 +95,7 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
-    extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
+    extra = values.get("extra") or {}
     known = SETTABLE_ARGUMENTS.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
     problems = []
@@ -107,10 +107,10 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
         elif name in extra and name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={extra[name]!r}")
     only_in_trl = SETTABLE_ARGUMENTS.difference(setting_names)
-    if not only_in_trl.isdisjoint(values):
+    misplaced = {name: value for name, value in values.items() if name in only_in_trl}
+    if misplaced:
         # The suggested line replaces `extra`, so the line includes what `extra` holds already.
-        both = {**extra, **values}
-        whole_extra = {name: value for name, value in both.items() if name in only_in_trl}
+        whole_extra = {**extra, **misplaced}
         problems.append(f"arguments of TRL without a setting: write extra={whole_extra}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)

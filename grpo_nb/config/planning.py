@@ -7,7 +7,6 @@ first of the same smaller settings that helps.
 
 import dataclasses
 import re
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.counting import count_sizes
-from grpo_nb.config.hardware import ComputeDtype, choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import (
     CPU_BASE_BYTES,
     MemoryPart,
@@ -50,7 +49,7 @@ class Plan(ReprMixin):
     """GPU that trains, or None for a CPU."""
     available_gb: float
     """Memory for the run: the free memory, and the memory that its loaded model holds already."""
-    dtype: ComputeDtype
+    dtype: str
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
@@ -63,7 +62,7 @@ class Plan(ReprMixin):
     def memory_parts(self) -> list[MemoryPart]:
         """Memory by part."""
         parts = estimate_memory_parts(
-            self.settings, self.sizes, self.gpu, self.dtype.name, self.prompt_tokens
+            self.settings, self.sizes, self.gpu, self.dtype, self.prompt_tokens
         )
         return list(parts)
 
@@ -73,7 +72,7 @@ class Plan(ReprMixin):
         sums: Counter[str] = Counter()
         for part in self.memory_parts:
             sums[part.phase] += part.gb
-        return sums["always"] + max(sums["generation"], sums["training"])
+        return sums["always"] + max(sums["in generation"], sums["in training"])
 
     @property
     def fits(self) -> bool:
@@ -111,7 +110,10 @@ class Plan(ReprMixin):
         problem = f"This run needs {need}; {free}."
         if self._is_vllm_share_too_small:
             share = self.settings.gpu_memory_utilization
-            problem += f" gpu_memory_utilization={share} is too small for the weights."
+            problem += (
+                f" vLLM's share of the GPU, gpu_memory_utilization={share}, is too small for the "
+                "weights."
+            )
         changes = self._fitting_changes()
         if not changes:
             return f"{problem} No smaller settings fit; take a smaller model."
@@ -145,10 +147,10 @@ class Plan(ReprMixin):
         why_engine = (
             f"requested: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as requested"
         )
-        parts = []
-        for part in self.memory_parts:
-            phase = "" if part.phase == "always" else f"; in {part.phase}"
-            parts.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
+        parts = [
+            (part.name, f"{part.gb:.2f} GB", f"{part.explanation}; {part.phase}")
+            for part in self.memory_parts
+        ]
         rows = [
             (bold("requested and effective"), "", ""),
             ("training steps", f"{settings.max_steps:,}", ""),
@@ -157,7 +159,7 @@ class Plan(ReprMixin):
                 settings.completions_per_step,
                 f"{passes}, in groups of {settings.num_generations}",
             ),
-            ("dtype", self.dtype.name, f"requested: {settings.dtype}. {self.dtype.reason}"),
+            ("dtype", self.dtype, f"requested: {settings.dtype}"),
             ("sampling", engine, why_engine),
             (bold("needed (estimate)"), "", ""),
             *parts,
@@ -195,10 +197,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     3
     """
     example = "gn.plan(settings, task, model=model, tokenizer=tokenizer)"
-    optional = ("task", "model", "tokenizer")
-    require_types(
-        example, optional=optional, settings=settings, task=task, model=model, tokenizer=tokenizer
-    )
+    require_types(example, optional=("task", "model"), settings=settings, task=task, model=model)
     gpu = find_gpu()
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
@@ -239,8 +238,9 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
     if has_vllm_engine(model):
         return total
     free = read_gpu().free_gib * 2**30
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if model is not None:
+        import torch
+
         # Torch keeps this memory for its next tensors, so the run can use it.
         free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return min(total, free + held_by_model)
@@ -275,17 +275,17 @@ def _memory_savings(
     # training uses them too.
     vllm_takes_memory = gpu is not None and settings.fast_inference and phase != "training"
     share = settings.gpu_memory_utilization
-    if vllm_takes_memory and share > _MIN_VLLM_SHARE:
+    if vllm_takes_memory and share - 0.1 >= _MIN_VLLM_SHARE:
         yield (
             "vLLM takes its share at once, and the remaining memory is too little for the rest.",
-            {"gpu_memory_utilization": max(round(share - 0.1, 3), _MIN_VLLM_SHARE)},
+            {"gpu_memory_utilization": round(share - 0.1, 3)},
         )
     if gpu is not None and not settings.load_in_4bit and phase != "generation":
         yield (
             "In 4 bit the weights need about a third of the memory.",
             {"load_in_4bit": True},
         )
-    dtype = choose_dtype(settings, gpu).name
+    dtype = choose_dtype(settings, gpu)
     if has_weight_copies(settings, gpu, dtype) and phase != "loading":
         yield (
             "Sampling with shared prompts holds two copies of the weights. Without them the "
@@ -293,10 +293,10 @@ def _memory_savings(
             {"shared_prompts": False},
         )
     length = settings.max_completion_length
-    if length > _MIN_COMPLETION_LENGTH and phase != "loading":
+    if length >= 2 * _MIN_COMPLETION_LENGTH and phase != "loading":
         yield (
             "Memory grows with the length of the completions.",
-            {"max_completion_length": max(length // 2, _MIN_COMPLETION_LENGTH)},
+            {"max_completion_length": length // 2},
         )
     if vllm_takes_memory:
         yield (

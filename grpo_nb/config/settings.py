@@ -27,12 +27,7 @@ from grpo_nb.config import arguments
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
 _AtMostOne = Annotated[float, Field(gt=0, le=1)]
-# Not strict, so that a list from JSON is accepted. A single string is refused, because PEFT would
-# read it as a pattern.
-_Modules = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
 
 
 @dataclass(
@@ -77,7 +72,17 @@ class Settings:
     """Twice the rank, the common choice."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """A short run does not overfit its adapter, and Unsloth's fast layers need 0."""
-    lora_target_modules: _Modules = _PROJECTIONS
+    # Not strict, so that a list from JSON is accepted. A single string is refused, because PEFT
+    # would read it as a pattern.
+    lora_target_modules: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
     """All linear projections: better than adapting attention alone with as many LoRA weights
     (arXiv:2305.14314)."""
 

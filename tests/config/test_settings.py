@@ -71,7 +71,7 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
             {"extra": {"generation_kwargs": {"stop": object()}}},
             "stop\n  input was not a valid JSON value [type=invalid-json-value, input_value=<object",
         ),
-        ({"extra": [("beta", 0.1)]}, "Input should be a valid dictionary"),
+        ({"extra": None}, "Input should be a valid dictionary"),
         ({"extra": {"bf16": True}}, "the setting is dtype"),
         (
             {"loss_type": "drgrpo"},
