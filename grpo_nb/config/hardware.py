@@ -24,9 +24,9 @@ from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
 #: The rule of `choose_dtype` in a sentence, for the table of effective settings.
 DTYPE_RULE = (
-    "auto is float32 on a CPU, so that a run gives the same numbers everywhere. On a GPU it is "
-    "bfloat16, or float16 where the GPU has no bfloat16. float16 needs a GPU. On a CPU, a loaded "
-    "model keeps its dtype."
+    "auto is float32 on a CPU, so that a run gives the same numbers everywhere, unless "
+    "UNSLOTH_CPU_BF16=1 asks for bfloat16. On a GPU it is bfloat16, or float16 where the GPU has "
+    "no bfloat16. float16 needs a GPU. On a CPU, a loaded model keeps its dtype."
 )
 
 
