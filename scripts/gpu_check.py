@@ -229,7 +229,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
     here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
     here.evaluate = functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings)
-    here.is_scaled = choose_dtype(settings, gpu).name == "float16"
+    here.is_scaled = choose_dtype(settings, gpu) == "float16"
     return here
 
 

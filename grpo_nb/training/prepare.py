@@ -20,7 +20,7 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     passed_arguments,
 )
-from grpo_nb.config.hardware import choose_dtype, has_vllm_engine
+from grpo_nb.config.hardware import DTYPE_RULE, choose_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
@@ -261,7 +261,7 @@ def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
-    return passed_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
+    return passed_arguments(settings, gpu=gpu, dtype=dtype, has_vllm=has_vllm)
 
 
 def set_training_dtype(settings: Settings, model: Any) -> None:
@@ -272,7 +272,7 @@ def set_training_dtype(settings: Settings, model: Any) -> None:
     """
     if find_gpu() is None:
         dtype = choose_dtype(settings, None, model)
-        set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
+        set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
@@ -307,7 +307,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
         configuration = GRPOConfig(**arguments)
     requested = _arguments_on_this_machine(settings, model)
     result = compare_configurations(settings, requested, configuration, trl_configuration)
-    changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
+    changed = {"dtype": ChangedSetting(settings.dtype, dtype, DTYPE_RULE)}
     if settings.fast_inference and engine_choice.vllm_obstacle is not None:
         changed["fast_inference"] = ChangedSetting(True, False, engine_choice.vllm_obstacle)
     if settings.shared_prompts and not engine_choice.can_use_cpu_engine:
