@@ -854,7 +854,6 @@ NO_ANSWER = (
     "nothing tells right from wrong",
     "ignores the gold answer",
     "constant",
-    "right answer unknown",
 )
 STATE = ("inconsistent", "depends on its group")  # the second kind was split off from the first
 

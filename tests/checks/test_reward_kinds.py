@@ -349,7 +349,7 @@ def countdown(completions, target, nums, **_):
 def test_countdown_without_expressions_is_offered_a_function() -> None:
     report = check_rewards(countdown, GAMES)
     assert not kinds(report, "critical"), report
-    assert "right answer unknown" in kinds(report)
+    assert kinds(report) == {"constant"}
     assert "answer=right_answer" in repr(report)
 
 
@@ -599,7 +599,7 @@ TOPICS = make_rows(
 )
 def test_lone_reward_for_certain_answers_is_no_format_reward(wanted) -> None:
     report = check_rewards(score_slots(wanted), TOPICS)
-    assert not kinds(report).isdisjoint({"nothing tells right from wrong", "right answer unknown"})
+    assert "nothing tells right from wrong" in kinds(report)
 
 
 def test_lone_format_reward_for_labels_is_not_accused() -> None:
