@@ -1,9 +1,10 @@
 """Find the faults of each reward, and of the weighted total of all.
 
-`find_faults` reports the probes that one reward does not score as expected. Scores are compared
-with right and wrong answers of the same row. The *relative score* of a probe is 0 if it scores
-like the best wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted
-total only. `find_faults_of_total` reports a total that does not follow right answers.
+Each function reports one kind of probes that a reward does not score as expected, with the shortest
+completion that shows it. Scores are compared with right and wrong answers of the same row. The
+*relative score* of a probe is 0 if it scores like the best wrong answer, and 1 if it scores like
+the right answer. GRPO learns from the weighted total only. `find_faults_of_total` reports a total
+that does not follow right answers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from grpo_nb.checks.probes import (
     REPETITIONS,
     RIGHT_ANSWER_REFUSED,
     THINK_FIRST,
-    UNGRADED_CATEGORIES,
     Layout,
     Probe,
 )
-from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
+from grpo_nb.checks.report import KINDS, WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
     FORMAT,
@@ -64,11 +64,14 @@ class TriedReward:
     reads_gold: bool
     """True if the code of the reward names the gold column, or right is defined by a function."""
 
+    @property
+    def in_layout(self) -> pandas.DataFrame:
+        """The probes in the layout that the reward reads."""
+        return self.scored_probes[self.scored_probes["layout"] == self.role.layout.name]
+
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
-        in_layout = self.scored_probes["layout"] == self.role.layout.name
-        in_category = self.scored_probes["category"] == category
-        return self.scored_probes[in_layout & in_category]
+        return self.in_layout[self.in_layout["category"] == category]
 
 
 def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
@@ -81,23 +84,7 @@ def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.
     return scored_probes.assign(relative_score=(score - reference) / gain)
 
 
-def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
-    """Return one finding for each kind of fault, with the shortest completion that shows it.
-
-    Args:
-        reward: The reward with its scores.
-        prompt_layout: Layout that the prompt shows.
-    """
-    return [
-        *_find_constant(reward),
-        *_find_lost_rows(reward),
-        *_find_other_layout(reward, prompt_layout),
-        *_find_unexpected_scores(reward),
-        *_find_endless_growth(reward),
-    ]
-
-
-def _find_constant(reward: TriedReward) -> Iterable[Finding]:
+def find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
     # Scores are compared within a row, because GRPO compares the completions of one prompt. Prose
     # and hostile texts are included, because a format reward gives all completions in its format
@@ -111,7 +98,7 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
         yield make_finding("constant", reward.name, observation)
 
 
-def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
+def find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
     rights = reward.of_category("right")
     # A reward may return None for rows of another kind, and leave them to other rewards.
@@ -126,7 +113,7 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
         yield make_finding("not on every row", reward.name, observation, lost["text"])
 
 
-def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
+def find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
     """Report a reward that does not read the prompt's own layout."""
     layout = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
@@ -141,19 +128,16 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
         yield make_finding("another format", reward.name, observation, rewarded["text"])
 
 
-def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
+def find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded but should not be, or the reverse."""
-    in_layout = reward.scored_probes["layout"] == reward.role.layout.name
     # Without a relative score, a score has nothing to be compared with.
-    comparable = reward.scored_probes[in_layout].dropna(subset="relative_score")
+    comparable = reward.in_layout.dropna(subset="relative_score")
     # The category of a probe names the kind of the finding about it.
     for category, of_category in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format.
-        is_graded = must_score or (
-            reward.role.name == ANSWER and category not in UNGRADED_CATEGORIES
-        )
-        if not is_graded:
+        is_graded = must_score or reward.role.name == ANSWER
+        if category not in KINDS or not is_graded:
             continue
         threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
         is_rewarded = of_category["relative_score"] > threshold
@@ -169,7 +153,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             yield make_finding(category, reward.name, observation, unexpected["text"])
 
 
-def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
+def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.scored_probes)
     # A bonus does no harm as long as no long text scores above a short right answer.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import shorten
@@ -22,19 +22,10 @@ WHOLE_SET = "all rewards together"
 """Name used in place of a reward's name in findings about the weighted total."""
 
 
-class Kind(NamedTuple):
-    """Properties that all findings of a kind share."""
-
-    severity: Severity
-    effect: str
-    """Consequence for training."""
-    fix: str
-
-
-_KINDS_FILE = Path(__file__).with_name("finding_kinds.toml")
-KINDS: dict[str, Kind] = {
-    name: Kind(**texts) for name, texts in tomllib.loads(_KINDS_FILE.read_text("utf-8")).items()
-}
+KINDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_name("finding_kinds.toml").read_text("utf-8")
+)
+"""Fields that all findings of a kind share: severity, effect on the training, and fix."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -78,7 +69,7 @@ def make_finding(kind: str, reward: str, observation: str, texts: Collection[str
         kind=kind,
         observation=observation,
         example=shorten(min(texts, key=len), 160) if len(texts) > 0 else None,
-        **KINDS[kind]._asdict(),
+        **KINDS[kind],
     )
 
 
@@ -128,16 +119,15 @@ class RewardReport(ReprMixin):
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        counts = Counter(finding.severity for finding in self.findings)
-        phrases = []
-        for severity in WORST_FIRST:
-            if count := counts[severity]:
-                # "critical" is an adjective and has no plural.
-                plural = "s" if count > 1 and severity != "critical" else ""
-                phrases.append(f"{count} {severity}{plural}")
         verdict = "Nothing found." if self.checked else "Nothing was checked."
-        if phrases:
-            verdict = f"Found: {', '.join(phrases)}."
+        if self.findings:
+            counts = Counter(finding.severity for finding in self.findings)
+            phrases = [
+                f"{counts[severity]} {severity}" for severity in WORST_FIRST if severity in counts
+            ]
+            # "critical" is an adjective and has no plural.
+            plural = "s" if counts["warning"] > 1 else ""
+            verdict = f"Found: {', '.join(phrases)}{plural}."
         return f"{verdict} {self.checked}".rstrip()
 
     def _shown_parts(self) -> Iterable[Part]:

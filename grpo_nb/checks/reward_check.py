@@ -12,6 +12,7 @@ No model is needed. Not covered: faults that only completions of a model show. A
 code is tried too, but no probe is a program that solves its task.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -209,17 +210,22 @@ def _try_all_probes(
     runner.run(probes.write_controls(row_sample.rows[:FIRST_ROW_COUNT], layouts))
     table = runner.table()
     role = roles.find_role(table, [layout])
+    parameters = inspect.signature(runner.reward).parameters
     tried = TriedReward(
         name=runner.name,
         role=role,
         scored_probes=faults.with_relative_scores(table, role),
-        reads_gold=callable(row_sample.answer) or row_sample.answer in code_texts,
+        reads_gold=callable(row_sample.answer) or row_sample.answer in parameters,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.
         *calls.find_inconsistency(runner, [*runner.scores][:2]),
         *calls.find_failures(runner),
-        *faults.find_faults(tried, layouts[0]),
+        *faults.find_constant(tried),
+        *faults.find_lost_rows(tried),
+        *faults.find_other_layout(tried, prompt_layout=layouts[0]),
+        *faults.find_unexpected_scores(tried),
+        *faults.find_endless_growth(tried),
     ]
 
     # Report what could not be tried.

@@ -267,13 +267,13 @@ def test_broken_reward_is_found(reward, kind: str) -> None:
     report = check_rewards(reward, SUMS, seconds_per_call=seconds)
     findings = [finding for finding in report.findings if finding.kind == kind]
     assert findings, report
-    assert findings[0].severity == KINDS[kind].severity
+    assert findings[0].severity == KINDS[kind]["severity"]
 
 
 def test_findings_have_effect_and_fix() -> None:
     (finding, *_) = check_rewards(gold_somewhere, SUMS).findings
-    assert finding.effect == KINDS[finding.kind].effect
-    assert finding.fix == KINDS[finding.kind].fix
+    assert finding.effect == KINDS[finding.kind]["effect"]
+    assert finding.fix == KINDS[finding.kind]["fix"]
     assert finding.example
 
 
