@@ -162,10 +162,13 @@ def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     examples = []
     for variant, of_variant in reward.of_category("growth").groupby("variant", sort=False):
         scores = of_variant["score"]
-        rises = scores.diff()
         # If only shorter texts were scored, the score may still reach a maximum.
         is_complete = len(scores) == len(REPETITIONS)
-        if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
+        if (
+            is_complete
+            and scores.diff().min() > tolerance
+            and scores.max() > best_plain + tolerance
+        ):
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(of_variant["text"].iloc[0])
     if ranges:

@@ -17,7 +17,7 @@ from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import shorten
 
 Severity = Literal["critical", "warning"]
-WORST_FIRST: tuple[Severity, ...] = ("critical", "warning")
+WORST_FIRST = ("critical", "warning")
 WHOLE_SET = "all rewards together"
 """Name used in place of a reward's name in findings about the weighted total."""
 

@@ -6,7 +6,7 @@ The flow in five steps:
 2. `calls.py` calls the reward with these as TRL does, and checks that the calls work.
 3. `roles.py` finds what the reward follows: right answers, the format, or neither.
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
-5. `report.py` defines the kinds of findings and shows them.
+5. `report.py` shows the findings. Their kinds are in `finding_kinds.toml`.
 
 No model is needed. Not covered: faults that only completions of a model show. A reward that runs
 code is tried too, but no probe is a program that solves its task.
