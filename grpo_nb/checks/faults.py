@@ -110,7 +110,9 @@ def find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
             f"one: {golds}"
         )
-        yield make_finding("not on every row", reward.name, observation, lost["text"])
+        yield make_finding(
+            "right answer refused on some rows", reward.name, observation, lost["text"]
+        )
 
 
 def find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
@@ -202,7 +204,7 @@ def find_faults_of_total(
     if totals.empty:
         return []  # Another reward was not tried in this layout.
     answer_gains = totals["right"] - totals["wrong"]
-    # Rows on which the answer changes nothing have their own finding, "not on every row".
+    # Rows on which the answer changes nothing have a finding of their own (`find_lost_rows`).
     answer_gain = answer_gains[answer_gains != 0].mean()
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:

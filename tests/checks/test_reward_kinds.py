@@ -242,7 +242,7 @@ def test_gold_answers_that_score_nothing_are_named() -> None:
 
     report = check_rewards(digits_only, LARGE)
     (finding,) = report.findings
-    assert finding.kind == "not on every row"
+    assert finding.kind == "right answer refused on some rows"
     assert "'1,204', '3,918', '7,255'" in finding.observation
 
 
