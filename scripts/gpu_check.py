@@ -334,7 +334,7 @@ def generation_paths_agree(here: Any, run: Any) -> Row:
     own = gn.compare(run).after
     with (
         mock.patch.object(choice, "vllm_engine_obstacle", obstacle),
-        mock.patch.object(sampling.CpuEngine, "obstacle", obstacle),
+        mock.patch.object(sampling.CpuEngine, "model_obstacle", obstacle),
     ):
         other = here.evaluate(run=run)
     own_verdicts = [row["is_correct"] for row in own.rows]

@@ -29,8 +29,8 @@ class EngineChoice:
     vllm_obstacle: str | None
     """Reason why vLLM does not sample; None if it does."""
     cpu_engine_obstacle: str | None
-    """Reason why the `CpuEngine` cannot run the model or is switched off; None if it can be used. Even
-    then, vLLM takes precedence."""
+    """Reason why the `CpuEngine` cannot run the model or is switched off; None if it can be used.
+    Even then, vLLM takes precedence."""
 
     @property
     def is_vllm(self) -> bool:
@@ -94,7 +94,7 @@ def _cpu_engine_obstacle(
     if extra.get("gradient_checkpointing"):
         # transformers switches it on when the training begins.
         return "gradient checkpointing drops the key/value cache"
-    obstacle = CpuEngine.obstacle(model, longest_sequence)
+    obstacle = CpuEngine.model_obstacle(model, longest_sequence)
     generation_kwargs = extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig
