@@ -242,7 +242,7 @@ def _inference_mode(model: Any) -> Iterator[None]:
         # Set by `for_inference`, and removed by `for_training`.
         was_for_inference = hasattr(model, "_flag_for_generation")
         values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
-        # Unsloth sets the same value on all modules that have one: False, True or "unsloth".
+        # The value to restore is the first that is set; Unsloth also uses "unsloth" besides True.
         checkpointing = next(filter(None, values), False)
         model.for_inference()
         try:
