@@ -213,7 +213,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     gpu = gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
     engine = choose_engine(model)
-    generation = engine.name if engine.is_vllm else f"{engine.name} ({engine.vllm_obstacle})"
+    generation = engine.name if engine.uses_vllm else f"{engine.name} ({engine.vllm_obstacle})"
     say(f"generation: {generation}")
     yield measured("seconds to load", f"{time.perf_counter() - start:.0f}")
     without_vllm = "the kit's" if gpu is None else "Unsloth's"
@@ -334,7 +334,7 @@ def generation_paths_agree(here: Any, run: Any) -> Row:
     own = gn.compare(run).after
     with (
         mock.patch.object(choice, "vllm_engine_obstacle", obstacle),
-        mock.patch.object(sampling.CpuEngine, "obstacle", obstacle),
+        mock.patch.object(sampling.CpuEngine, "model_obstacle", obstacle),
     ):
         other = here.evaluate(run=run)
     own_verdicts = [row["is_correct"] for row in own.rows]

@@ -24,7 +24,7 @@ from grpo_nb.config.hardware import DTYPE_RULE, choose_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
-from grpo_nb.generation.episodes import prepare_tool_template
+from grpo_nb.generation.episodes import prepare_tokenizer_for_tools
 from grpo_nb.generation.vllm import drop_leftover_requests
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import require_same_settings, with_adapter_settings
@@ -95,7 +95,7 @@ def prepare(
     settings = task.settings_for_template(with_adapter_settings(model, settings))
     if task.tools is not None:
         # This raises an error if the chat template cannot be trained with tools.
-        prepare_tool_template(tokenizer)
+        prepare_tokenizer_for_tools(tokenizer)
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
@@ -260,7 +260,7 @@ def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]
     dtype = choose_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
-    has_vllm = choose_engine(model, settings).is_vllm
+    has_vllm = choose_engine(model, settings).uses_vllm
     return passed_arguments(settings, gpu=gpu, dtype=dtype, has_vllm=has_vllm)
 
 

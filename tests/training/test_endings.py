@@ -233,7 +233,7 @@ def test_memory_advice_without_cpu_engine_spares_its_switch(
         raise MemoryError
 
     monkeypatch.setattr(
-        CpuEngine, "obstacle", lambda model, longest_sequence=None: "an unknown layer"
+        CpuEngine, "model_obstacle", lambda model, longest_sequence=None: "an unknown layer"
     )
     monkeypatch.setattr("grpo_nb.training.train._run_trainer", run_out_of_memory)
     settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)
