@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.config.hardware import has_vllm_engine
+from grpo_nb.config import hardware
 from grpo_nb.generation.vllm import vllm_engine_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import LOAD_RECORDS
@@ -44,7 +44,7 @@ class EngineChoice:
 
 
 def choose_engine(
-    model: PreTrainedModel,
+    model: PreTrainedModel | None,
     settings: Settings | None = None,
     *,
     longest_sequence: int | None = None,
@@ -52,14 +52,16 @@ def choose_engine(
     """Return the engine that will sample from a model as it is.
 
     Args:
-        model: Loaded model.
+        model: Loaded model, or None to ask which engine a model of these settings would get.
         settings: Settings of the run, or None to ask about the model alone.
         longest_sequence: Number of tokens of the longest prompt plus its completion. The default
             is the most that the settings allow.
     """
     if settings is not None and longest_sequence is None:
         longest_sequence = settings.longest_sequence
-    if has_vllm_engine(model):
+    if model is None:
+        vllm_obstacle = hardware.vllm_obstacle(settings, find_gpu())
+    elif hardware.has_vllm_engine(model):
         vllm_obstacle = vllm_engine_obstacle(model, longest_sequence)
     else:
         record = LOAD_RECORDS.get(model)
@@ -80,9 +82,11 @@ def choose_engine(
 
 
 def _cpu_engine_obstacle(
-    model: PreTrainedModel, settings: Settings | None, longest_sequence: int | None
+    model: PreTrainedModel | None, settings: Settings | None, longest_sequence: int | None
 ) -> str | None:
     """Return why the `CpuEngine` cannot sample with these settings, or None if it can."""
+    if model is None and find_gpu() is not None:
+        return "it is for CPUs only"
     if settings is not None and not settings.shared_prompts:
         return "shared_prompts=False switches it off"
     # Imported here because it loads unsloth.
@@ -92,7 +96,7 @@ def _cpu_engine_obstacle(
     if extra.get("gradient_checkpointing"):
         # transformers switches it on when the training begins.
         return "gradient checkpointing drops the key/value cache"
-    obstacle = CpuEngine.model_obstacle(model, longest_sequence)
+    obstacle = None if model is None else CpuEngine.model_obstacle(model, longest_sequence)
     generation_kwargs = extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig
