@@ -71,7 +71,7 @@ class Episodes:
     prompts: Sequence[Chat]
     """Prompt of each episode."""
     columns_per_episode: Sequence[TaskRow]
-    """Environment of each episode, as `Tools.start` returns it."""
+    """Environment of each episode, as `Tools.first_prompt_and_columns` returns it."""
 
     def run(
         self,
@@ -148,7 +148,7 @@ def start_episodes(
         chat_template_kwargs=chat_template_kwargs,
     )
     # Each row starts an environment of its own, which may also write the prompt.
-    prompts, columns_per_episode = zip(*map(tools.start, rows), strict=True)
+    prompts, columns_per_episode = zip(*map(tools.first_prompt_and_columns, rows), strict=True)
     return Episodes(tools, trainer, prompts, columns_per_episode)
 
 

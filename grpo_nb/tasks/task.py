@@ -111,11 +111,13 @@ class Task(ReprMixin):
         """Return the prompts of these rows, each with the first text of its environment."""
         if self.tools is None:
             return list(rows["prompt"])
-        return [self.tools.start(row)[0] for row in rows]
+        return [self.tools.first_prompt_and_columns(row)[0] for row in rows]
 
     def start_episode(self, row: Row) -> TaskRow:
         """Start an episode; return its row, with its environment if the task has one."""
-        columns = self.tools.start(row)[1] if self.tools is not None else {}
+        if self.tools is None:
+            return dict(row)
+        _, columns = self.tools.first_prompt_and_columns(row)
         return {**row, **columns}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
@@ -258,9 +260,7 @@ class Task(ReprMixin):
         yield RichText(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table(
-                [(message["role"], verbatim(message["content"] or "")) for message in prompt]
-            )
+            yield Table([(message["role"], verbatim(message["content"])) for message in prompt])
             return
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools

@@ -56,22 +56,12 @@ class Tools:
                 "an episode: write def reset(self, **row)."
             )
         for tool in (*self.functions, *self._methods):
-            if not callable(tool) or not hasattr(tool, "__name__"):
-                raise TypeError(
-                    f"the tool {short_repr(tool)} is not a function with a __name__, by which "
-                    "the model calls it: define each tool with def, and write with_tools(f, g)."
-                )
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not self.names:
             raise ValueError(
                 "there is no tool: pass a function, or give the environment a public method, whose "
                 "name does not begin with _."
-            )
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(
-                f"two tools have one name, {short_repr(self.names)}, and a call could mean either: "
-                "rename one."
             )
 
     @property
@@ -135,7 +125,7 @@ class Tools:
         """The names that the model calls."""
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
-    def start(self, row: Row) -> tuple[Chat, TaskRow]:
+    def first_prompt_and_columns(self, row: Row) -> tuple[Chat, TaskRow]:
         """Start an episode with a row.
 
         Returns:
@@ -172,7 +162,7 @@ class Tools:
 
     def _started_state(self, row: Row) -> dict[str, bytes]:
         """Return the prompt and the attributes of an environment that has just started."""
-        prompt, columns = self.start(row)
+        prompt, columns = self.first_prompt_and_columns(row)
         state = {"the prompt": prompt, **vars(columns["environments"])}
         return {name: _as_bytes(value) for name, value in state.items()}
 
