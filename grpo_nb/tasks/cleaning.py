@@ -83,6 +83,7 @@ def clean(
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: AnswerKind | None = None,
+    name_in_errors: str = "the data",
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -93,12 +94,12 @@ def clean(
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         kind: Kind of the answers, if the user set it. With `json`, a list is one answer.
+        name_in_errors: Name of the source in error messages.
 
     Raises:
         ValueError: No rows, a role without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
-    name_in_errors = source.name_in_errors
     if not source.rows:
         raise ValueError(
             f"{name_in_errors} has no rows: a task needs at least two, one to train on and "
@@ -326,10 +327,10 @@ def _have_common_answer(one: TaskRow, other: TaskRow) -> bool:
     """
     answers_of_one = one.get(ACCEPTED_COLUMN, [one["answer"]])
     answers_of_other = other.get(ACCEPTED_COLUMN, [other["answer"]])
-    for answer, other_answer in itertools.product(answers_of_one, answers_of_other):
-        if is_same_answer(answer, other_answer) or is_same_answer(other_answer, answer):
-            return True
-    return False
+    return any(
+        is_same_answer(answer, other_answer) or is_same_answer(other_answer, answer)
+        for answer, other_answer in itertools.product(answers_of_one, answers_of_other)
+    )
 
 
 # The other columns.

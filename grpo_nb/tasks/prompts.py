@@ -1,7 +1,6 @@
 """Make prompts from questions, and check that a tokenizer's chat template can render them."""
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -74,7 +73,7 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
                 "example= has tool_calls. Write each call in content, as the model's template "
                 "writes it: gn.lab.ManualEpisode(task).example(tokenizer)."
             )
-        return [dict(message) for message in example]
+        return example
     if isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
             f"example = {short_repr(example)}: write (question, reasoning, answer), or chat "
@@ -102,7 +101,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()
             "a model of its family."
         )
     for name in chat_template_kwargs:
-        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+        if name not in str(tokenizer.chat_template):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "
                 "read: remove it from chat_template_kwargs."

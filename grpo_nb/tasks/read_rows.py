@@ -33,8 +33,6 @@ class SourceRows:
     rows: Rows
     note: str = ""
     """Sentence on how the source was read, if the user should check it."""
-    name_in_errors: str = "the data"
-    """Name of the source in error messages."""
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
@@ -155,13 +153,14 @@ def _read_file(path: Path) -> SourceRows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return SourceRows(path.stem, rows, note, path.name)
+    return SourceRows(path.stem, rows, note)
 
 
 def _read_csv(path: Path) -> tuple[Rows, str]:
     """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
 
-    The separator of a .csv file is the most frequent one in the first line.
+    The separator is a tab if the first line has one, otherwise its most frequent comma, semicolon
+    or bar.
     """
     import pandas
 
@@ -179,7 +178,7 @@ def _read_csv(path: Path) -> tuple[Rows, str]:
             )
     # Quoted texts are removed, because they may hold separators and line breaks.
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
-    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
+    separator = "\t" if "\t" in head else max(",;|", key=head.count)
     frame = pandas.read_csv(
         io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
     )
@@ -220,7 +219,7 @@ def _read_hub(name: str, split: str) -> SourceRows:
 
     config = "main" if hub_id == "openai/gsm8k" else None
     rows = _rows_of_iterable(load_dataset(hub_id, config, split=split))
-    return SourceRows(name, rows, name_in_errors=name)
+    return SourceRows(name, rows)
 
 
 # The task `arithmetic`: generated sums, differences and products.

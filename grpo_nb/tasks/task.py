@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.cleaning import CleaningReport
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import TaskRow, require_system_prompt, require_tokenizer, split_system
+from grpo_nb.tasks.prompts import TaskRow, require_system_prompt, require_tokenizer
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tool, Tools
 
@@ -182,10 +182,7 @@ class Task(ReprMixin):
                 template leaves out the system prompt.
             TemplateError: The chat template refuses a prompt.
         """
-        prompts = [*self.train["prompt"], *self.holdout["prompt"]]
-        # Checking one prompt for each distinct system message is enough.
-        prompt_of_system = {repr(split_system(prompt)[0]): prompt for prompt in prompts}
-        for prompt in prompt_of_system.values():
+        for prompt in (*self.train["prompt"], *self.holdout["prompt"]):
             require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.

@@ -145,26 +145,23 @@ class Tools:
         With such an environment, the completions of a group would play different games.
 
         Raises:
-            ValueError: With the name of the attribute that was different.
+            ValueError: The prompt or an attribute of the environment was different.
         """
         if self.environment is None:
             return
-        first = self._started_state(row)
-        second = self._started_state(row)
-        for name in first | second:
-            if first.get(name) != second.get(name):
-                raise ValueError(
-                    f"{self.environment.__name__}.reset started one row twice, and {name} differed:"
-                    " completions of a group would play different games, and advantages would be "
-                    "luck. Take what is random from the row: a column for it, or "
-                    "random.Random(row['question'])."
-                )
+        if self._started_state(row) != self._started_state(row):
+            raise ValueError(
+                f"{self.environment.__name__}.reset started one row twice, and the prompt or an "
+                "attribute differed: completions of a group would play different games, and "
+                "advantages would be luck. Take what is random from the row: a column for it, or "
+                "random.Random(row['question'])."
+            )
 
-    def _started_state(self, row: Row) -> dict[str, bytes]:
+    def _started_state(self, row: Row) -> list[bytes]:
         """Return the prompt and the attributes of an environment that has just started."""
         prompt, columns = self.first_prompt_and_columns(row)
-        state = {"the prompt": prompt, **vars(columns["environments"])}
-        return {name: _as_bytes(value) for name, value in state.items()}
+        attributes = vars(columns["environments"]).values()
+        return [_as_bytes(value) for value in (prompt, *attributes)]
 
 
 def _as_bytes(value: Any) -> bytes:
