@@ -83,7 +83,6 @@ def clean(
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: AnswerKind | None = None,
-    name_in_errors: str = "the data",
 ) -> TaskRows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
@@ -94,12 +93,12 @@ def clean(
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         kind: Kind of the answers, if the user set it. With `json`, a list is one answer.
-        name_in_errors: Name of the source in error messages.
 
     Raises:
         ValueError: No rows, a role without a column, conflicting answers, or no row left.
     """
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
+    name_in_errors = source.name_in_errors
     if not source.rows:
         raise ValueError(
             f"{name_in_errors} has no rows: a task needs at least two, one to train on and "
@@ -156,7 +155,7 @@ def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str)
     too: the prompt's text replaces a missing one.
 
     Raises:
-        ValueError: An unknown role, or a role without its column, with the columns of the data.
+        ValueError: An unknown role, or a role without its column, with a map to copy.
     """
     column_of = {"question": "question", "answer": "answer"}
     # If the user names the column of the question, the prompt is read only if it is named too.
@@ -169,10 +168,13 @@ def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str)
         del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
+            # Of two columns, the first is usually the question, unless it is called "answer".
+            in_order = sorted(names, key=lambda name: name == "answer")
+            question, answer = in_order if len(names) == 2 else ["<column>", "<column>"]
+            to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
                 f"{name_in_errors} has no column {name!r} for the {role}; it has "
-                f"{shorten(str(names), 1000)}. Name yours: "
-                'columns={"question": "<column>", "answer": "<column>"}'
+                f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
             )
     return column_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import numbers
@@ -144,10 +145,10 @@ def load_task(
     rows = clean(source_rows, report, columns, on_conflict, kind)
     held_out_keys: set[str] = set()
     if not is_share_or_count:
-        held_out_source = read_rows(holdout, "test")
-        held_out = clean(
-            held_out_source, report, columns, on_conflict, kind, name_in_errors="the held-out data"
+        held_out_source = dataclasses.replace(
+            read_rows(holdout, "test"), name_in_errors="the held-out data"
         )
+        held_out = clean(held_out_source, report, columns, on_conflict, kind)
         held_out_keys = {question_key(row["question"]) for row in held_out}
         train = _without(rows, held_out_keys, "whose question is held out too", report)
         rows = [*train, *held_out]

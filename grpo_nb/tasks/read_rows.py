@@ -33,6 +33,8 @@ class SourceRows:
     rows: Rows
     note: str = ""
     """Sentence on how the source was read, if the user should check it."""
+    name_in_errors: str = "the data"
+    """Name of the source in error messages."""
 
 
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
@@ -153,7 +155,7 @@ def _read_file(path: Path) -> SourceRows:
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return SourceRows(path.stem, rows, note)
+    return SourceRows(path.stem, rows, note, path.name)
 
 
 def _read_csv(path: Path) -> tuple[Rows, str]:
@@ -219,7 +221,7 @@ def _read_hub(name: str, split: str) -> SourceRows:
 
     config = "main" if hub_id == "openai/gsm8k" else None
     rows = _rows_of_iterable(load_dataset(hub_id, config, split=split))
-    return SourceRows(name, rows)
+    return SourceRows(name, rows, name_in_errors=name)
 
 
 # The task `arithmetic`: generated sums, differences and products.

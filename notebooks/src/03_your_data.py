@@ -402,7 +402,7 @@ print(run.outcome(comparison))
 #
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *has no column* | `COLUMNS` names a column that is not in the file | write one of the names that the message lists |
+# | *has no column* | `COLUMNS` names a column that is not in the file | copy the line at the end of the message |
 # | *with different answers* | the same question has two answers | `on_conflict="drop"` or `"first"` |
 # | *answers: text* where you have labels | fewer than three rows for each label (on average), or more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |

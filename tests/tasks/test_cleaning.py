@@ -44,13 +44,22 @@ def test_columns_are_mapped_and_others_kept() -> None:
     assert "the column 'mixed' is stored as text" in repr(task)
 
 
-def test_missing_column_error_names_the_columns() -> None:
-    names = ["German", "English"]
-    message = (
-        r"the data has no column 'question'.*columns=\{\"question\": \"<column>\", \"answer\":"
-    )
-    with pytest.raises(ValueError, match=message) as raised:
-        gn.load_task([dict.fromkeys(names, "x")])
+@pytest.mark.parametrize(
+    ("names", "proposed"),
+    [
+        pytest.param(
+            ["German", "English"], {"question": "German", "answer": "English"}, id="two columns"
+        ),
+        pytest.param(
+            ["id", "one", "two"], {"question": "<column>", "answer": "<column>"}, id="more columns"
+        ),
+    ],
+)
+def test_missing_column_error_has_a_map_to_copy(names: list[str], proposed: dict[str, str]) -> None:
+    rows = [dict.fromkeys(names, "x")]
+    with pytest.raises(ValueError, match="the data has no column") as raised:
+        gn.load_task(rows)
+    assert json.loads(str(raised.value).partition("columns=")[2]) == proposed
     assert str(names) in str(raised.value)
 
 
@@ -210,6 +219,12 @@ def test_chats_with_tool_calls_are_left_out() -> None:
     )
     assert task.left_out == {reason: 2}
     assert len(both(task)) == 3
+
+
+def test_advice_keeps_the_column_of_the_answer() -> None:
+    rows = [{"answer": "4", "text": "2+2?"}] * 3
+    with pytest.raises(ValueError, match=r'columns=\{"question": "text", "answer": "answer"'):
+        gn.load_task(rows)
 
 
 def test_system_and_example_are_put_into_chats() -> None:
