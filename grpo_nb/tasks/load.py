@@ -170,10 +170,12 @@ def load_task(
     example_messages = messages_of_example(example, format)
     example_keys = {question_key(message["content"]) for message in example_messages}
     rows = _without(rows, example_keys, "that the example shows", report)
+    keys = [question_key(row["question"]) for row in rows]
     if is_share_or_count:
-        held_out_keys = _choose_held_out(rows, holdout, seed, answers.kind)
-    train = [row for row in rows if question_key(row["question"]) not in held_out_keys]
-    held_out = [row for row in rows if question_key(row["question"]) in held_out_keys]
+        labels = [row["answer"] for row in rows] if answers.kind == "choice" else None
+        held_out_keys = _choose_held_out(keys, labels, holdout, seed)
+    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_out_keys]
+    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_out_keys]
     if not train or not held_out:
         raise ValueError(
             f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
@@ -209,21 +211,27 @@ def load_task(
 # The held-out part.
 
 
-def _choose_held_out(rows: TaskRows, holdout: float, seed: int, kind: AnswerKind) -> set[str]:
+def _choose_held_out(
+    keys: Sequence[str], labels: Sequence[str] | None, holdout: float, seed: int
+) -> set[str]:
     """Return the keys of the held-out questions. Each label has the same share in both parts.
 
     Rows with the same key stay together, so that no question is in both parts in two spellings.
+
+    Args:
+        keys: Key of the question of each row.
+        labels: Label of each row; None if the answers are no labels.
+        holdout: Share or number of the rows to hold out.
+        seed: Seed of the choice.
     """
     if 0 < holdout < 1:
-        holdout = max(round(holdout * len(rows)), 1)
+        holdout = max(round(holdout * len(keys)), 1)
     require_whole_number("holdout", holdout, 0)
-    keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    if kind == "choice":
-        labels = {key: row["answer"] for row, key in zip(rows, keys, strict=True)}
-        order = _mix_labels(order, labels)
+    if labels is not None:
+        order = _mix_labels(order, dict(zip(keys, labels, strict=True)))
     held_out_keys = set()
     held_out_count = 0
     for key in order:
