@@ -1,6 +1,7 @@
 """Make prompts from questions, and check that a tokenizer's chat template can render them."""
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -101,7 +102,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()
             "a model of its family."
         )
     for name in chat_template_kwargs:
-        if name not in str(tokenizer.chat_template):
+        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "
                 "read: remove it from chat_template_kwargs."
