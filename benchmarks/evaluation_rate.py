@@ -66,7 +66,7 @@ def main() -> None:
         "left"  # as an argument of apply_chat_template it is ignored, and answers follow padding
     )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()  # for both sides
-    task = gn.load_task("arithmetic", train_size=8, holdout_size=arguments.questions)
+    task = gn.load_task("arithmetic", train_size=8, holdout=arguments.questions)
     prompts = list(task.holdout["prompt"])
 
     def kit() -> tuple[list[str], int]:

@@ -225,7 +225,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     is_4bit = any(type(module).__name__ == "Linear4bit" for module in model.modules())
     found = "4 bit" if is_4bit else "16 bit"
     yield Row("weights as asked", is_4bit == settings.load_in_4bit, found)
-    task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, holdout_size=request.questions)
+    task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, holdout=request.questions)
     here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
     here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
     here.evaluate = functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings)
@@ -480,7 +480,7 @@ def playing(request: Request) -> Rows:
     a, _, b = episode.row["question"].removeprefix("What is ").removesuffix("?").split()
     total = episode.do("add", a=int(a), b=int(b))
     episode.say(here.task.format.render("", total))
-    options = {"train_size": 20, "holdout_size": 6, "example": episode.example(here.tokenizer)}
+    options = {"train_size": 20, "holdout": 6, "example": episode.example(here.tokenizer)}
     task = gn.load_task("arithmetic", settings, tokenizer=here.tokenizer, **options).with_tools(add)
     run = gn.train(here.model, here.tokenizer, task, rewards(), settings, name="tools")
     yield from trained(run, here.is_scaled)

@@ -50,7 +50,7 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
         run_root=str(tmp_path_factory.mktemp("runs")),
     )
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout=10, tokenizer=tokenizer)
     return gn.train(
         model, tokenizer, task, [brevity, gn.rewards.partial_format()], settings, name="tiny"
     )
@@ -103,7 +103,7 @@ def quickstart(size: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
                 "max_completion_length": 32,
                 "holdout_every": 0,
             }
-            task = {"source": "arithmetic", "holdout_size": 6}
+            task = {"source": "arithmetic", "holdout": 6}
             return execute_notebook("00_quickstart", folder, size, CHANGES=changes, TASK=task)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRPO_NB_CACHE", str(folder / "cache"))

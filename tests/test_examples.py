@@ -26,7 +26,7 @@ def tiny_names(tiny_run: gn.runs.Run) -> dict[str, object]:
     """Variables of a user who calls `gn.train`, by the names in the examples."""
     settings = tiny_run.settings.replace(max_steps=2)
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout=10, tokenizer=tokenizer)
     return {
         "model": model,
         "tokenizer": tokenizer,

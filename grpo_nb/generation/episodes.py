@@ -82,8 +82,8 @@ class Episodes:
     prompts: Sequence[Chat]
     """Prompt of each episode."""
     environment_columns: Sequence[TaskRow]
-    """Columns with the environment of each episode, as `Tools.start` returns them. Empty if the
-    tools have no environment."""
+    """Columns with the environment of each episode, as `Tools.first_prompt_and_columns` returns
+    them. Empty if the tools have no environment."""
 
     def run(
         self,
@@ -158,5 +158,6 @@ def start_episodes(
         chat_template_kwargs=chat_template_kwargs,
     )
     # Each row starts an environment of its own, which may also write the prompt.
-    prompts, environment_columns = zip(*map(tools.start, rows), strict=True)
-    return Episodes(tools, trainer, prompts, environment_columns)
+    environment_columns: Sequence[TaskRow]
+    """Columns with the environment of each episode, as `Tools.first_prompt_and_columns` returns
+    them. Empty if the tools have no environment."""

@@ -32,7 +32,7 @@ class ManualEpisode(ReprMixin):
             )
         self.row: dict[str, Any] = task.train[row_number]
         """Training row of the episode."""
-        prompt, columns = task.tools.start(self.row)
+        prompt, columns = task.tools.first_prompt_and_columns(self.row)
         self.prompt = prompt
         """First messages of the episode."""
         self.columns = columns

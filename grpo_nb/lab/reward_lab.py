@@ -362,7 +362,7 @@ class RewardLab(Panel):
             (row,) = with_prompts([row], self.task.format, example=None)
         if self.task.tools is not None:
             # The prompt ends with the first message of the environment.
-            prompt, _ = self.task.tools.start(row)
+            prompt, _ = self.task.tools.first_prompt_and_columns(row)
             row = {**row, "prompt": prompt}
         return row
 

@@ -15,7 +15,7 @@ from typing import Any
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
-from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
@@ -77,8 +77,8 @@ def golds_of_row(row: Mapping[str, Any], column: str, cell: Any) -> list[str]:
     If the column is `answer`, the right answers in `accepted_answers` are added.
     """
     golds = golds_in_cell(cell)
-    if column == "answer" and golds and ACCEPTED in row:
-        golds += golds_in_cell(row[ACCEPTED])
+    if column == "answer" and golds and ACCEPTED_COLUMN in row:
+        golds += golds_in_cell(row[ACCEPTED_COLUMN])
     return list(dict.fromkeys(golds))
 
 

@@ -34,7 +34,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import last_candidate_readings, recurring_labels
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
-from grpo_nb.tasks.answers import ACCEPTED, folded, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
@@ -143,7 +143,7 @@ def choose_grader(
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
     wrong_answers = [
-        _wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED))], golds)
+        _wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED_COLUMN))], golds)
         for row, gold in zip(tried_rows, golds, strict=True)
     ]
     # The texts with the gold answers come first, then those with the wrong answers, then the empty

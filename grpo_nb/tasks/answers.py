@@ -16,7 +16,7 @@ from typing import Any, Literal
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import is_same_number, read_number
 
-ACCEPTED = "accepted_answers"
+ACCEPTED_COLUMN = "accepted_answers"
 """Column with a list of right answers, if a row has several. `answer` holds one of them."""
 
 AnswerKind = Literal["number", "choice", "text", "expression", "json"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import displayable, require_choice, short_repr, shorten
-from grpo_nb.tasks.answers import ACCEPTED, AnswerKind, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, AnswerKind, is_same_answer
 from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
 from grpo_nb.tasks.read_rows import Row, SourceRows
 
@@ -79,7 +79,7 @@ _Reasons = dict[int, str]
 
 def clean(
     source: SourceRows,
-    changes: CleaningReport,
+    report: CleaningReport,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: AnswerKind | None = None,
@@ -88,7 +88,7 @@ def clean(
 
     Args:
         source: The result of `read_rows`.
-        changes: The report, to which left-out rows and notes are added.
+        report: The report, to which left-out rows and notes are added.
         columns: Name of the column of each role: `question`, `answer` or `prompt`.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
@@ -105,7 +105,7 @@ def clean(
             "one held out."
         )
     if source.note:
-        changes.note(source.note)
+        report.note(source.note)
     # 1. Find question and answer in each row. The keys of `rows` and `reasons` are the numbers of
     # rows in the source.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
@@ -116,31 +116,34 @@ def clean(
     reasons: _Reasons = {}
     for row_number, row in enumerate(source.rows):
         try:
-            rows[row_number] = _read_row(row, column_of, has_lists_of_answers, changes=changes)
+            rows[row_number] = _read_row(row, column_of, has_lists_of_answers)
         except _UnusableRow as reason:
             reasons[row_number] = str(reason)
-    # 2. Split solutions off, complete lists of answers, and note how rows were read.
-    _split_solutions(rows.values(), changes)
     if has_lists_of_answers:
-        _complete_accepted(rows.values(), changes)
+        report.note(
+            f"each text in a list of answers is right (column {ACCEPTED_COLUMN!r}), and the first "
+            'is shown. If a list is one answer, write kind="json"'
+        )
+    # 2. Split solutions off.
+    _split_solutions(rows.values(), report)
     # 3. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, name_in_errors)
     for row_number, reason in sorted(reasons.items()):
         row = source.rows[row_number]
         cells = [f"{name}={short_repr(row.get(name), 80)}" for name in column_of.values()]
-        changes.leave_out(reason, f"row {row_number}: {', '.join(cells)}")
+        report.leave_out(reason, f"row {row_number}: {', '.join(cells)}")
         rows.pop(row_number, None)
     if not rows:
         raise ValueError(
-            f"no row of {name_in_errors} is left of {len(source.rows)}: {changes.reasons_in_words}."
+            f"no row of {name_in_errors} is left of {len(source.rows)}: {report.reasons_in_words}."
         )
     # 4. Add the other columns.
     for name in names:
         if name not in column_of.values():
             values = [source.rows[row_number].get(name) for row_number in rows]
-            _add_column(rows.values(), name, values, changes)
+            _add_column(rows.values(), name, values, report)
     task_rows = list(rows.values())
-    store_as_text(task_rows, changes)
+    store_as_text(task_rows, report)
     return task_rows
 
 
@@ -191,9 +194,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
     return items != [] and all(isinstance(item, str) for item in items)
 
 
-def _read_row(
-    row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool, changes: CleaningReport
-) -> TaskRow:
+def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> TaskRow:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -207,15 +208,16 @@ def _read_row(
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
-        task_row["prompt"] = _read_chat(prompt, changes)
+        task_row["prompt"] = _read_chat(prompt)
         if not _is_filled(question):
             # All messages make the question, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
             question = "\n".join(message["content"] for message in messages)
     gold = cells["answer"]
-    if has_lists_of_answers and isinstance(gold, (list, tuple)):
-        texts = [text.strip() for text in gold if _is_filled(text)]
-        task_row[ACCEPTED] = list(dict.fromkeys(map(displayable, texts)))
+    if has_lists_of_answers:
+        golds = gold if isinstance(gold, (list, tuple)) else [gold]
+        texts = [_as_text(item, "answer").strip() for item in golds if _is_filled(item)]
+        task_row[ACCEPTED_COLUMN] = list(dict.fromkeys(texts))
         gold = next(iter(texts), None)
     task_row["question"] = _as_text(question, "question")
     task_row["answer"] = _as_text(gold, "answer").strip()
@@ -245,16 +247,17 @@ def _as_json(value: Any) -> str:
     return displayable(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _read_chat(messages: Any, changes: CleaningReport) -> Chat:
-    """Return chat messages with `role` and `content` alone; note if that leaves out tool calls."""
+def _read_chat(messages: Any) -> Chat:
+    """Return chat messages with `role` and `content` alone."""
     try:
+        if any(message.get("tool_calls") for message in messages):
+            raise _UnusableRow(
+                "whose prompt has tool_calls. Write each call in content, as the model's template "
+                "writes it"
+            )
         chat = []
         for message in messages:
-            # In a message that only calls tools, the content can be None or missing.
-            has_calls = "tool_calls" in message
-            content = message.get("content") if has_calls else message["content"]
-            text = displayable("" if content is None else content)
-            chat.append({"role": message["role"], "content": text})
+            chat.append({"role": message["role"], "content": displayable(message["content"])})
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(
@@ -263,36 +266,17 @@ def _read_chat(messages: Any, changes: CleaningReport) -> Chat:
         ) from None
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
-    if any(message.get("tool_calls") for message in messages):
-        changes.note(
-            "tool_calls in prompts were left out: write each call in content, as the model's "
-            "template writes it"
-        )
     return chat
 
 
-def _split_solutions(rows: Collection[TaskRow], changes: CleaningReport) -> None:
+def _split_solutions(rows: Collection[TaskRow], report: CleaningReport) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
     matches = [_SOLUTION_AND_ANSWER.match(row["answer"]) for row in rows]
     if matches.count(None) >= len(rows) / 2:
         return
     for row, match in zip(rows, matches, strict=True):
         row.update(match.groupdict() if match else {"solution": ""})
-        if ACCEPTED in row:
-            row[ACCEPTED] = [
-                _SOLUTION_AND_ANSWER.sub(r"\g<answer>", text) for text in row[ACCEPTED]
-            ]
-    changes.note("answers were read after ####; the text before is in the column solution")
-
-
-def _complete_accepted(rows: Collection[TaskRow], changes: CleaningReport) -> None:
-    """Give rows with a single answer a list too, so that every row has the column."""
-    for row in rows:
-        row.setdefault(ACCEPTED, [row["answer"]])
-    changes.note(
-        f"each text in a list of answers is right (column {ACCEPTED!r}), and the first is shown. "
-        'If a list is one answer, write kind="json"'
-    )
+    report.note("answers were read after ####; the text before is in the column solution")
 
 
 # Repeated questions.
@@ -319,15 +303,7 @@ def _repeated_rows(
             continue
         answer = row["answer"]
         first_answer = rows[first]["answer"]
-        accepted = row.get(ACCEPTED, [answer])
-        first_accepted = rows[first].get(ACCEPTED, [first_answer])
-        # Both orders are tried: `B) Paris` is accepted where the gold answer is `B`, but not `B`
-        # where it is `B) Paris`.
-        pairs = [
-            *itertools.product(accepted, first_accepted),
-            *itertools.product(first_accepted, accepted),
-        ]
-        if any(itertools.starmap(is_same_answer, pairs)):
+        if _have_common_answer(row, rows[first]):
             reasons[row_number] = "repeated"
             continue
         if on_conflict == "raise":
@@ -345,45 +321,59 @@ def _repeated_rows(
     return reasons
 
 
+def _have_common_answer(one: TaskRow, other: TaskRow) -> bool:
+    """Return True if an answer of one row is right for the other row.
+
+    Both orders are tried: `B) Paris` is accepted where the gold answer is `B`, but not `B` where it
+    is `B) Paris`.
+    """
+    answers_of_one = one.get(ACCEPTED_COLUMN, [one["answer"]])
+    answers_of_other = other.get(ACCEPTED_COLUMN, [other["answer"]])
+    return any(
+        is_same_answer(answer, other_answer) or is_same_answer(other_answer, answer)
+        for answer, other_answer in itertools.product(answers_of_one, answers_of_other)
+    )
+
+
 # The other columns.
 
 
 def _add_column(
-    rows: Collection[TaskRow], name: str, values: list[Any], changes: CleaningReport
+    rows: Collection[TaskRow], name: str, values: list[Any], report: CleaningReport
 ) -> None:
     """Add a column to the rows, under another name if its own is taken."""
     new_name = name
     reason = "its name is taken"
     are_lists = all(isinstance(value, (list, tuple, type(None))) for value in values)
-    if name == ACCEPTED and not are_lists:
+    if name == ACCEPTED_COLUMN and not are_lists:
         new_name = f"source_{name}"
         reason = "it does not hold lists of answers"
     while new_name in TAKEN_NAMES or any(new_name in row for row in rows):
         new_name = f"source_{new_name}"
     if new_name != name:
-        changes.note(f"the column {name!r} is now {new_name!r}: {reason}")
+        report.note(f"the column {name!r} is now {new_name!r}: {reason}")
     for row, value in zip(rows, values, strict=True):
         row[new_name] = value
 
 
-def store_as_text(rows: TaskRows, changes: CleaningReport) -> None:
+def store_as_text(rows: TaskRows, report: CleaningReport) -> None:
     """Store as text each column that a `Dataset` of these rows would change or refuse.
 
     Lists of accepted answers become lists of texts.
     """
     for name in rows[0]:
         values = [row.get(name) for row in rows]
-        if name not in ROLES and is_changed_by_arrow(values):
-            changes.note(f"the column {name!r} is stored as text; non-text values as JSON")
+        if name not in ROLES and _is_changed_by_arrow(values):
+            report.note(f"the column {name!r} is stored as text; non-text values as JSON")
             for row, value in zip(rows, values, strict=True):
-                if name == ACCEPTED and value is not None:
+                if name == ACCEPTED_COLUMN and value is not None:
                     # The list stays a list, because rewards would take its JSON for one answer.
                     row[name] = [_cell_as_text(item) for item in value if _is_filled(item)]
                 else:
                     row[name] = _cell_as_text(value)
 
 
-def is_changed_by_arrow(values: list[Any]) -> bool:
+def _is_changed_by_arrow(values: list[Any]) -> bool:
     """Return True if a `Dataset` would change or refuse these values.
 
     Arrow gives each dict in a column the keys of all the dicts, and turns 3 into 3.0 next to 2.5.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.tasks.markup import in_ascii, rewrite
+from grpo_nb.tasks.markup import rewrite, with_ascii_signs
 
 # Pattern -> spelling that replaces its matches in a question.
 _QUESTION_SPELLINGS = {
@@ -30,7 +30,7 @@ _QUESTION_SPELLINGS = {
     r"\s*([-+*/=<>^])\s*": r"\1",  # spaces around an operator
 }
 # Quotation marks and ends of sentences.
-_PUNCTUATION = ".,;:?\"'\u201c\u201d\u2018\u2019\u3002\u3001\u2026\u00ab\u00bb"
+_PUNCTUATION = ".,;:?\"'\u3002\u3001\u00ab\u00bb"
 _OUTER_PUNCTUATION = re.compile(
     rf"^[{_PUNCTUATION}!]+$"  # nothing but marks
     rf"|^(?:(?!\.\d)[{_PUNCTUATION}])+"  # before a word, except the point of .5
@@ -53,7 +53,7 @@ def normalized_question(question: Any) -> str:
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
     """
-    text = rewrite(in_ascii(str(question)), _QUESTION_SPELLINGS)
+    text = rewrite(with_ascii_signs(str(question)), _QUESTION_SPELLINGS)
     words = [_OUTER_PUNCTUATION.sub("", word) for word in text.split()]
     return " ".join(filter(None, words))
 

@@ -41,7 +41,7 @@ class AnswerFormat:
 
     Raises:
         ValueError: An `answer_open` that is white space, inside another tag, or empty next to
-            other tags; or, without a `reasoning_open`, a `reasoning_close` or
+            other tags; two equal tags; or, without a `reasoning_open`, a `reasoning_close` or
             `is_opened_by_template`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
@@ -71,12 +71,12 @@ class AnswerFormat:
                 f"{self.is_opened_by_template} need a reasoning_open. If the chat template writes "
                 "that tag, name it and write is_opened_by_template=True."
             )
-        for other in filter(None, tags[1:]):
-            if self.answer_open in other:
+        for tag in filter(None, tags[1:]):
+            if self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
-                    f"answer_open = {self.answer_open!r} is in the tag {other!r}, so no "
-                    "completion would have it exactly once: write tags that differ, such as "
-                    "<answer> and </answer>."
+                    f"the tag {tag!r} is there twice or has answer_open = {self.answer_open!r} in "
+                    "it, so no completion would have it exactly once: write tags that differ, such "
+                    "as <answer> and </answer>."
                 )
 
     @property
@@ -160,11 +160,13 @@ class AnswerFormat:
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
+        # Longer tags come first, because the ** in the tag **Answer: is no tag of its own.
+        longest_first = sorted(self.tags, key=len, reverse=True)
+        matches = list(re.finditer("|".join(map(re.escape, longest_first)), text))
         spans = []
         for tag in self.tags:
-            start = text.find(tag)
-            is_once = text.count(tag) == 1
-            spans.append((start, start + len(tag)) if is_once else None)
+            spans_of_tag = [match.span() for match in matches if match[0] == tag]
+            spans.append(spans_of_tag[0] if len(spans_of_tag) == 1 else None)
         # The pattern finds the brace that closes the answer.
         if self.answer_close == "}":
             slot = self._slot_pattern.search(text)

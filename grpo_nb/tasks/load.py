@@ -8,25 +8,23 @@ import math
 import numbers
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.words import did_you_mean, require_choice, require_whole_number, short_repr
+from grpo_nb.core.words import require_choice, require_whole_number, short_repr
 from grpo_nb.tasks.answers import AnswerKind, AnswerSummary, summarize_answers
 from grpo_nb.tasks.cleaning import (
     CleaningReport,
     Columns,
     OnConflict,
     clean,
-    is_changed_by_arrow,
     store_as_text,
 )
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
-    Chat,
     Example,
     TaskRows,
     fitting_format,
@@ -37,7 +35,6 @@ from grpo_nb.tasks.prompts import (
 from grpo_nb.tasks.read_rows import (
     ARITHMETIC_EXAMPLE,
     ARITHMETIC_HOLDOUT_SIZE,
-    ARITHMETIC_OPTIONS,
     Source,
     SourceRows,
     arithmetic_rows,
@@ -99,9 +96,8 @@ def load_task(
             first prompt as the model sees it.
         chat_template_kwargs: Arguments of the chat template for every prompt, such as
             `{"enable_thinking": False}`.
-        **options: For `arithmetic`: `train_size`, `holdout_size` (the same as `holdout`), `low`,
-            `high`, `operators` and `terms`, the count of numbers in a question.
-            `gn.tasks.ARITHMETIC_LEVELS` has examples, easiest first.
+        **options: For `arithmetic`: `train_size`, `low`, `high`, `operators` and `terms`, the count
+            of numbers in a question. `gn.tasks.ARITHMETIC_LEVELS` has examples, easiest first.
 
     Raises:
         ValueError: No rows, a missing column, conflicting answers, too few distinct questions, all
@@ -125,71 +121,67 @@ def load_task(
     )
     require_choice("kind", kind, (None, *get_args(AnswerKind)))
     is_arithmetic = isinstance(source, str) and source == "arithmetic"
-    _require_known_options(options, is_arithmetic, holdout)
+    if options and not is_arithmetic:
+        raise TypeError(f"{', '.join(options)}= means nothing for this source.")
     if seed is None:
         seed = settings.seed if settings is not None else 0
     chat_template_kwargs = dict(chat_template_kwargs or {})
 
     # 1. Read the source.
     if holdout is None:
-        holdout = (
-            options.pop("holdout_size", ARITHMETIC_HOLDOUT_SIZE)
-            if is_arithmetic
-            else _HOLDOUT_SHARE
-        )
+        holdout = ARITHMETIC_HOLDOUT_SIZE if is_arithmetic else _HOLDOUT_SHARE
     is_share_or_count = isinstance(holdout, numbers.Real)  # numpy's numbers too
     if is_arithmetic:
         # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_share_or_count else 0
         require_whole_number("holdout", holdout_size, 0)
-        source_rows = SourceRows(
-            "arithmetic", arithmetic_rows(seed, holdout_size=holdout_size, **options)
-        )
+        source_rows = SourceRows("arithmetic", arithmetic_rows(seed, holdout_size, **options))
         example = ARITHMETIC_EXAMPLE if example is None else example
     else:
         source_rows = read_rows(source)
 
     # 2. Find question and answer in each row, the user's held-out rows included.
-    changes = CleaningReport()
-    train = clean(source_rows, changes, columns, on_conflict, kind)
-    held_out: TaskRows = []
+    report = CleaningReport()
+    rows = clean(source_rows, report, columns, on_conflict, kind)
+    held_out_keys: set[str] = set()
     if not is_share_or_count:
         held_out_source = dataclasses.replace(
             read_rows(holdout, "test"), name_in_errors="the held-out data"
         )
-        held_out = clean(held_out_source, changes, columns, on_conflict, kind)
-        held_out_questions = [row["question"] for row in held_out]
-        train = _without(train, held_out_questions, "whose question is held out too", changes)
+        held_out = clean(held_out_source, report, columns, on_conflict, kind)
+        held_out_keys = {question_key(row["question"]) for row in held_out}
+        train = _without(rows, held_out_keys, "whose question is held out too", report)
+        rows = [*train, *held_out]
         # A column may hold 3 in one source and "3" in the other.
-        store_as_text([*train, *held_out], changes)
+        store_as_text(rows, report)
 
     # 3. Find the kind of the answers, which decides what the prompt asks for.
-    answers = summarize_answers([row["answer"] for row in [*train, *held_out]], kind)
+    answers = summarize_answers([row["answer"] for row in rows], kind)
 
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
         require_tokenizer(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
-    train = with_prompts(train, format, example)
-    held_out = with_prompts(held_out, format, example)
-    _note_problems([*train, *held_out], answers, format, changes)
+    rows = with_prompts(rows, format, example)
+    _note_problems(rows, answers, format, report)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
     example_messages = messages_of_example(example, format)
-    _require_unchanged_calls(example_messages)
-    # A message that calls a tool may have no content.
-    example_texts = [message.get("content") or "" for message in example_messages]
-    train = _without(train, example_texts, "that the example shows", changes)
-    held_out = _without(held_out, example_texts, "that the example shows", changes)
+    example_keys = {question_key(message["content"]) for message in example_messages}
+    rows = _without(rows, example_keys, "that the example shows", report)
+    keys = [question_key(row["question"]) for row in rows]
     if is_share_or_count:
-        train, held_out = _split(train, holdout, seed, answers.kind)
+        labels = [row["answer"] for row in rows] if answers.kind == "choice" else None
+        held_out_keys = _choose_held_out(keys, labels, holdout, seed)
+    train = [row for row, key in zip(rows, keys, strict=True) if key not in held_out_keys]
+    held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_out_keys]
     if not train or not held_out:
         raise ValueError(
             f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
             "held-out questions, and each part needs one. Questions that differ only in "
             "punctuation or capitals are kept together. Rows left out: "
-            f"{changes.reasons_in_words or 'none'}."
+            f"{report.reasons_in_words or 'none'}."
         )
 
     # 6. Make the task, and leave out prompts that are too long.
@@ -203,7 +195,7 @@ def load_task(
         format,
         data.take(len(train)),
         data.skip(len(train)),
-        changes=changes,
+        changes=report,
         answers=answers,
         chat_template_kwargs=chat_template_kwargs,
         tokenizer=tokenizer,
@@ -216,49 +208,37 @@ def load_task(
     return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
 
 
-def _require_known_options(options: Collection[str], is_arithmetic: bool, holdout: Any) -> None:
-    """Raise TypeError if the source has no such option, or the held-out rows are given twice."""
-    if options and not is_arithmetic:
-        raise TypeError(f"{', '.join(options)}= means nothing for this source.")
-    for name in options:
-        if name not in ARITHMETIC_OPTIONS:
-            raise TypeError(
-                f"'arithmetic' has no option {name}={did_you_mean(name, ARITHMETIC_OPTIONS)}"
-            )
-    if holdout is not None and "holdout_size" in options:
-        raise TypeError("holdout= and holdout_size= both choose the held-out rows: write one.")
-
-
 # The held-out part.
 
 
-def _split(
-    rows: TaskRows, holdout: float, seed: int, kind: AnswerKind
-) -> tuple[TaskRows, TaskRows]:
-    """Split rows into a training and a held-out part. Each label has the same share in both."""
+def _choose_held_out(
+    keys: Sequence[str], labels: Sequence[str] | None, holdout: float, seed: int
+) -> set[str]:
+    """Return the keys of the held-out questions. Each label has the same share in both parts.
+
+    Rows with the same key stay together, so that no question is in both parts in two spellings.
+
+    Args:
+        keys: Key of the question of each row.
+        labels: Label of each row; None if the answers are no labels.
+        holdout: Share or number of the rows to hold out.
+        seed: Seed of the choice.
+    """
     if 0 < holdout < 1:
-        holdout = max(round(holdout * len(rows)), 1)
+        holdout = max(round(holdout * len(keys)), 1)
     require_whole_number("holdout", holdout, 0)
-    # Rows with the same key stay together, so that no question is in both parts in two spellings.
-    keys = [question_key(row["question"]) for row in rows]
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    if kind == "choice":
-        labels = {key: row["answer"] for row, key in zip(rows, keys, strict=True)}
-        order = _mix_labels(order, labels)
-    held_keys = set()
-    held_count = 0
+    if labels is not None:
+        order = _mix_labels(order, dict(zip(keys, labels, strict=True)))
+    held_out_keys = set()
+    held_out_count = 0
     for key in order:
-        if held_count < holdout:
-            held_keys.add(key)
-            held_count += rows_per_key[key]
-    train = []
-    held_out = []
-    for row, key in zip(rows, keys, strict=True):
-        part = held_out if key in held_keys else train
-        part.append(row)
-    return train, held_out
+        if held_out_count < holdout:
+            held_out_keys.add(key)
+            held_out_count += rows_per_key[key]
+    return held_out_keys
 
 
 def _mix_labels(keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
@@ -274,46 +254,29 @@ def _mix_labels(keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
     return sorted(keys, key=positions.__getitem__)
 
 
-def _without(
-    rows: TaskRows, questions: Iterable[str], reason: str, changes: CleaningReport
-) -> TaskRows:
-    """Leave out the rows that ask one of these questions."""
-    keys = set(map(question_key, questions))
+def _without(rows: TaskRows, keys: set[str], reason: str, report: CleaningReport) -> TaskRows:
+    """Leave out the rows whose question has one of these keys."""
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:
-            changes.leave_out(reason, f"question={short_repr(row['question'], 80)}")
+            report.leave_out(reason, f"question={short_repr(row['question'], 80)}")
         else:
             kept.append(row)
     return kept
 
 
-def _require_unchanged_calls(messages: Chat) -> None:
-    """Raise ValueError if a `Dataset` would change the tool calls of an example."""
-    calls = []
-    for message in messages:
-        calls += message.get("tool_calls") or ()
-    if is_changed_by_arrow(calls):
-        raise ValueError(
-            "the tool calls in example= differ in the names or types of their arguments. A Dataset "
-            "gives every call all of these arguments, so the model would see null for those that "
-            "a call does not have. Write each call in content, as the model's template writes it: "
-            "gn.lab.ManualEpisode(task).example(tokenizer)."
-        )
-
-
 def _note_problems(
-    rows: TaskRows, answers: AnswerSummary, format: AnswerFormat, changes: CleaningReport
+    rows: TaskRows, answers: AnswerSummary, format: AnswerFormat, report: CleaningReport
 ) -> None:
     """Note answers of another kind, and a prompt that does not name the format."""
     if answers.of_other_kinds:
-        changes.note(
+        report.note(
             f"{len(answers.of_other_kinds)} of {len(rows)} answers are not of kind "
             f"{answers.kind}, such as {short_repr(answers.of_other_kinds[0])}: they are compared "
             "as text, unless they are numbers or JSON"
         )
     tag = format.answer_open.strip()
-    if tag not in "".join(message.get("content") or "" for message in rows[0]["prompt"]):
-        changes.note(
+    if tag not in "".join(message["content"] for message in rows[0]["prompt"]):
+        report.note(
             f"nothing in the prompt names {tag}: describe the format in system=, or give an example"
         )

@@ -81,7 +81,7 @@ def strip_markup(text: str) -> str:
     text = text.strip()
     if len(text) > _LONGEST_ANSWER or _WITHOUT_MARKUP.fullmatch(text):
         return text
-    text = _unwrap(in_ascii(text))
+    text = _unwrap(with_ascii_signs(text))
     return _unwrap(rewrite(text, _LATEX_SPELLINGS))
 
 
@@ -90,7 +90,7 @@ def in_one_spelling(text: str) -> str:
 
     Collapse long runs of white space first, because the patterns are slow on them.
     """
-    return rewrite(in_ascii(text), _LATEX_SPELLINGS)
+    return rewrite(with_ascii_signs(text), _LATEX_SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:
@@ -100,10 +100,10 @@ def rewrite(text: str, spellings: Mapping[str, str]) -> str:
     return text
 
 
-def in_ascii(text: str) -> str:
+def with_ascii_signs(text: str) -> str:
     r"""Return a text with ASCII spellings of digits, fractions, exponents and signs.
 
-    >>> in_ascii("1\u00bd \u00d7 x\u00b2"), in_ascii("3 \u2212 4")
+    >>> with_ascii_signs("1\u00bd \u00d7 x\u00b2"), with_ascii_signs("3 \u2212 4")
     ('1 1/2 \\times  x^{2}', '3 - 4')
     """
     if text.isascii():

@@ -62,12 +62,19 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
     """Return the chat messages of an example.
 
     Raises:
-        ValueError: The example is neither three texts nor a list of messages.
+        ValueError: The example is neither three texts nor a list of messages, or calls a tool
+            outside `content`.
     """
     if not example:
         return []
     if all(isinstance(message, Mapping) for message in example):
-        return [dict(message) for message in example]
+        if any("tool_calls" in message for message in example):
+            # A Dataset would give each call the arguments of all calls, with null as their value.
+            raise ValueError(
+                "example= has tool_calls. Write each call in content, as the model's template "
+                "writes it: gn.lab.ManualEpisode(task).example(tokenizer)."
+            )
+        return example
     if isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
             f"example = {short_repr(example)}: write (question, reasoning, answer), or chat "
@@ -102,12 +109,6 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()
             )
 
 
-_SYSTEM_PROMPT_ADVICE = (
-    "Put the text of format.system_prompt() before each question, in a column prompt: "
-    '[{"role": "user", "content": "..."}].'
-)
-
-
 def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
     """Check that the chat template renders the system message of a prompt.
 
@@ -115,25 +116,16 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
 
     Raises:
         ValueError: The template leaves out the system message.
-        TemplateError: The template refuses the prompt. If the prompt has a system message, a note
-            of the error says where else to put its text.
+        TemplateError: The template refuses the prompt.
     """
-    from jinja2 import TemplateError
-
-    system = split_system(prompt)[0]
-    try:
-        rendered = tokenizer.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
-        )
-    except TemplateError as error:
-        if system:
-            error.add_note(
-                "The prompt has a system message, which not every chat template takes. "
-                + _SYSTEM_PROMPT_ADVICE
-            )
-        raise
+    rendered = tokenizer.apply_chat_template(
+        prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
+    )
+    system, _ = split_system(prompt)
     for message in system:
         if message["content"].strip() not in rendered:
             raise ValueError(
-                "the model's chat template leaves out the system prompt. " + _SYSTEM_PROMPT_ADVICE
+                "the model's chat template leaves out the system prompt. Put the text of "
+                "format.system_prompt() before each question, in a column prompt: "
+                '[{"role": "user", "content": "..."}].'
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.words import short_repr
+from grpo_nb.core.words import require_whole_number, short_repr
 
 Row = Mapping[str, Any]
 # Rows as they come from a source. Each is a dict of its own, which may be changed.
@@ -84,7 +84,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     )
 
 
-def _rows_of_iterable(source: Iterable[Any], name_in_errors: str = "the data") -> Rows:
+def _rows_of_iterable(source: Iterable[Any]) -> Rows:
     """Return the rows of a `Dataset` or list, with names in place of `ClassLabel` numbers.
 
     The number -1 stands for no label and becomes None. The names of columns become texts.
@@ -96,7 +96,7 @@ def _rows_of_iterable(source: Iterable[Any], name_in_errors: str = "the data") -
     for row_number, row in enumerate(source):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"{name_in_errors}: row {row_number} is {short_repr(row)}, not a dict such as "
+                f"row {row_number} is {short_repr(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
         rows.append({str(name): value for name, value in row.items()})
@@ -150,7 +150,7 @@ def _read_file(path: Path) -> SourceRows:
             rows, note = _read_csv(path)
         else:
             rows = _read_json(path)
-    except ValueError as error:  # pandas, pyarrow, json and codecs raise such errors
+    except (TypeError, ValueError) as error:  # of pandas, pyarrow, json, codecs and single rows
         raise ValueError(
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
@@ -161,7 +161,8 @@ def _read_file(path: Path) -> SourceRows:
 def _read_csv(path: Path) -> tuple[Rows, str]:
     """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
 
-    The separator of a .csv file is the most frequent one in the first line.
+    The separator is a tab if the first line has one, otherwise its most frequent comma, semicolon
+    or bar.
     """
     import pandas
 
@@ -179,7 +180,7 @@ def _read_csv(path: Path) -> tuple[Rows, str]:
             )
     # Quoted texts are removed, because they may hold separators and line breaks.
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
-    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
+    separator = "\t" if "\t" in head else max(",;|", key=head.count)
     frame = pandas.read_csv(
         io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
     )
@@ -202,7 +203,7 @@ def _read_json(path: Path) -> Rows:
         # A comma after each line but the last makes one JSON text, so that an error names the line.
         lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
         text = f"[{lines}]"
-    return _rows_of_iterable(json.loads(text), path.name)
+    return _rows_of_iterable(json.loads(text))
 
 
 def _read_hub(name: str, split: str) -> SourceRows:
@@ -239,7 +240,6 @@ The first has sums of two numbers up to 20. Models of several billion parameters
 wrong.
 """
 ARITHMETIC_HOLDOUT_SIZE = 96
-ARITHMETIC_OPTIONS = ("train_size", "holdout_size", "low", "high", "operators", "terms")
 ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """Example turn: question, reasoning, answer. Its sum is never one of the questions."""
 # Up to this many numbers, all pairs are enumerated. With more, questions are sampled.
@@ -248,7 +248,7 @@ _MAX_ENUMERATED = 101
 
 def arithmetic_rows(
     seed: int,
-    holdout_size: int,
+    holdout: int,
     train_size: int = 224,
     low: int = 1,
     high: int = 20,
@@ -259,20 +259,21 @@ def arithmetic_rows(
 
     Args:
         seed: Seed of the choice of questions.
-        holdout_size: Number of held-out questions.
+        holdout: Number of held-out questions.
         train_size: Number of training questions.
         low: Smallest number in a question.
         high: Largest number in a question.
         operators: Some of `+-*`.
-        terms: Count of numbers in a question.
+        terms: Count of numbers in a question, at least 2.
 
     Raises:
-        ValueError: Too few distinct questions, or another operator.
+        ValueError: Too few distinct questions or terms, or another operator.
     """
     if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
+    require_whole_number("terms", terms, 2)
     rng = random.Random(seed)
-    count = train_size + holdout_size
+    count = train_size + holdout
     numbers = range(low, high + 1)
 
     texts: dict[str, None] = {}
@@ -291,7 +292,7 @@ def arithmetic_rows(
     texts.pop("3 + 4", None)  # the example
     if len(texts) < count:
         raise ValueError(
-            f"train_size + holdout_size = {count}, but only {len(texts)} distinct questions exist "
+            f"train_size + holdout = {count}, but only {len(texts)} distinct questions exist "
             "with these options: raise high, or lower a size."
         )
     sampled = rng.sample(list(texts), count)

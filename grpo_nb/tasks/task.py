@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.cleaning import CleaningReport
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import TaskRow, require_system_prompt, require_tokenizer, split_system
+from grpo_nb.tasks.prompts import TaskRow, require_system_prompt, require_tokenizer
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tool, Tools
 
@@ -111,11 +111,13 @@ class Task(ReprMixin):
         """Return the prompts of these rows, each with the first text of its environment."""
         if self.tools is None:
             return list(rows["prompt"])
-        return [self.tools.start(row)[0] for row in rows]
+        return [self.tools.first_prompt_and_columns(row)[0] for row in rows]
 
     def start_episode(self, row: Row) -> TaskRow:
         """Start an episode; return its row, with its environment if the task has one."""
-        columns = self.tools.start(row)[1] if self.tools is not None else {}
+        if self.tools is None:
+            return dict(row)
+        _, columns = self.tools.first_prompt_and_columns(row)
         return {**row, **columns}
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
@@ -180,10 +182,7 @@ class Task(ReprMixin):
                 template leaves out the system prompt.
             TemplateError: The chat template refuses a prompt.
         """
-        prompts = [*self.train["prompt"], *self.holdout["prompt"]]
-        # Checking one prompt for each distinct system message is enough.
-        prompt_of_system = {repr(split_system(prompt)[0]): prompt for prompt in prompts}
-        for prompt in prompt_of_system.values():
+        for prompt in (*self.train["prompt"], *self.holdout["prompt"]):
             require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
@@ -258,9 +257,7 @@ class Task(ReprMixin):
         yield RichText(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
-            yield Table(
-                [(message["role"], verbatim(message["content"] or "")) for message in prompt]
-            )
+            yield Table([(message["role"], verbatim(message["content"])) for message in prompt])
             return
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools

@@ -56,22 +56,12 @@ class Tools:
                 "an episode: write def reset(self, **row)."
             )
         for tool in (*self.functions, *self._methods):
-            if not callable(tool) or not hasattr(tool, "__name__"):
-                raise TypeError(
-                    f"the tool {short_repr(tool)} is not a function with a __name__, by which "
-                    "the model calls it: define each tool with def, and write with_tools(f, g)."
-                )
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not self.names:
             raise ValueError(
                 "there is no tool: pass a function, or give the environment a public method, whose "
                 "name does not begin with _."
-            )
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(
-                f"two tools have one name, {short_repr(self.names)}, and a call could mean either: "
-                "rename one."
             )
 
     @property
@@ -135,7 +125,7 @@ class Tools:
         """The names that the model calls."""
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
-    def start(self, row: Row) -> tuple[Chat, TaskRow]:
+    def first_prompt_and_columns(self, row: Row) -> tuple[Chat, TaskRow]:
         """Start an episode with a row.
 
         Returns:
@@ -155,26 +145,23 @@ class Tools:
         With such an environment, the completions of a group would play different games.
 
         Raises:
-            ValueError: With the name of the attribute that was different.
+            ValueError: The prompt or an attribute of the environment was different.
         """
         if self.environment is None:
             return
-        first = self._started_state(row)
-        second = self._started_state(row)
-        for name in first | second:
-            if first.get(name) != second.get(name):
-                raise ValueError(
-                    f"{self.environment.__name__}.reset started one row twice, and {name} differed:"
-                    " completions of a group would play different games, and advantages would be "
-                    "luck. Take what is random from the row: a column for it, or "
-                    "random.Random(row['question'])."
-                )
+        if self._started_state(row) != self._started_state(row):
+            raise ValueError(
+                f"{self.environment.__name__}.reset started one row twice, and the prompt or an "
+                "attribute differed: completions of a group would play different games, and "
+                "advantages would be luck. Take what is random from the row: a column for it, or "
+                "random.Random(row['question'])."
+            )
 
-    def _started_state(self, row: Row) -> dict[str, bytes]:
+    def _started_state(self, row: Row) -> list[bytes]:
         """Return the prompt and the attributes of an environment that has just started."""
-        prompt, columns = self.start(row)
-        state = {"the prompt": prompt, **vars(columns["environments"])}
-        return {name: _as_bytes(value) for name, value in state.items()}
+        prompt, columns = self.first_prompt_and_columns(row)
+        attributes = vars(columns["environments"]).values()
+        return [_as_bytes(value) for value in (prompt, *attributes)]
 
 
 def _as_bytes(value: Any) -> bytes:

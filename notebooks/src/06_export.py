@@ -43,7 +43,7 @@ RUN = ""  # @param {"type": "string"}
 EXPORT_TO = "exports/notebook"  # @param {"type": "string"}
 PUSH_TO = ""  # @param {"type": "string"}
 STEPS = 6  # @param {"type": "integer"}
-TASK = {"source": "arithmetic", "train_size": 100, "holdout_size": 24}  # @param {"type": "raw"}
+TASK = {"source": "arithmetic", "train_size": 100, "holdout": 24}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %% [markdown]

@@ -38,7 +38,7 @@ PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 RUN = ""  # @param {"type": "string"}
 FOLDER = "anywhere"  # @param {"type": "string"}
 STEPS = 3  # @param {"type": "integer"}
-TASK = {"source": "arithmetic", "train_size": 100, "holdout_size": 24}  # @param {"type": "raw"}
+TASK = {"source": "arithmetic", "train_size": 100, "holdout": 24}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %% [markdown]

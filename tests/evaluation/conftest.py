@@ -10,7 +10,7 @@ import grpo_nb as gn
 
 @pytest.fixture(scope="module")
 def task(tiny_run: gn.runs.Run) -> gn.tasks.Task:
-    return gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    return gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout=10)
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_merged_export_of_a_4_bit_run_says_so(
         run_root=str(tmp_path / "runs"),
     )
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout=6, tokenizer=tokenizer)
     run = gn.train(model, tokenizer, task, [brevity], settings)
     # TRL alone would train it in bfloat16, where small updates are rounded away.
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}

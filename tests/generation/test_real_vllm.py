@@ -56,7 +56,7 @@ def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task]:
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
             torch.nn.init.normal_(weight, std=0.05)
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout=6, tokenizer=tokenizer)
     return model, tokenizer, task
 
 

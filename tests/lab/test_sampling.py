@@ -23,7 +23,7 @@ def token_count(completions, completion_ids, **columns) -> list[float]:
 
 @pytest.fixture
 def lab(loaded: tuple[Any, Any]) -> gn.RewardLab:
-    task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
+    task = gn.load_task("arithmetic", train_size=6, holdout=2)
     settings = gn.preset("cpu", num_generations=4, max_completion_length=9)
     return gn.RewardLab([gn.rewards.partial_format(), token_count], task, *loaded, settings)
 
@@ -99,7 +99,7 @@ def test_failed_reward_leaves_no_status_of_earlier_completions(lab: gn.RewardLab
 
 
 def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
-    task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
+    task = gn.load_task("arithmetic", train_size=6, holdout=2)
     settings = gn.preset("cpu", num_generations=2, temperature=0.7, top_p=0.9, shared_prompts=False)
     lab = gn.RewardLab(gn.rewards.partial_format(), task, *loaded, settings)
     used = {}

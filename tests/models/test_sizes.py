@@ -95,7 +95,7 @@ def test_plan_of_unreadable_model_names_it(name: str, tmp_path: Path, counted_he
 
 def test_plan_measures_prompts_with_a_tokenizer(tiny_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
+    task = gn.load_task("arithmetic", train_size=20, holdout=5)
     plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer)
     assert plan.prompt_tokens == max(task.prompt_lengths(task.train, tokenizer))
     assert plan.prompt_tokens < 256

@@ -76,5 +76,5 @@ def test_easiest_level_is_taken_after_one_measurement(
     shown = printed(cell_with(nbformat.read(notebook, as_version=4), "choose_level("))
     assert shown.startswith("Level 0")
     assert "There is something to learn." in shown
-    asked = gn.load_task("arithmetic", run.settings, holdout_size=run.info["task"]["holdout"])
+    asked = gn.load_task("arithmetic", run.settings, holdout=run.info["task"]["holdout"])
     assert run.info["task"]["fingerprint"] == asked.fingerprint

@@ -192,7 +192,7 @@ def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path
     settings = run.settings.replace(max_steps=2, loss_type="dapo", run_root=str(tmp_path), extra={})
     rewards = [signs, hashed]
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=16, holdout=4, tokenizer=tokenizer)
     kept: list[gn.runs.Run] = []
     for name in ("first", "second"):
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))

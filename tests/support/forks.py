@@ -19,9 +19,7 @@ def loaded_alone(settings: gn.Settings, train_size: int) -> tuple[Any, Any, gn.t
     return (
         model,
         tokenizer,
-        gn.load_task(
-            "arithmetic", settings, train_size=train_size, holdout_size=4, tokenizer=tokenizer
-        ),
+        gn.load_task("arithmetic", settings, train_size=train_size, holdout=4, tokenizer=tokenizer),
     )
 
 

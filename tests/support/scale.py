@@ -193,7 +193,7 @@ def trained(
     settings = gn.preset("cpu", model=str(folder), **{**defaults, **changes})
     model, tokenizer = gn.load_model(settings)
     task = task or gn.load_task(
-        "arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer
+        "arithmetic", settings, train_size=16, holdout=4, tokenizer=tokenizer
     )
     from tests.support import scale_exact  # imports transformers, and unsloth comes first
 

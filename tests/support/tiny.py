@@ -38,7 +38,7 @@ def load_tiny(
         "arithmetic",
         settings,
         train_size=train_size,
-        holdout_size=holdout_size,
+        holdout=holdout_size,
         tokenizer=tokenizer,
     )
     return model, tokenizer, task, settings

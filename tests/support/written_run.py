@@ -77,7 +77,7 @@ def write_run(
     from grpo_nb.training.run_start import new_run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
-    task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)
+    task = task or gn.load_task("arithmetic", settings, train_size=6, holdout=4)
     rewards = (
         rewards
         if rewards is not None

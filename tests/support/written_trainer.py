@@ -118,7 +118,7 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
             "vllm_mode": "colocate",
         }  # which the kit asks for on a GPU alone
         prepare.passed_arguments = lambda *args, **named: stock(*args, **named) | in_place
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout=4, tokenizer=tokenizer)
     dry = gn.dry_run(model, tokenizer, task, [brevity], settings)
     before = trained_tensors(model)
     run = gn.train(model, tokenizer, task, [brevity], settings, name="written")

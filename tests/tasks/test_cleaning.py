@@ -195,40 +195,30 @@ def test_chats_that_differ_in_white_space_are_repeated() -> None:
     assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
 
 
-def test_example_may_call_tools_without_content() -> None:
-    call = {"type": "function", "function": {"name": "read", "arguments": {"place": "mill"}}}
+TOOL_CALL = {"function": {"name": "read", "arguments": {"place": "mill"}}}
+
+
+def test_example_with_tool_calls_is_refused() -> None:
     example = [
         {"role": "user", "content": "Where?"},
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "7"},
-        {"role": "assistant", "content": "<answer>7</answer>"},
+        {"role": "assistant", "content": "", "tool_calls": [TOOL_CALL]},
     ]
-    task = gn.load_task(of_answers("abcd"), example=example, holdout=1)
-    assert "<answer>7</answer>" in repr(task)
-
-
-@pytest.mark.parametrize("other", [{"to": "x"}, {"place": 3}], ids=str)
-def test_example_whose_calls_a_dataset_would_change_is_refused(other: dict[str, Any]) -> None:
-    example = [{"role": "user", "content": "Where?"}]
-    for arguments in ({"place": "mill"}, other):
-        call = {"type": "function", "function": {"name": "read", "arguments": arguments}}
-        example.append({"role": "assistant", "content": "", "tool_calls": [call]})
-    with pytest.raises(
-        ValueError, match=r"example= differ in the names or types.*ManualEpisode\(task\)"
-    ):
+    with pytest.raises(ValueError, match=r"example= has tool_calls.*ManualEpisode\(task\)"):
         gn.load_task(of_answers("abcd"), example=example, holdout=1)
 
 
-def test_calls_that_a_chat_loses_are_noted() -> None:
-    calls = [{"function": {"name": "read", "arguments": {"place": "mill"}}}]
-    rows = [{"prompt": _chat(f"case {n}"), "answer": "a"} for n in range(3)]
-    assert "tool_calls" not in repr(gn.load_task(rows, holdout=1).changes.notes)
-    rows[0]["prompt"][2] |= {"content": None, "tool_calls": calls}
-    rows[1]["prompt"][2] = {"role": "assistant", "tool_calls": calls}
+def test_chats_with_tool_calls_are_left_out() -> None:
+    rows = [{"prompt": _chat(f"case {n}"), "answer": "a"} for n in range(5)]
+    # Data sets have the key in each message, with None where there is no call.
+    rows[0]["prompt"][2] |= {"tool_calls": None}
+    rows[1]["prompt"][2] |= {"content": None, "tool_calls": [TOOL_CALL]}
+    rows[2]["prompt"][2] = {"role": "assistant", "tool_calls": [TOOL_CALL]}
     task = gn.load_task(rows, holdout=1)
-    assert task.left_out == {}
-    assert any("tool_calls in prompts were left out" in note for note in task.changes.notes)
+    reason = (
+        "whose prompt has tool_calls. Write each call in content, as the model's template writes it"
+    )
+    assert task.left_out == {reason: 2}
+    assert len(both(task)) == 3
 
 
 def test_advice_keeps_the_column_of_the_answer() -> None:

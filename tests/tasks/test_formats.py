@@ -90,7 +90,18 @@ def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: 
 )
 def test_other_mark_inside_another_is_read(marks: dict[str, str]) -> None:
     format = formats.AnswerFormat(name="own", **marks)
-    assert format.extract_final(format.render_completion("3 + 4", "7")) == "7"
+    completion = format.render_completion("3 + 4", "7")
+    assert format.extract_final(completion) == "7"
+    assert format.completeness(completion) == 1
+    assert format.is_exact(completion)
+    assert format.completeness(completion + completion) == 0
+
+
+def test_equal_tags_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'---' is there twice.* exactly once"):
+        formats.AnswerFormat(
+            name="lines", reasoning_open="---", reasoning_close="---", answer_open="Answer: "
+        )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import grader_scores
 from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
-from grpo_nb.tasks.prompts import require_system_prompt
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -79,12 +78,6 @@ def test_gsm8k_row_with_a_plain_number_keeps_it() -> None:
     task = gn.load_task(rows_of([f"so\n#### {n}" for n in range(9)] + ["77"]))
     assert "77" in answers(task)
     assert task.left_out == {}
-
-
-def test_solutions_are_split_from_each_accepted_answer() -> None:
-    golds = [[f"{n}+1={n + 1} #### {n + 1}", f"by counting #### {n + 1}.0"] for n in range(4)]
-    row = gn.load_task(rows_of(golds), holdout=1).holdout[0]
-    assert row["accepted_answers"] == [row["answer"], f"{row['answer']}.0"]
 
 
 def test_markdown_headings_in_answers_are_kept() -> None:
@@ -388,8 +381,10 @@ def test_misspelled_name_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hihg": 3}, "'arithmetic' has no option hihg=; did you mean 'high'"),
+        ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
         ({"low": 9, "high": 3}, "only 0 distinct questions .* raise high"),
+        ({"terms": 0}, "terms = 0 must be a whole number of at least 2"),
+        ({"terms": 1}, "terms = 1 must be a whole number of at least 2"),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:
@@ -401,23 +396,14 @@ def test_arithmetic_option_error_names_the_option(options: dict, message: str) -
 
 
 def test_system_prompt_that_the_template_leaves_out_is_refused() -> None:
-    with pytest.raises(ValueError, match="chat template leaves out the system prompt"):
+    message = "chat template leaves out the system prompt.*in a column prompt"
+    with pytest.raises(ValueError, match=message):
         gn.load_task("arithmetic", tokenizer=tokenizer_with(SILENT))
 
 
 def test_system_prompt_that_the_template_refuses_is_refused() -> None:
-    with pytest.raises(TemplateError, match="System role not supported") as refused:
+    with pytest.raises(TemplateError, match="System role not supported"):
         gn.load_task("arithmetic", tokenizer=tokenizer_with(GEMMA_2))
-    (note,) = refused.value.__notes__
-    assert "in a column prompt" in note
-
-
-def test_prompt_without_system_message_gets_no_note() -> None:
-    refusing = "{{ raise_exception('Conversation roles must alternate') }}"
-    prompt = [{"role": "user", "content": "1 + 1?"}]
-    with pytest.raises(TemplateError, match="must alternate") as refused:
-        require_system_prompt(prompt, tokenizer_with(refusing), {})
-    assert not hasattr(refused.value, "__notes__")
 
 
 def test_system_prompt_of_a_later_row_is_refused_too() -> None:
@@ -570,9 +556,9 @@ def test_arithmetic_refuses_a_share_of_held_out_rows() -> None:
         gn.load_task("arithmetic", holdout=0.2)
 
 
-def test_arithmetic_refuses_holdout_next_to_holdout_size() -> None:
-    with pytest.raises(TypeError, match="holdout= and holdout_size= both choose"):
-        gn.load_task("arithmetic", holdout=10, holdout_size=5)
+def test_arithmetic_has_one_name_for_its_holdout() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'holdout_size'"):
+        gn.load_task("arithmetic", holdout_size=5)
 
 
 def test_empty_system_prompt_is_that_of_the_format() -> None:

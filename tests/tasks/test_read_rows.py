@@ -120,7 +120,7 @@ BROKEN = {
         "cut.jsonl cannot be read: .*line 2",
     ),
     "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
-    "true.json": (b"true", "true.json: row 0 is True, not a dict"),
+    "true.json": (b"true", "true.json cannot be read: row 0 is True, not a dict"),
     "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
     "bytes.csv": (b"question,answer\n\x81\x8d,1\n", "bytes.csv cannot be read.*decode"),
 }

@@ -91,7 +91,7 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
     assert str(model.dtype) == f"torch.{dtype}"
     # Loading another model in between changes nothing for the first one.
     gn.load_model(settings.replace(dtype=other))
-    task = gn.load_task("arithmetic", settings, train_size=8, holdout_size=4, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=8, holdout=4, tokenizer=tokenizer)
 
     set_training_dtype(settings, model)
     arguments = GRPOConfig(**grpo_arguments(settings, {"brevity": 1.0}, tmp_path, model))

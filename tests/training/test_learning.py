@@ -21,7 +21,7 @@ def trained(folder: Path) -> gn.runs.Run:
         run_root=str(folder),
     )
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, holdout_size=16, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, holdout=16, tokenizer=tokenizer)
     kinds = {
         gn.rewards.correctness: 2.0,
         gn.rewards.exact_format: 1.0,

@@ -34,7 +34,7 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
         run_root=str(tmp_path_factory.mktemp("losses")),
     )
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=4, holdout_size=1, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=4, holdout=1, tokenizer=tokenizer)
     start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
     back = way_back(model)

@@ -15,7 +15,7 @@ from tests.support.tiny import THINKING_TEMPLATE, load_tiny
 
 pytestmark = pytest.mark.begins(60)
 
-SIZES = {"train_size": 8, "holdout_size": 4}
+SIZES = {"train_size": 8, "holdout": 4}
 ENDS = {True: "assistant\n<think>\n", False: "assistant\n<think>\n</think>\n\n"}
 
 
