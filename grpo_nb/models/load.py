@@ -11,10 +11,10 @@ from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
+from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
 from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.models.adapter import load_adapter, read_adapter
+from grpo_nb.models.adapter import load_adapter, require_same_lora
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
@@ -28,7 +28,7 @@ class _LoadedModel(NamedTuple):
     model: Any
     tokenizer: Any
     vllm_obstacle: str | None = None
-    """Reason why vLLM does not generate although the settings ask for it; None otherwise."""
+    """Reason why vLLM does not generate; None if it does."""
 
 
 def load_model(
@@ -46,10 +46,10 @@ def load_model(
 
     Args:
         settings: The model and how to load it.
-        adapter: Folder of a LoRA to start from, such as one of a supervised training. Its rank,
-            alpha and target modules take precedence over the settings, and its
-            `chat_template.jinja` over the model's. With `beta` above 0, the KL reference is this
-            adapter on a CPU, and the base model on a GPU.
+        adapter: Folder of a LoRA to start from, such as one of a supervised training. The settings
+            must have its rank, alpha and target modules. Its `chat_template.jinja` takes
+            precedence over the model's. With `beta` above 0, the KL reference is this adapter on a
+            CPU, where TRL keeps a copy. On a GPU it is the base model: Unsloth leaves the copy out.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
@@ -62,7 +62,7 @@ def load_model(
             the adapter has none.
         EntryNotFoundError: The repository on the Hub has no config.json.
         GatedRepoError: The model on the Hub needs its owner's consent.
-        ValueError: The adapter is not a plain LoRA, or not one of this model.
+        ValueError: The adapter is not a plain LoRA, or not one of this model and these settings.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
@@ -72,32 +72,27 @@ def load_model(
     report(f"loading {settings.model}")
     import_unsloth()
     source = resolve_model(settings.model)
-    adapter_settings: dict[str, Any] = {}
     if adapter is not None:
         adapter = Path(adapter).expanduser()
-        adapter_settings = read_adapter(adapter)
-        settings = settings.replace(**adapter_settings)
-        report(
-            f"Starting from the LoRA {str(adapter)!r}, with its {adapter_settings}. With beta "
-            "above 0, the KL reference is this adapter on a CPU, and the base model on a GPU."
-        )
+        require_same_lora(adapter, settings)
     model, tokenizer, obstacle = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
-    # The model's LoRA already has the adapter's rank and modules, so only the weights are copied.
     if adapter is not None:
         load_adapter(model, adapter)
         load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
         _finish_vllm_model(model, source)
-    LOAD_RECORDS[model] = LoadRecord(settings, adapter_settings, obstacle)
+    LOAD_RECORDS[model] = LoadRecord(settings, obstacle)
     return model, tokenizer
 
 
 def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
-    """Load with vLLM if no obstacle is known. If vLLM does not start, load without it."""
-    import httpx
+    """Load with vLLM if the settings ask for it. If vLLM cannot run, warn and load without it.
+
+    A download that fails during the attempt is tried once more without vLLM.
+    """
     import torch
 
     gpu = find_gpu()
@@ -107,8 +102,6 @@ def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
-    if not settings.fast_inference:
-        return _load(settings, source, gpu)
     loaded = None
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
@@ -124,17 +117,12 @@ def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
             # This attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
                 raise
-            # A failed connection says nothing about vLLM, so it is raised. An HTTP error such as
-            # 404 is not a `TransportError`: it may concern a file that is optional, so the model
-            # is loaded without vLLM.
-            if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
-                raise
             explanation = explanation_of(error) or skip
             obstacle = f"vLLM did not start ({error_summary(error)}; {explanation})"
         # Freed only here, because in the `except` block the traceback still keeps the engine.
         gc.collect()
         torch.cuda.empty_cache()
-    if gpu is not None:
+    if gpu is not None and settings.fast_inference:
         warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
     if loaded is None:
         loaded = _load(settings.replace(fast_inference=False), source, gpu)

@@ -163,8 +163,7 @@ def _environment_variables(gpu: Gpu | None, can_use_vllm: bool) -> dict[str, str
     # load_vllm), and if vLLM refuses this sampler, the engine does not start
     # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below compute
     # capability 10.0 the kit does not need FlashInfer: requests with log-probabilities or seeds use
-    # another sampler, and vLLM prefers another attention. A user can still choose the sampler with
-    # VLLM_USE_FLASHINFER_SAMPLER.
-    if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
+    # another sampler, and vLLM prefers another attention.
+    if gpu.compute_capability < (10, 0):
         variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return variables
