@@ -48,9 +48,7 @@ _NEVER_REPLACED = (
 )
 # torch and packages that are built for one version of torch. They stay if torch stays.
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
-# transformers 5.17 needs torch>=2.5 (utils/import_utils.py, `is_torch_available`), and unsloth
-# 2026.10.9 needs torch<2.15.
-_OLDEST_TORCH = (2, 5)
+# unsloth 2026.10.9 needs torch<2.15.
 _TOO_NEW_TORCH = (2, 15)
 # The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
@@ -120,10 +118,8 @@ def choose_requirements(report: ReportLine, *, vllm: bool = True) -> list[str]:
 
     # Second choice: keep the installed torch if its version is supported. A build for a newer CUDA
     # than the driver's is kept too, because the pinned torch would need the same driver.
-    if torch_build is not None:
-        release = packages.minor_release(torch_build.version)
-        if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
-            return [line for line in requirements if _name(line) != "torch"]
+    if torch_build is not None and packages.minor_release(torch_build.version) < _TOO_NEW_TORCH:
+        return [line for line in requirements if _name(line) != "torch"]
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
     return requirements

@@ -5,7 +5,7 @@ import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.settings import Settings
@@ -22,13 +22,6 @@ from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
-
-
-class _LoadedModel(NamedTuple):
-    model: Any
-    tokenizer: Any
-    vllm_obstacle: str | None = None
-    """Reason why vLLM does not generate; None if it does."""
 
 
 def load_model(
@@ -75,7 +68,7 @@ def load_model(
     if adapter is not None:
         adapter = Path(adapter).expanduser()
         require_same_lora(adapter, settings)
-    model, tokenizer, obstacle = _load_with_best_engine(settings, source)
+    model, tokenizer = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
@@ -84,11 +77,10 @@ def load_model(
         load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
         _finish_vllm_model(model, source)
-    LOAD_RECORDS[model] = LoadRecord(settings, obstacle)
     return model, tokenizer
 
 
-def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
+def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any]:
     """Load with vLLM if the settings ask for it. If vLLM cannot run, warn and load without it.
 
     A download that fails during the attempt is tried once more without vLLM.
@@ -102,31 +94,32 @@ def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
-    loaded = None
+    model = None
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
         skip = "fast_inference=False skips the attempt"
         try:
-            loaded = _load(settings, source, gpu)
-            if has_vllm_engine(loaded.model):
-                return loaded
-            # Unsloth has already loaded the model without vLLM (unsloth/models/loader.py,
-            # `_vllm_unsupported_model_types`), so `loaded` is returned below.
-            obstacle = f"Unsloth does not run this model in vLLM ({skip})"
+            model, tokenizer = _load(settings, source, gpu)
+            # Unsloth loads some models without vLLM (unsloth/models/loader.py,
+            # `_vllm_unsupported_model_types`).
+            if not has_vllm_engine(model):
+                obstacle = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
             # This attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
                 raise
             explanation = explanation_of(error) or skip
             obstacle = f"vLLM did not start ({error_summary(error)}; {explanation})"
-        # Freed only here, because in the `except` block the traceback still keeps the engine.
+    if obstacle is not None and gpu is not None and settings.fast_inference:
+        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
+    if model is None:
+        # Free the memory of an engine that did not start. In the `except` block, the traceback
+        # still keeps the engine.
         gc.collect()
         torch.cuda.empty_cache()
-    if gpu is not None and settings.fast_inference:
-        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
-    if loaded is None:
-        loaded = _load(settings.replace(fast_inference=False), source, gpu)
-    return loaded._replace(vllm_obstacle=obstacle)
+        model, tokenizer = _load(settings.replace(fast_inference=False), source, gpu)
+    LOAD_RECORDS[model] = LoadRecord(settings, obstacle)
+    return model, tokenizer
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
@@ -176,8 +169,8 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
     }
 
 
-def _load(settings: Settings, source: str, gpu: Gpu | None) -> _LoadedModel:
-    """Load model and LoRA through Unsloth, with vLLM if `fast_inference` is set.
+def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
+    """Load a model with its LoRA, and its tokenizer, with vLLM if `fast_inference` is set.
 
     Raises:
         EnvironmentProblem: Loading failed for a known reason. The message names the fix. An error
@@ -193,7 +186,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> _LoadedModel:
                 **loader_arguments(settings, source, gpu)
             )
             model = FastLanguageModel.get_peft_model(base_model, **lora_arguments(settings, gpu))
-            return _LoadedModel(model, tokenizer)
+            return model, tokenizer
     except Exception as error:
         advice = out_of_memory_advice(error, settings, is_loading=True)
         if advice is not None:

@@ -72,6 +72,6 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     if differences:
         raise ValueError(
             f"the settings are not those of the loaded model: {'; '.join(differences)}. Put the "
-            "old value back, or load it again: model, tokenizer = gn.load_model(settings), with the "
-            "adapter= of the first time if it had one."
+            "old value back, or load it again: model, tokenizer = gn.load_model(settings). Repeat "
+            "its adapter=, if it had one."
         )

@@ -38,7 +38,6 @@ def nvml_init(monkeypatch: pytest.MonkeyPatch) -> Mock:
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetCudaComputeCapability": lambda card: (7, 5),
         "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
-        "nvmlSystemGetDriverVersion": lambda: "570.1",
     }
     for name, function in functions.items():
         monkeypatch.setattr(pynvml, name, function)
@@ -51,7 +50,6 @@ def test_read_gpu_returns_card_and_driver(nvml_init: Mock) -> None:
     assert gpu.read_gpu() == GpuState(
         gpu=Gpu(name="Tesla T4", memory_gib=15.0, compute_capability=(7, 5)),
         free_gib=1.5,
-        driver_version="570.1",
         newest_cuda=(12, 8),
     )
 
