@@ -5,7 +5,6 @@ from typing import Any
 
 from grpo_nb.config.settings import Settings
 
-_CONFIG_FILE = "adapter_config.json"
 _TENSOR_FILE = "adapter_model.safetensors"
 # Options that change how PEFT computes a layer, so that it is no longer base + lora_alpha / r *
 # B @ A. Names and shapes of the tensors do not show them.
@@ -46,13 +45,11 @@ def require_same_lora(folder: Path, settings: Settings) -> None:
     """
     from peft import PeftConfig
 
-    # If the configuration is missing, PEFT would look for it on the Hub.
-    missing = [name for name in (_CONFIG_FILE, _TENSOR_FILE) if not (folder / name).is_file()]
-    if missing:
+    if not (folder / _TENSOR_FILE).is_file():
         raise FileNotFoundError(
-            f"adapter = {str(folder)!r} is not a LoRA: it has no {' and no '.join(missing)}. Name "
-            "the folder that PEFT wrote. In the folder of a run, it is adapter/. For a LoRA of the "
-            "Hub, write adapter=huggingface_hub.snapshot_download(...)."
+            f"adapter = {str(folder)!r} is not a LoRA: it has no {_TENSOR_FILE}. Name the folder "
+            "that PEFT wrote. In the folder of a run, it is adapter/. For a LoRA of the Hub, write "
+            "adapter=huggingface_hub.snapshot_download(...)."
         )
     config = PeftConfig.from_pretrained(str(folder))
     beyond_plain = options_beyond_plain_lora(config)

@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
-from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
+from grpo_nb.machine.faults import explanation_of, is_out_of_memory, raise_explained
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, require_same_lora
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
@@ -156,19 +156,6 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
     return arguments
 
 
-def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
-    """Return the arguments of `FastLanguageModel.get_peft_model`, without the model."""
-    return {
-        "r": settings.lora_rank,
-        "lora_alpha": settings.lora_alpha,
-        "lora_dropout": settings.lora_dropout,
-        "target_modules": list(settings.lora_target_modules),
-        # The same value as in `loader_arguments`.
-        "use_gradient_checkpointing": "unsloth" if gpu else False,
-        "random_state": settings.seed,
-    }
-
-
 def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
     """Load a model with its LoRA, and its tokenizer, with vLLM if `fast_inference` is set.
 
@@ -182,18 +169,24 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
         set_cpu_dtype(use_bfloat16=choose_dtype(settings, gpu).name == "bfloat16")
     try:
         with hiding_stdout():
-            base_model, tokenizer = FastLanguageModel.from_pretrained(
-                **loader_arguments(settings, source, gpu)
+            arguments = loader_arguments(settings, source, gpu)
+            base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
+            model = FastLanguageModel.get_peft_model(
+                base_model,
+                r=settings.lora_rank,
+                lora_alpha=settings.lora_alpha,
+                lora_dropout=settings.lora_dropout,
+                target_modules=list(settings.lora_target_modules),
+                use_gradient_checkpointing=arguments["use_gradient_checkpointing"],
+                random_state=settings.seed,
             )
-            model = FastLanguageModel.get_peft_model(base_model, **lora_arguments(settings, gpu))
             return model, tokenizer
     except Exception as error:
         advice = out_of_memory_advice(error, settings, is_loading=True)
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
-        problem = None if settings.fast_inference else explained_error(error)
-        if problem is not None:
-            raise problem from error
+        if not settings.fast_inference:
+            raise_explained(error)
         raise
 
 
