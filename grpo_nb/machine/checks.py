@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, UnreadableGpuError, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
 from grpo_nb.upstream.symbols import PINNED_VERSIONS
 
@@ -89,7 +89,7 @@ def check_environment() -> EnvironmentReport:
     obstacle = ""
     try:
         state = read_gpu()
-    except UnreadableGpu as error:
+    except UnreadableGpuError as error:
         obstacle = str(error)
     if packages_check.status == "problem":
         # One of the packages asks the driver for the GPU.

@@ -41,7 +41,7 @@ class GpuState:
     """Newest CUDA version that the driver can run."""
 
 
-class UnreadableGpu(LookupError):
+class UnreadableGpuError(LookupError):
     """Error for an NVIDIA driver without a usable GPU; the message gives the reason."""
 
 
@@ -63,7 +63,7 @@ def read_gpu() -> GpuState | None:
         None if there is no NVIDIA driver, if the GPU is hidden, or if pynvml is not installed.
 
     Raises:
-        UnreadableGpu: The driver does not answer, or does not know this GPU.
+        UnreadableGpuError: The driver does not answer, or does not know this GPU.
     """
     try:
         import pynvml as nv
@@ -90,7 +90,7 @@ def read_gpu() -> GpuState | None:
     except nv.NVMLError_LibraryNotFound:
         return None
     except nv.NVMLError as error:
-        raise UnreadableGpu(f"the NVIDIA driver says: {error}") from None
+        raise UnreadableGpuError(f"the NVIDIA driver says: {error}") from None
     newest_cuda = (cuda // 1000, cuda % 1000 // 10)
     return GpuState(gpu=gpu, free_gib=memory.free / 2**30, newest_cuda=newest_cuda)
 
@@ -105,7 +105,7 @@ def find_gpu() -> Gpu | None:
         return None
     try:
         state = read_gpu()
-    except UnreadableGpu:
+    except UnreadableGpuError:
         return None
     return None if state is None else state.gpu
 

@@ -22,7 +22,7 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
 
-ReportLine = Callable[[str], object]
+LineReporter = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ _INDEX_CUDA = 13
 _LINES_IN_ERROR = 6
 
 
-def install(*, vllm: bool = True, report: ReportLine | None = None) -> None:
+def install(*, vllm: bool = True, report: LineReporter | None = None) -> None:
     """Install missing packages; `check_environment` then shows if the kernel must restart.
 
     A second call finds nothing to do.
@@ -93,7 +93,7 @@ def install(*, vllm: bool = True, report: ReportLine | None = None) -> None:
     importlib.invalidate_caches()
 
 
-def choose_requirements(report: ReportLine, *, vllm: bool = True) -> list[str]:
+def choose_requirements(report: LineReporter, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
     With vLLM, the pinned torch is among them. Otherwise the installed torch stays if transformers
@@ -136,7 +136,7 @@ def is_met(requirement: str) -> bool:
     return version is not None and (not pin or packages.is_same_release(pin, version))
 
 
-def run_step(command: Sequence[str], step: str, report: ReportLine) -> None:
+def run_step(command: Sequence[str], step: str, report: LineReporter) -> None:
     """Run a program that takes some time.
 
     Args:
@@ -160,7 +160,7 @@ def run_step(command: Sequence[str], step: str, report: ReportLine) -> None:
         ) from None
 
 
-def finish_installation(folder: Path, report: ReportLine) -> None:
+def finish_installation(folder: Path, report: LineReporter) -> None:
     """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft.
 
     Call this after installing the other requirements.

@@ -26,7 +26,7 @@ SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
 _KIT_IMPORT_MARK = "imported_by_grpo_nb"
 
 
-class _DiscardedOutput(io.StringIO):
+class _HiddenStdout(io.StringIO):
     """Replacement of stdout while unsloth is imported or a model is loaded.
 
     Only Python's stdout is replaced. C code and child processes still write to descriptor 1.
@@ -50,11 +50,11 @@ def hiding_stdout() -> Iterator[None]:
     afterwards shows only errors, on stderr.
     """
     try:
-        with contextlib.redirect_stdout(_DiscardedOutput()):
+        with contextlib.redirect_stdout(_HiddenStdout()):
             yield
     finally:
         for handler in logging.getLogger("vllm").handlers:
-            if isinstance(getattr(handler, "stream", None), _DiscardedOutput):
+            if isinstance(getattr(handler, "stream", None), _HiddenStdout):
                 handler.setStream(sys.stderr)
                 handler.setLevel(logging.ERROR)
 

@@ -14,7 +14,7 @@ import pytest
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine import checks, host, packages
 from grpo_nb.machine.checks import Check, EnvironmentReport
-from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpu
+from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpuError
 from grpo_nb.machine.packages import TorchBuild
 
 
@@ -33,7 +33,7 @@ CUDA13 = TorchBuild(version="2.13.0+cu130", cuda=(13, 0))
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
 CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
 NO_GPU = None
-LOST_GPU = UnreadableGpu("the NVIDIA driver says: GPU is lost")
+LOST_GPU = UnreadableGpuError("the NVIDIA driver says: GPU is lost")
 
 
 class Machine:
@@ -44,7 +44,7 @@ class Machine:
 
     def report(
         self,
-        gpu: GpuState | UnreadableGpu | None = L4,
+        gpu: GpuState | UnreadableGpuError | None = L4,
         build: TorchBuild = CUDA13,
         **versions: str | None,
     ) -> EnvironmentReport:

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from grpo_nb.machine import gpu
-from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpu
+from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpuError
 from grpo_nb.machine.packages import TorchBuild
 
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
@@ -75,7 +75,7 @@ def test_find_gpu_with_torch_for_cpu_is_none(nvml_init, monkeypatch) -> None:
 
 def test_read_gpu_after_failure_gives_the_reason(nvml_init: Mock) -> None:
     nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-    with pytest.raises(UnreadableGpu, match="GPU is lost"):
+    with pytest.raises(UnreadableGpuError, match="GPU is lost"):
         gpu.read_gpu()
 
 
