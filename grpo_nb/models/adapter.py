@@ -44,6 +44,7 @@ def require_same_lora(folder: Path, settings: Settings) -> None:
             other target modules.
     """
     from peft import PeftConfig
+    from safetensors import safe_open
 
     if not (folder / _TENSOR_FILE).is_file():
         raise FileNotFoundError(
@@ -59,13 +60,17 @@ def require_same_lora(folder: Path, settings: Settings) -> None:
             "merge it into its base model (PEFT's merge_and_unload), save that, and name its "
             "folder as the model of the settings."
         )
-    modules = tuple(sorted(config.target_modules))
-    of_adapter = (config.r, config.lora_alpha, set(modules))
+    # The configuration can have a regular expression in place of the names of modules.
+    with safe_open(folder / _TENSOR_FILE, "pt") as file:
+        names = [name for name in file.keys() if name.endswith(".lora_A.weight")]  # noqa: SIM118
+    # For example "q_proj", from "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
+    modules = {name.split(".")[-3] for name in names}
+    of_adapter = (config.r, config.lora_alpha, modules)
     if of_adapter != (settings.lora_rank, settings.lora_alpha, set(settings.lora_target_modules)):
         raise ValueError(
             f"the settings are not those of the adapter in {str(folder)!r}. Write settings = "
             f"settings.replace(lora_rank={config.r}, lora_alpha={config.lora_alpha}, "
-            f"lora_target_modules={modules})."
+            f"lora_target_modules={tuple(sorted(modules))})."
         )
 
 

@@ -42,10 +42,12 @@ def test_lora_of_other_settings_is_refused_with_the_line(change: dict, tmp_path:
         require_same_lora(folder, SETTINGS.replace(**change))
 
 
-def test_order_of_target_modules_does_not_matter(tmp_path: Path) -> None:
-    modules = ["v_proj", "q_proj"]
+@pytest.mark.parametrize("modules", [["v_proj", "q_proj"], r".*\.[qv]_proj"])
+def test_modules_of_an_adapter_are_those_of_its_tensors(modules: object, tmp_path: Path) -> None:
     LoraConfig(r=4, lora_alpha=8, target_modules=modules).save_pretrained(tmp_path)
-    save_file({}, tmp_path / "adapter_model.safetensors")
+    names = [f"base_model.model.{module}.lora_A.weight" for module in ("q_proj", "v_proj")]
+    tensors = {name: torch.zeros(4, 8) for name in names}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
     for order in (("q_proj", "v_proj"), ("v_proj", "q_proj")):
         require_same_lora(tmp_path, SETTINGS.replace(lora_target_modules=order))
 
@@ -76,6 +78,10 @@ def saved(tiny_folder: Path, tmp_path: Path) -> tuple[Any, Path]:
     model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder)))
     save_adapter(model, tmp_path)
     return model, tmp_path / "adapter_model.safetensors"
+
+
+def test_adapter_of_a_loaded_model_has_its_settings(saved, tiny_folder: Path) -> None:
+    require_same_lora(saved[1].parent, gn.preset("cpu", model=str(tiny_folder)))
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "embed_tokens.lora_embedding_A"])
