@@ -202,6 +202,6 @@ def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
 
 
 def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is not a LoRA: it has no adapter_config") as error:
+    with pytest.raises(FileNotFoundError, match="is not a LoRA: it has no adapter_model") as error:
         gn.load_model(SETTINGS, adapter=tmp_path / "none")
     assert len(str(error.value).splitlines()) == 1

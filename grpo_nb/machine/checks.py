@@ -9,7 +9,7 @@ from typing import Literal
 
 from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, UnreadableGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, UnreadableGpuError, read_gpu
 from grpo_nb.machine.host import is_colab, usable_cores
 from grpo_nb.upstream.symbols import PINNED_VERSIONS
 
@@ -83,16 +83,17 @@ def check_environment() -> EnvironmentReport:
     >>> gn.check_environment().is_ready
     True
     """
-    checks = [_check_packages(), _check_kernel()]
+    packages_check = _check_packages()
+    checks = [packages_check, _check_kernel()]
     state = None
     obstacle = ""
     try:
         state = read_gpu()
-    except UnreadableGpu as error:
+    except UnreadableGpuError as error:
         obstacle = str(error)
-    if packages.installed_version("nvidia-ml-py") is None:
-        # `read_gpu` asks the driver with this package.
-        summary = "The packages come first: a GPU can only be found once they are installed."
+    if packages_check.status == "problem":
+        # One of the packages asks the driver for the GPU.
+        summary = "The packages come first. The device is checked once they are installed."
     elif state is None:
         checks.append(_check_cpu(obstacle))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
@@ -105,8 +106,6 @@ def check_environment() -> EnvironmentReport:
         summary = f"Training runs on the GPU, {gpu}, and samples with {sampler}."
         if gpu_check.status == "problem":
             summary = f"Training cannot use the GPU yet: {gpu}."
-        elif checks[0].status == "problem":
-            summary = f"The packages come first. Then training can use the GPU, {gpu}."
     return EnvironmentReport(summary, checks)
 
 
@@ -136,11 +135,11 @@ def _check_packages() -> Check:
 
 def _check_kernel() -> Check:
     """Check that the loaded packages are the installed ones."""
-    stale = packages.stale_versions()
+    stale = packages.stale_packages()
     if stale:
-        changes = [f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items()]
+        finding = f"it still has the old version of {', '.join(stale)}"
         fix = "Restart the kernel (Colab: Runtime > Restart session), then run from the top."
-        return Check("this kernel", "problem", "; ".join(changes), fix)
+        return Check("this kernel", "problem", finding, fix)
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
@@ -161,10 +160,10 @@ def _check_gpu(state: GpuState) -> Check:
     gpu = state.gpu
     finding = (
         f"{gpu.name} ({packages.dotted(gpu.compute_capability)}), {gpu.memory_gib:.0f} GiB, "
-        f"driver {state.driver_version} for CUDA {packages.dotted(state.newest_cuda)}"
+        f"driver for CUDA {packages.dotted(state.newest_cuda)}"
     )
     torch_build = packages.read_torch_build()
-    if torch_build is None:  # `_check_packages` reports the missing torch
+    if torch_build is None:  # torch without its version file
         return Check("device", "ok", finding)
     torch_label = f"torch {torch_build.version}"
     # CUDA 13 dropped all GPUs before Turing; triton and bitsandbytes need 7.0 with any CUDA.

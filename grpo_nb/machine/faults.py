@@ -100,9 +100,8 @@ def explanation_of(error: BaseException) -> str | None:
     return None
 
 
-def explained_error(error: BaseException) -> EnvironmentProblem | None:
-    """Return an error with cause and fix to raise in place of `error`; None if it is unknown."""
+def raise_explained(error: BaseException) -> None:
+    """Raise an error with cause and fix in place of a known error; do nothing for another one."""
     explanation = explanation_of(error)
-    if explanation is None:
-        return None
-    return EnvironmentProblem(f"{explanation}. ({error_summary(error)})")
+    if explanation is not None:
+        raise EnvironmentProblem(f"{explanation}. ({error_summary(error)})") from error

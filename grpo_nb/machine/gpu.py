@@ -8,7 +8,6 @@ a failure the next call asks the driver again.
 import os
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine.packages import minor_release, read_torch_build
@@ -34,24 +33,27 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU with its current free memory and its driver."""
+    """A GPU with its current free memory and the CUDA of its driver."""
 
     gpu: Gpu
     free_gib: float
-    driver_version: str
     newest_cuda: tuple[int, int]
     """Newest CUDA version that the driver can run."""
 
 
-class UnreadableGpu(LookupError):
+class UnreadableGpuError(LookupError):
     """Error for an NVIDIA driver without a usable GPU; the message gives the reason."""
+
+
+def _first_visible() -> str:
+    """Return the first entry of `CUDA_VISIBLE_DEVICES`: the number or UUID of a GPU."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
 
 
 def is_gpu_hidden() -> bool:
     """Return True if `CUDA_VISIBLE_DEVICES` hides every GPU."""
     # CUDA ignores all entries from the first that is no GPU.
-    first_entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    return first_entry.strip() in ("", "-1")
+    return _first_visible() in ("", "-1")
 
 
 def read_gpu() -> GpuState | None:
@@ -61,7 +63,7 @@ def read_gpu() -> GpuState | None:
         None if there is no NVIDIA driver, if the GPU is hidden, or if pynvml is not installed.
 
     Raises:
-        UnreadableGpu: The driver does not answer, or does not know this GPU.
+        UnreadableGpuError: The driver does not answer, or does not know this GPU.
     """
     try:
         import pynvml as nv
@@ -69,35 +71,28 @@ def read_gpu() -> GpuState | None:
         return None
     if is_gpu_hidden():
         return None
-    # The variable lists numbers or UUIDs.
-    first_visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    first_visible = _first_visible()
     try:
         nv.nvmlInit()
         if first_visible.isdecimal():
-            return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first_visible)))
-        return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first_visible))
+            handle = nv.nvmlDeviceGetHandleByIndex(int(first_visible))
+        else:
+            handle = nv.nvmlDeviceGetHandleByUUID(first_visible)
+        # Version 1 of this call counts the memory that the driver reserves as used.
+        memory = nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2)
+        gpu = Gpu(
+            name=nv.nvmlDeviceGetName(handle),
+            memory_gib=(memory.total - memory.reserved) / 2**30,
+            compute_capability=nv.nvmlDeviceGetCudaComputeCapability(handle),
+        )
+        # As 1000 * major + 10 * minor: 12080 is CUDA 12.8.
+        cuda = nv.nvmlSystemGetCudaDriverVersion_v2()
     except nv.NVMLError_LibraryNotFound:
         return None
     except nv.NVMLError as error:
-        raise UnreadableGpu(f"the NVIDIA driver says: {error}") from None
-
-
-def _state_of(nv: Any, handle: object) -> GpuState:
-    # Version 1 of this call counts the memory that the driver reserves as used.
-    memory = nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2)
-    gpu = Gpu(
-        name=nv.nvmlDeviceGetName(handle),
-        memory_gib=(memory.total - memory.reserved) / 2**30,
-        compute_capability=nv.nvmlDeviceGetCudaComputeCapability(handle),
-    )
-    # As 1000 * major + 10 * minor: 12080 is CUDA 12.8.
-    cuda = nv.nvmlSystemGetCudaDriverVersion_v2()
-    return GpuState(
-        gpu=gpu,
-        free_gib=memory.free / 2**30,
-        driver_version=nv.nvmlSystemGetDriverVersion(),
-        newest_cuda=(cuda // 1000, cuda % 1000 // 10),
-    )
+        raise UnreadableGpuError(f"the NVIDIA driver says: {error}") from None
+    newest_cuda = (cuda // 1000, cuda % 1000 // 10)
+    return GpuState(gpu=gpu, free_gib=memory.free / 2**30, newest_cuda=newest_cuda)
 
 
 def find_gpu() -> Gpu | None:
@@ -110,7 +105,7 @@ def find_gpu() -> Gpu | None:
         return None
     try:
         state = read_gpu()
-    except UnreadableGpu:
+    except UnreadableGpuError:
         return None
     return None if state is None else state.gpu
 

@@ -22,7 +22,7 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
 
-ReportLine = Callable[[str], object]
+LineReporter = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -48,16 +48,14 @@ _NEVER_REPLACED = (
 )
 # torch and packages that are built for one version of torch. They stay if torch stays.
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
-# transformers 5.17 needs torch>=2.5 (utils/import_utils.py, `is_torch_available`), and unsloth
-# 2026.10.9 needs torch<2.15.
-_OLDEST_TORCH = (2, 5)
+# unsloth 2026.10.9 needs torch<2.15.
 _TOO_NEW_TORCH = (2, 15)
 # The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
 _LINES_IN_ERROR = 6
 
 
-def install(*, vllm: bool = True, report: ReportLine | None = None) -> None:
+def install(*, vllm: bool = True, report: LineReporter | None = None) -> None:
     """Install missing packages; `check_environment` then shows if the kernel must restart.
 
     A second call finds nothing to do.
@@ -95,7 +93,7 @@ def install(*, vllm: bool = True, report: ReportLine | None = None) -> None:
     importlib.invalidate_caches()
 
 
-def choose_requirements(report: ReportLine, *, vllm: bool = True) -> list[str]:
+def choose_requirements(report: LineReporter, *, vllm: bool = True) -> list[str]:
     """Return the requirements that pip has to install on this machine.
 
     With vLLM, the pinned torch is among them. Otherwise the installed torch stays if transformers
@@ -120,10 +118,8 @@ def choose_requirements(report: ReportLine, *, vllm: bool = True) -> list[str]:
 
     # Second choice: keep the installed torch if its version is supported. A build for a newer CUDA
     # than the driver's is kept too, because the pinned torch would need the same driver.
-    if torch_build is not None:
-        release = packages.minor_release(torch_build.version)
-        if _OLDEST_TORCH <= release < _TOO_NEW_TORCH:
-            return [line for line in requirements if _name(line) != "torch"]
+    if torch_build is not None and packages.minor_release(torch_build.version) < _TOO_NEW_TORCH:
+        return [line for line in requirements if _name(line) != "torch"]
 
     # Last choice: install the pinned torch. `check_environment` reports a driver that is too old.
     return requirements
@@ -140,7 +136,7 @@ def is_met(requirement: str) -> bool:
     return version is not None and (not pin or packages.is_same_release(pin, version))
 
 
-def run_step(command: Sequence[str], step: str, report: ReportLine) -> None:
+def run_step(command: Sequence[str], step: str, report: LineReporter) -> None:
     """Run a program that takes some time.
 
     Args:
@@ -164,7 +160,7 @@ def run_step(command: Sequence[str], step: str, report: ReportLine) -> None:
         ) from None
 
 
-def finish_installation(folder: Path, report: ReportLine) -> None:
+def finish_installation(folder: Path, report: LineReporter) -> None:
     """Install the `--no-deps` requirements, and uninstall what breaks transformers or peft.
 
     Call this after installing the other requirements.

@@ -17,8 +17,8 @@ INSTALL_COMMAND = (
     "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 )
 VLLM_INSTALL_COMMAND = "pip install -r requirements.txt -r requirements-gpu.txt"
-# Packages that a training imports.
-_IMPORTED_PACKAGES = (
+# Packages without which a training does not start.
+NEEDED_PACKAGES = (
     "torch",
     "transformers",
     "trl",
@@ -29,13 +29,11 @@ _IMPORTED_PACKAGES = (
     "unsloth",
     "unsloth_zoo",
     "psutil",
+    "nvidia-ml-py",
 )
-# Packages without which a training does not start.
-NEEDED_PACKAGES = (*_IMPORTED_PACKAGES, "nvidia-ml-py")
 # A kernel breaks if its loaded version of one of these packages is not the installed version.
-# nvidia-ml-py is not among them: its module has no version.
 _WATCHED_PACKAGES = (
-    *_IMPORTED_PACKAGES,
+    *NEEDED_PACKAGES,
     "vllm",
     "torchvision",
     "torchao",
@@ -53,14 +51,12 @@ def package_versions() -> dict[str, str]:
     return {name: version for name, version in versions.items() if version}
 
 
-def stale_versions() -> dict[str, tuple[str, str]]:
-    """Return the packages whose loaded version differs from the installed version.
+def stale_packages() -> list[str]:
+    """Return the names of packages that this kernel loaded in another version than the installed.
 
-    Returns:
-        Name to (loaded version, installed version). The installed version of a package that was
-        uninstalled is `removed`.
+    A loaded package that was uninstalled is among them.
     """
-    stale = {}
+    stale = []
     for name in _WATCHED_PACKAGES:
         module = sys.modules.get(name)
         # The entry is None if somebody blocked the import.
@@ -70,11 +66,11 @@ def stale_versions() -> dict[str, tuple[str, str]]:
         # missing, `getattr` would import half of the package, and `vars` does not.
         values = vars(module)
         loaded_version = values.get("__version__") or values.get("_objects", {}).get("__version__")
-        disk_version = installed_version(name) or "removed"
         # `torch.__version__` can be 2.13.0+cpu if the metadata has 2.13.0, so the part after `+` is
         # ignored.
-        if loaded_version is not None and not is_same_release(loaded_version, disk_version):
-            stale[name] = (loaded_version, disk_version)
+        installed = installed_version(name) or ""
+        if loaded_version is not None and not is_same_release(loaded_version, installed):
+            stale.append(name)
     return stale
 
 

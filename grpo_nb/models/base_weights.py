@@ -74,22 +74,21 @@ def weight_files(folder: Path) -> list[Path]:
 def base_weights_hash(model: Any, name: str) -> str | None:
     """Return the hash of the weights that a model was loaded from; None without their files.
 
-    A folder takes precedence over the Hub's cache. Nothing is downloaded. The result is also None
-    if Unsloth downloaded a 4-bit copy in place of the 16-bit weights.
+    Nothing is downloaded. The result is also None if Unsloth downloaded a 4-bit copy in place of
+    the 16-bit weights.
 
     Args:
         model: The model as it will be trained. If it came from a folder, that folder is read,
             whatever the settings say.
-        name: Model of the settings.
+        name: Model of the settings, which is looked up in the Hub's cache otherwise.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     # Empty for a model made in memory. As a path, an empty name would be the current folder.
     source = getattr(model.config, "_name_or_path", "")
-    for folder in (source, name):
-        if folder and Path(folder, "config.json").is_file():
-            return weights_hash(Path(folder))
+    if source and Path(source, "config.json").is_file():
+        return weights_hash(Path(source))
     try:
         return weights_hash(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):

@@ -5,16 +5,16 @@ import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
-from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
+from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
+from grpo_nb.machine.faults import explanation_of, is_out_of_memory, raise_explained
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.models.adapter import load_adapter, read_adapter
+from grpo_nb.models.adapter import load_adapter, require_same_lora
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
@@ -22,13 +22,6 @@ from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 
 _LOG = logging.getLogger(__name__)
-
-
-class _LoadedModel(NamedTuple):
-    model: Any
-    tokenizer: Any
-    vllm_obstacle: str | None = None
-    """Reason why vLLM does not generate although the settings ask for it; None otherwise."""
 
 
 def load_model(
@@ -46,10 +39,10 @@ def load_model(
 
     Args:
         settings: The model and how to load it.
-        adapter: Folder of a LoRA to start from, such as one of a supervised training. Its rank,
-            alpha and target modules take precedence over the settings, and its
-            `chat_template.jinja` over the model's. With `beta` above 0, the KL reference is this
-            adapter on a CPU, and the base model on a GPU.
+        adapter: Folder of a LoRA to start from, such as one of a supervised training. The settings
+            must have its rank, alpha and target modules. Its `chat_template.jinja` takes
+            precedence over the model's. With `beta` above 0, the KL reference is this adapter on a
+            CPU, where TRL keeps a copy. On a GPU it is the base model: Unsloth leaves the copy out.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
@@ -62,7 +55,7 @@ def load_model(
             the adapter has none.
         EntryNotFoundError: The repository on the Hub has no config.json.
         GatedRepoError: The model on the Hub needs its owner's consent.
-        ValueError: The adapter is not a plain LoRA, or not one of this model.
+        ValueError: The adapter is not a plain LoRA, or not one of this model and these settings.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
@@ -72,32 +65,26 @@ def load_model(
     report(f"loading {settings.model}")
     import_unsloth()
     source = resolve_model(settings.model)
-    adapter_settings: dict[str, Any] = {}
     if adapter is not None:
         adapter = Path(adapter).expanduser()
-        adapter_settings = read_adapter(adapter)
-        settings = settings.replace(**adapter_settings)
-        report(
-            f"Starting from the LoRA {str(adapter)!r}, with its {adapter_settings}. With beta "
-            "above 0, the KL reference is this adapter on a CPU, and the base model on a GPU."
-        )
-    model, tokenizer, obstacle = _load_with_best_engine(settings, source)
+        require_same_lora(adapter, settings)
+    model, tokenizer = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
-    # The model's LoRA already has the adapter's rank and modules, so only the weights are copied.
     if adapter is not None:
         load_adapter(model, adapter)
         load_templates(adapter, tokenizer)
     if has_vllm_engine(model):
         _finish_vllm_model(model, source)
-    LOAD_RECORDS[model] = LoadRecord(settings, adapter_settings, obstacle)
     return model, tokenizer
 
 
-def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
-    """Load with vLLM if no obstacle is known. If vLLM does not start, load without it."""
-    import httpx
+def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any]:
+    """Load with vLLM if the settings ask for it. If vLLM cannot run, warn and load without it.
+
+    A download that fails during the attempt is tried once more without vLLM.
+    """
     import torch
 
     gpu = find_gpu()
@@ -107,38 +94,32 @@ def _load_with_best_engine(settings: Settings, source: str) -> _LoadedModel:
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
-    if not settings.fast_inference:
-        return _load(settings, source, gpu)
-    loaded = None
+    model = None
     obstacle = vllm_obstacle(settings, gpu)
     if obstacle is None:
         skip = "fast_inference=False skips the attempt"
         try:
-            loaded = _load(settings, source, gpu)
-            if has_vllm_engine(loaded.model):
-                return loaded
-            # Unsloth has already loaded the model without vLLM (unsloth/models/loader.py,
-            # `_vllm_unsupported_model_types`), so `loaded` is returned below.
-            obstacle = f"Unsloth does not run this model in vLLM ({skip})"
+            model, tokenizer = _load(settings, source, gpu)
+            # Unsloth loads some models without vLLM (unsloth/models/loader.py,
+            # `_vllm_unsupported_model_types`).
+            if not has_vllm_engine(model):
+                obstacle = f"Unsloth does not run this model in vLLM ({skip})"
         except Exception as error:
             # This attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
                 raise
-            # A failed connection says nothing about vLLM, so it is raised. An HTTP error such as
-            # 404 is not a `TransportError`: it may concern a file that is optional, so the model
-            # is loaded without vLLM.
-            if any(isinstance(cause, httpx.TransportError) for cause in error_chain(error)):
-                raise
             explanation = explanation_of(error) or skip
             obstacle = f"vLLM did not start ({error_summary(error)}; {explanation})"
-        # Freed only here, because in the `except` block the traceback still keeps the engine.
+    if obstacle is not None and gpu is not None and settings.fast_inference:
+        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
+    if model is None:
+        # Free the memory of an engine that did not start. In the `except` block, the traceback
+        # still keeps the engine.
         gc.collect()
         torch.cuda.empty_cache()
-    if gpu is not None:
-        warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
-    if loaded is None:
-        loaded = _load(settings.replace(fast_inference=False), source, gpu)
-    return loaded._replace(vllm_obstacle=obstacle)
+        model, tokenizer = _load(settings.replace(fast_inference=False), source, gpu)
+    LOAD_RECORDS[model] = LoadRecord(settings, obstacle)
+    return model, tokenizer
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[str, Any]:
@@ -175,21 +156,8 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
     return arguments
 
 
-def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
-    """Return the arguments of `FastLanguageModel.get_peft_model`, without the model."""
-    return {
-        "r": settings.lora_rank,
-        "lora_alpha": settings.lora_alpha,
-        "lora_dropout": settings.lora_dropout,
-        "target_modules": list(settings.lora_target_modules),
-        # The same value as in `loader_arguments`.
-        "use_gradient_checkpointing": "unsloth" if gpu else False,
-        "random_state": settings.seed,
-    }
-
-
-def _load(settings: Settings, source: str, gpu: Gpu | None) -> _LoadedModel:
-    """Load model and LoRA through Unsloth, with vLLM if `fast_inference` is set.
+def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
+    """Load a model with its LoRA, and its tokenizer, with vLLM if `fast_inference` is set.
 
     Raises:
         EnvironmentProblem: Loading failed for a known reason. The message names the fix. An error
@@ -201,18 +169,24 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> _LoadedModel:
         set_cpu_dtype(use_bfloat16=choose_dtype(settings, gpu) == "bfloat16")
     try:
         with hiding_stdout():
-            base_model, tokenizer = FastLanguageModel.from_pretrained(
-                **loader_arguments(settings, source, gpu)
+            arguments = loader_arguments(settings, source, gpu)
+            base_model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
+            model = FastLanguageModel.get_peft_model(
+                base_model,
+                r=settings.lora_rank,
+                lora_alpha=settings.lora_alpha,
+                lora_dropout=settings.lora_dropout,
+                target_modules=list(settings.lora_target_modules),
+                use_gradient_checkpointing=arguments["use_gradient_checkpointing"],
+                random_state=settings.seed,
             )
-            model = FastLanguageModel.get_peft_model(base_model, **lora_arguments(settings, gpu))
-            return _LoadedModel(model, tokenizer)
+            return model, tokenizer
     except Exception as error:
         advice = out_of_memory_advice(error, settings, is_loading=True)
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
-        problem = None if settings.fast_inference else explained_error(error)
-        if problem is not None:
-            raise problem from error
+        if not settings.fast_inference:
+            raise_explained(error)
         raise
 
 

@@ -3,8 +3,7 @@
 In a notebook, a user may edit the settings and forget to load the model again.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,21 +27,13 @@ class LoadRecord:
     """Record of one call of `load_model`."""
 
     settings: Settings
-    """Settings of the loaded model, with the rank, alpha and target modules of its LoRA."""
-    adapter_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Rank, alpha and target modules of the adapter that was loaded; empty without an adapter."""
-    vllm_obstacle: str | None = None
-    """Reason why vLLM does not generate although the settings ask for it; None otherwise."""
+    """Settings that the model was loaded with."""
+    vllm_obstacle: str | None
+    """Reason why vLLM does not generate; None if it does."""
 
 
 #: The record of each model that `load_model` returned. It is dropped with its model.
 LOAD_RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
-
-
-def with_adapter_settings(model: Any, settings: Settings) -> Settings:
-    """Return the settings with rank, alpha and modules of the adapter that was loaded, if any."""
-    record = LOAD_RECORDS.get(model)
-    return settings if record is None else settings.replace(**record.adapter_settings)
 
 
 def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> None:
@@ -64,7 +55,6 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     record = LOAD_RECORDS.get(model)
     if record is None:
         return
-    settings = with_adapter_settings(model, settings)
     loaded = record.settings
     differences = []
     for name in _FIXED_AT_LOADING:
@@ -80,8 +70,8 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
             f"model has {loaded.longest_sequence}"
         )
     if differences:
-        arguments = "settings, adapter=..." if record.adapter_settings else "settings"
         raise ValueError(
             f"the settings are not those of the loaded model: {'; '.join(differences)}. Put the "
-            f"old value back, or load it again: model, tokenizer = gn.load_model({arguments})"
+            "old value back, or load it again: model, tokenizer = gn.load_model(settings). Repeat "
+            "its adapter=, if it had one."
         )

@@ -10,8 +10,8 @@ from typing import Any
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 #: File of the response template, with which transformers 5.13 and later read tool calls.
 RESPONSE_TEMPLATE_FILE = "response_template.json"
-# Folder with the two templates of `set_tool_template`.
-_TOOL_TEMPLATE = Path(__file__).with_name("tool_template")
+# It has the two templates of `set_tool_template`.
+_TOOL_TEMPLATE_FOLDER = Path(__file__).with_name("tool_template")
 
 
 def save_templates(folder: Path, tokenizer: Any) -> None:
@@ -74,5 +74,5 @@ def set_tool_template(tokenizer: Any) -> Any:
             f"{tokenizer.eos_token!r}. Use a ChatML model, or a model whose own template supports "
             "tools."
         )
-    load_templates(_TOOL_TEMPLATE, tokenizer)
+    load_templates(_TOOL_TEMPLATE_FOLDER, tokenizer)
     return tokenizer

@@ -26,7 +26,7 @@ SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
 _KIT_IMPORT_MARK = "imported_by_grpo_nb"
 
 
-class _DiscardedOutput(io.StringIO):
+class _HiddenStdout(io.StringIO):
     """Replacement of stdout while unsloth is imported or a model is loaded.
 
     Only Python's stdout is replaced. C code and child processes still write to descriptor 1.
@@ -50,11 +50,11 @@ def hiding_stdout() -> Iterator[None]:
     afterwards shows only errors, on stderr.
     """
     try:
-        with contextlib.redirect_stdout(_DiscardedOutput()):
+        with contextlib.redirect_stdout(_HiddenStdout()):
             yield
     finally:
         for handler in logging.getLogger("vllm").handlers:
-            if isinstance(getattr(handler, "stream", None), _DiscardedOutput):
+            if isinstance(getattr(handler, "stream", None), _HiddenStdout):
                 handler.setStream(sys.stderr)
                 handler.setLevel(logging.ERROR)
 
@@ -163,8 +163,7 @@ def _environment_variables(gpu: Gpu | None, can_use_vllm: bool) -> dict[str, str
     # load_vllm), and if vLLM refuses this sampler, the engine does not start
     # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below compute
     # capability 10.0 the kit does not need FlashInfer: requests with log-probabilities or seeds use
-    # another sampler, and vLLM prefers another attention. A user can still choose the sampler with
-    # VLLM_USE_FLASHINFER_SAMPLER.
-    if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
+    # another sampler, and vLLM prefers another attention.
+    if gpu.compute_capability < (10, 0):
         variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return variables

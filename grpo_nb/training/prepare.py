@@ -27,7 +27,7 @@ from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import prepare_tokenizer_for_tools
 from grpo_nb.generation.vllm import drop_leftover_requests
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.load_record import require_same_settings, with_adapter_settings
+from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
@@ -92,7 +92,7 @@ def prepare(
             "holdout_every needs held-out questions, and this task has none. Write "
             "holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
-    settings = task.settings_for_template(with_adapter_settings(model, settings))
+    settings = task.settings_for_template(settings)
     if task.tools is not None:
         # This raises an error if the chat template cannot be trained with tools.
         prepare_tokenizer_for_tools(tokenizer)

@@ -28,7 +28,7 @@ from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load as models
 from grpo_nb.models import unsloth_import
-from grpo_nb.models.load import loader_arguments, lora_arguments
+from grpo_nb.models.load import loader_arguments
 from grpo_nb.models.load_record import LOAD_RECORDS
 from grpo_nb.models.unsloth_import import SHARED_SCORING_ENV
 from grpo_nb.training import prepare, run_start
@@ -59,7 +59,6 @@ def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: 
         "load_in_16bit",
     }
     assert passed.keys() <= family | {"use_gradient_checkpointing"}
-    assert lora_arguments(settings, GPUS[name]).keys() <= set(LORA)
     assert passed["max_seq_length"] == settings.max_prompt_length + settings.max_completion_length
     assert passed["load_in_4bit"] is settings.load_in_4bit
     assert passed["load_in_16bit"] is not settings.load_in_4bit
@@ -271,13 +270,6 @@ def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, cha
     assert len(loader.calls) == 1
 
 
-def test_download_that_failed_is_not_repeated_without_vllm(on_a_gpu) -> None:
-    loader = Loader(error=httpx.ConnectError("no route"))
-    with pytest.raises(RuntimeError, match="no route"):
-        on_a_gpu(loader)
-    assert len(loader.calls) == 1
-
-
 def test_missing_optional_file_does_not_stop_the_load_without_vllm(on_a_gpu) -> None:
     request = httpx.Request("GET", "https://hub")
     response = httpx.Response(404, request=request)
@@ -306,7 +298,7 @@ def imported(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda n: has_vllm or None if n == "vllm" else real(n)
         )
-        for name in (STANDBY_ENV, SHARED_SCORING_ENV, NO_FLASHINFER, "VLLM_USE_FLASHINFER_SAMPLER"):
+        for name in (STANDBY_ENV, SHARED_SCORING_ENV, NO_FLASHINFER):
             monkeypatch.setenv(
                 name, own.get(name, "")
             )  # so that what the import sets is taken back afterwards
@@ -340,10 +332,6 @@ def test_flashinfer_is_off_below_capability_10(imported, monkeypatch, capability
     card = Gpu("a card", 40.0, capability)
     monkeypatch.setitem(GPUS, "a card", card)
     assert imported("a card").get(NO_FLASHINFER) == expected
-
-
-def test_flashinfer_sampler_stays_if_the_user_asks_for_it(imported) -> None:
-    assert NO_FLASHINFER not in imported("l4", VLLM_USE_FLASHINFER_SAMPLER="1")
 
 
 def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
+from grpo_nb.machine.faults import explanation_of, is_out_of_memory, raise_explained
 
 COLLECTED = json.loads((Path(__file__).parent.parent / "data" / "gpu_errors.json").read_text())
 FIX = {
@@ -32,13 +32,15 @@ def test_collected_message_is_out_of_memory_or_not(case: dict) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_collected_message_gets_its_fix(case: dict) -> None:
-    problem = explained_error(error_of(case))
+    error = error_of(case)
     if case["is"] not in FIX:
-        assert problem is None
+        raise_explained(error)
         return
-    assert isinstance(problem, gn.machine.EnvironmentProblem)
-    assert FIX[case["is"]] in str(problem)
-    assert case["said"].splitlines()[0][:60] in str(problem)
+    with pytest.raises(gn.machine.EnvironmentProblem) as caught:
+        raise_explained(error)
+    assert FIX[case["is"]] in str(caught.value)
+    assert case["said"].splitlines()[0][:60] in str(caught.value)
+    assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from grpo_nb.machine import gpu
-from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpu
+from grpo_nb.machine.gpu import Gpu, GpuState, UnreadableGpuError
 from grpo_nb.machine.packages import TorchBuild
 
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
@@ -38,7 +38,6 @@ def nvml_init(monkeypatch: pytest.MonkeyPatch) -> Mock:
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetCudaComputeCapability": lambda card: (7, 5),
         "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
-        "nvmlSystemGetDriverVersion": lambda: "570.1",
     }
     for name, function in functions.items():
         monkeypatch.setattr(pynvml, name, function)
@@ -51,7 +50,6 @@ def test_read_gpu_returns_card_and_driver(nvml_init: Mock) -> None:
     assert gpu.read_gpu() == GpuState(
         gpu=Gpu(name="Tesla T4", memory_gib=15.0, compute_capability=(7, 5)),
         free_gib=1.5,
-        driver_version="570.1",
         newest_cuda=(12, 8),
     )
 
@@ -77,7 +75,7 @@ def test_find_gpu_with_torch_for_cpu_is_none(nvml_init, monkeypatch) -> None:
 
 def test_read_gpu_after_failure_gives_the_reason(nvml_init: Mock) -> None:
     nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-    with pytest.raises(UnreadableGpu, match="GPU is lost"):
+    with pytest.raises(UnreadableGpuError, match="GPU is lost"):
         gpu.read_gpu()
 
 

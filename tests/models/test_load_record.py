@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.models.load_record import (
-    LOAD_RECORDS,
-    LoadRecord,
-    require_same_settings,
-    with_adapter_settings,
-)
+from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord, require_same_settings
 from tests.support.tiny import load_tiny
 
 
@@ -54,15 +48,6 @@ def test_settings_of_another_model_are_refused(loaded: tuple[Any, ...], message:
         require_same_settings(model, tokenizer, settings.replace(**OTHERS[message]))
 
 
-def test_message_for_a_model_with_an_adapter_names_it(loaded: tuple[Any, ...], monkeypatch) -> None:
-    model, tokenizer, _, settings = loaded
-    record = LOAD_RECORDS[model]
-    with_adapter = dataclasses.replace(record, adapter_settings={"lora_rank": settings.lora_rank})
-    monkeypatch.setitem(LOAD_RECORDS, model, with_adapter)
-    with pytest.raises(ValueError, match=r"gn\.load_model\(settings, adapter=\.\.\.\)"):
-        require_same_settings(model, tokenizer, settings.replace(load_in_4bit=True))
-
-
 def test_model_without_a_lora_is_refused(loaded: tuple[Any, ...]) -> None:
     model, tokenizer, _, settings = loaded
     with pytest.raises(TypeError, match="no LoRA"):
@@ -98,16 +83,7 @@ def test_load_record_has_the_settings_of_the_model(loaded: tuple[Any, ...]) -> N
 
 def test_load_record_ends_with_its_model() -> None:
     model = torch.nn.Linear(1, 1)
-    LOAD_RECORDS[model] = LoadRecord(gn.Settings())
+    LOAD_RECORDS[model] = LoadRecord(gn.Settings(), vllm_obstacle=None)
     count = len(LOAD_RECORDS)
     del model
     assert len(LOAD_RECORDS) == count - 1
-
-
-def test_adapter_settings_take_precedence() -> None:
-    model = torch.nn.Linear(1, 1)
-    assert with_adapter_settings(model, gn.Settings(lora_rank=4)).lora_rank == 4
-    LOAD_RECORDS[model] = LoadRecord(gn.Settings(), adapter_settings={"lora_rank": 32})
-    assert with_adapter_settings(model, gn.Settings(lora_rank=4)).lora_rank == 32
-    LOAD_RECORDS[model] = LoadRecord(gn.Settings(lora_rank=32))
-    assert with_adapter_settings(model, gn.Settings(lora_rank=4)).lora_rank == 4
