@@ -18,8 +18,8 @@
 #
 # ![The same model, trained twice. Left: both rewards rise, with loopholes from 3.12 to 6.25, with sound rewards from 0.62 to 3.19. Right: of the held-out sums, the first training falls from 58 to 12 percent right, the second rises from 58 to 83 percent.](../docs/hacking.png)
 #
-# *How to read it:* one model, trained twice. Left, both rewards rise, so both trainings look like a success. Right, questions that the
-# model was never trained on: one training made the answers worse.
+# *How to read it:* one model, trained twice, one run each. Left, both rewards rise, so both trainings look like a success. Right, questions
+# that the model was never trained on: one training made the answers worse.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -88,7 +88,7 @@ task
 # `check_rewards` then tries to cheat. From your rows it builds about two thousand completions and looks at what each one earns. It needs
 # no model. You should see that nothing is found, and one line for each reward.
 #
-# *Tells right from wrong* says only that plain right answers score above plain wrong ones. A reward that can be cheated gets this line too.
+# *Tells right from wrong* says only that plain right answers score above plain wrong ones. Even `gold_somewhere` below gets this line.
 
 # %%
 right = gn.rewards.correctness(weight=2.0)
@@ -151,27 +151,23 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# *Critical* means that the trick earns as much as a right answer, *warning* that the reward pays for something else too. Neither says what the
-# model finds first.
+# The check finds faults of both. The cell shows the count and two findings, and folds the whole list below them. *Critical* means that the trick
+# earns as much as a right answer, *warning* that the reward pays for something else too. The severity is about the worst case. Which trick is
+# learned first depends on what the model samples.
 #
-# The output is long. Read two findings first: *every candidate* and *repetition is rewarded*. The others are details of the same two
-# loopholes. A *slot* is the place between the answer tags.
+# <details><summary>How to read a finding</summary>
 #
-# <details><summary>What you should see</summary>
+# *Every candidate* is the name of the trick: the list of all answers contains the right one. *4 of 4 such completions score like a right
+# answer* is the measurement. The *example* is one of the four, and *fix* is what to change in the function. A *slot* is the place between the
+# answer tags.
 #
-# | finding | means | here |
-# | --- | --- | --- |
-# | critical | once the model samples the trick, it learns the trick instead of the task | a list of all answers contains the right one |
-# | warning | the reward scores something else too; how bad that is depends on the number of points | repeated words raise the second reward on and on |
-#
-# How to read a finding: *every candidate* is the name of the trick. *4 of 4 such completions score like a right answer* is the measurement.
-# The *example* is one of the four, and *fix* is what to change in the function.
-#
-# The last finding, *format outweighs the answer*, comes from `thinks_long`: for it the tags alone are worth 2.34 points.
+# *Repetition is rewarded* has two numbers for each kind of text: the score of the text once, and with 64 repetitions.
 # </details>
 
-
 # %%
+from IPython.display import HTML
+
+
 def gold_somewhere(completions, answer, **columns):
     """Return 1 for each completion that contains the gold answer anywhere."""
     scores = []
@@ -189,7 +185,10 @@ def thinks_long(completions, **columns):
 gold_somewhere.weight = 2.0
 with_loopholes = [gold_somewhere, thinks_long]
 found = gn.check_rewards(with_loopholes, task, tokenizer=tokenizer)
-found
+print(found.sentence)
+shown = ("every candidate", "repetition is rewarded")
+display(*[finding for finding in found.findings if finding.kind in shown])
+display(HTML(f"<details><summary>All findings</summary>{found._repr_html_()}</details>"))
 
 # %% [markdown]
 # ## Watch it happen
@@ -207,40 +206,41 @@ for when, group in groups.items():
     for name, weight in group.weights.items():
         spread = (weight * group.table[name]).std()
         print(f"  in the {when} group, {name}: {spread:.2f}")
+table = hacked.completions().query("step > 1")
+by_group = table.groupby(["step", "group"])
+for name in with_loopholes:
+    scores = table[name.__name__]
+    inside = scores - by_group[name.__name__].transform("mean")
+    print(name.__name__, scores.corr(table["advantage"]), inside.corr(table["advantage"]))
 
 # %% [markdown]
 # ### Why length wins
 #
-# The model finds length first: the figure shows it rising from about 3 to 5.5 points, while the sum hardly moves before step 13. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
-# can only make more frequent what the model samples. Long texts are among its samples.
+# The model finds length first: in the figure it rises from about 3 to 5.5 points, while the sum hardly moves before step 13. Why not the list
+# of all answers, which the check called *critical*? None of the completions above lists them, and GRPO can only make more frequent what
+# the model samples. Long texts are among its samples.
 #
-# Long texts also win, because the advantage is computed from the *total*. In the first group the scores for length have a standard
-# deviation of 4.98, those for the sum 0.93. So length decides who is above the average. Compare two completions:
+# Long texts also win, because the advantage is computed from the *total*. Compare two completions of the first group:
 #
 # | first group | for the sum | for the length | total | advantage |
 # | --- | --- | --- | --- | --- |
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# This is step 1, where the learning rate is still 0. The next steps update the model with advantages like these: the right answer is pushed down, and rambling is
-# pushed up. This is **reward hacking**: the model learns what you scored, not what you wanted.
+# In step 1 the learning rate is still 0, so look at steps 2 to 16 (last lines of the output): MISSING. This is **reward hacking**: the model
+# learns what you scored, not what you wanted. The check called it only a *warning*: read warnings too.
 #
-# The check called this only a *warning*: read warnings too.
+# **Which reward decides?** Multiply each weight by the spread of its scores within the group. Usually the largest product decides, whatever the
+# finding is called.
 #
-# **Which reward decides?** Multiply each weight by the spread of its scores within the group: the largest product decides, whatever the finding
-# is called.
-#
-# ### What it looks like at the end
-#
-# Look at the last group. All eight texts still write the sum first. The long ones then fill the place of the answer with words.
-#
-# **Look again:** all eight earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags? What does the model
-# learn from these points?
+# **Look again** at the last group: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags?
+# What does the model learn from these points?
 #
 # <details><summary>Answer</summary>
 #
-# None. Two even answer 22 and 10. They earn the points because the 7 is in the reasoning: the finding *answer outside the slot*. In this
-# group the model learns nothing from them: all eight earn the same, so the printed spread is 0.00. Only length is left.
+# None. All eight write the sum first, and the long ones then fill the place of the answer with words. Two even answer 22 and 10. All eight
+# earn the 2 points because the 7 is in the reasoning: the finding *answer outside the slot*. Since all earn them, these points move no advantage
+# (spread 0.00). Only length is left.
 # </details>
 #
 # ### Does the held-out measure see it?
@@ -295,9 +295,11 @@ for name in ("before", "after"):
 #
 # **Before you read the code:** which line of `gold_somewhere` would you change, and into what?
 #
-# The check proposed three fixes: read the answer from its place, compare all of it, and give every bonus a maximum. The new reward does the
-# first two. `task.format.extract_final` returns the text between the answer tags. The bonus for length is dropped, because length is not
-# what you want. The two rewards for the format are those from the beginning.
+# <details><summary>What was changed</summary>
+#
+# The line that compares: `gold in text` became `extract_final(text) == gold`. `extract_final` returns the text between the answer tags. The
+# bonus for length is dropped, because length is not what you want. The two rewards for the format are those from the beginning.
+# </details>
 #
 # You should see that nothing is found any more.
 
@@ -341,8 +343,8 @@ fixed
 # `gn.train` has changed the LoRA of the model above, so load the model again.
 model, tokenizer = gn.load_model(settings, report=print)
 plain_task = gn.load_task(**{**data, "example": None}, settings=settings, tokenizer=tokenizer)
-without_example = gn.baseline(model, tokenizer, plain_task, rewards, settings, prompts=PROMPTS)
-with_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
+without_example = gn.baseline(model, tokenizer, plain_task, repaired, settings, prompts=PROMPTS)
+with_example = gn.baseline(model, tokenizer, task, repaired, settings, prompts=PROMPTS)
 display(without_example, with_example)
 
 # %% [markdown]
@@ -375,12 +377,11 @@ display(without_example, with_example)
 
 # %%
 sound = gn.train(model, tokenizer, task, repaired, settings)
-print("Mean standard deviation within a group, of the weighted scores")
-for step in (1, STEPS // 2, STEPS):
-    step_groups = sound.step(step).groups
-    for name, weight in step_groups[0].weights.items():
-        spread = sum((weight * group.table[name]).std() for group in step_groups)
-        print(f"  step {step}, {name}: {spread / len(step_groups):.2f}")
+table = sound.completions()
+table["format"] = table["exact_format"] + 0.5 * table["partial_format"]
+table["sum"] = 2 * table["gold_in_its_place"]
+spread = table.groupby(["step", "group"])[["format", "sum"]].std().groupby("step").mean().round(2)
+print(spread)
 comparison = gn.compare(sound, task, grader=gn.rewards.correctness())
 comparison
 
