@@ -203,8 +203,8 @@ shown = log_probs[best][mask[best] == 1].detach()
 print(f"{texts[best]}  Sum {shown.sum():.2f}: one time in {(-shown.sum()).exp():.0f}")
 tokens = [repr(tokenizer.decode(token)) for token in best_tokens]
 table = pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability": shown})
-bars = {"vmin": 0, "vmax": 1, "color": "#007FC666"}
-table.style.format(precision=2, escape="html").bar(["probability"], **bars).hide()
+share_bar = {"vmin": 0, "vmax": 1, "color": "#007FC666"}
+table.style.format(precision=2, escape="html").bar(["probability"], **share_bar).hide()
 
 # %% [markdown]
 # ## 4. The loss, first version
@@ -380,7 +380,7 @@ print(f"loss {first_loss:.3f} before the step, {second_loss:.3f} after it")
 
 change = ((log_probs - old) * mask).sum(dim=1).detach()
 order = advantages.argsort()  # the best last, because barh begins at the bottom
-figure, axes = plt.subplots(figsize=(7, 3.4))
+figure, axes = plt.subplots(figsize=(10, 3.6))
 colours = ["#C75800" if advantages[i] < 0 else "#008A65" for i in order]
 bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
@@ -388,7 +388,7 @@ names = [texts[i][:40] + "…" * (len(texts[i]) > 40) for i in order]
 axes.set_yticks(range(8), [f"{name}  {advantages[i]:+.2f}" for name, i in zip(names, order)])
 title = "green: advantage above 0, orange: below 0"
 axes.set(title=title, xlabel="change of log-probability")
-axes.margins(x=0.16)
+axes.margins(x=0.18)
 
 # %% [markdown]
 # ### Which token was good?
@@ -413,9 +413,9 @@ axes.margins(x=0.16)
 #
 # <details><summary>What you should see</summary>
 #
-# Full stop: 2.31 − 0.51 · 3.26 = +0.65. Comma: 0.95 − 0.47 · 3.26 = −0.58. The model agrees: the full stop goes from 0.51 to 0.58, and the
-# comma from 0.47 to 0.39, **although its own sum is positive**. The mean advantage of the three texts with the comma is +0.32, of all five
-# with *Canberra* +0.65: below the average of the fork.
+# Full stop: 2.31 − 0.51 · 3.26 = +0.65 (+0.67 in the output, which does not round). Comma: 0.95 − 0.47 · 3.26 = −0.58. The model agrees: the full
+# stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, **although its own sum is positive**. The mean advantage of the three texts
+# with the comma is +0.32, of all five with *Canberra* +0.65: the comma is below the average of its fork.
 #
 # Would a second step on this batch be clipped? *Sydney* has the ratio 0.20 / 0.31 = 0.65, below 0.8, and its advantage is
 # negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed.
@@ -445,7 +445,7 @@ for branch, parent in parents.items():
         push = sum_at(branch) - before * sum_at(parent)
         rows[branch] = {"sum": sum_at(branch), "push": push, "p before": before, "p after": after}
 signs = {"sum": "{:+.2f}", "push": "{:+.2f}"}
-pandas.DataFrame(rows).T.style.format(precision=2).format(signs).set_table_styles([])
+pandas.DataFrame(rows).T.style.format(signs, precision=2)
 
 # %% [markdown]
 # ## 7. Is this really GRPO?
@@ -461,7 +461,8 @@ pandas.DataFrame(rows).T.style.format(precision=2).format(signs).set_table_style
 # <details><summary>A mistake to try</summary>
 #
 # Delete `ratio *` in front of the KL term, restart the kernel and run all cells. The first line still agrees,
-# because the model does not yet differ from its reference. The second one does not: the gradients then differ by about MISSING.
+# because the model does not yet differ from its reference. The second one does not: the gradients then differ by
+# 0.02 of their length, though the two losses agree to three digits.
 # </details>
 
 # %%
@@ -585,7 +586,7 @@ with torch.no_grad():
     now = token_log_probs(best_tokens[None])[0]
 print(f"The best completion of the first group: one time in {(-now.sum()).exp():.1f}")
 table = pandas.DataFrame({"token": tokens, "before": shown.exp(), "now": now.exp()})
-display(table.style.format(precision=2, escape="html").bar(["before", "now"], **bars).hide())
+display(table.style.format(precision=2, escape="html").bar(["before", "now"], **share_bar).hide())
 print(f"Gradients agree with TRL's: {'yes' if agrees else 'no'}.")
 print(f"Mean reward: {first:.2f} in the first two steps, {last:.2f} in the last two.")
 print("It worked." if agrees and last > first else "It did not work this time: try another SEED.")
