@@ -227,7 +227,7 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # The value of the loss means nothing by itself. What counts is its **gradient** $\nabla$: for each of the LoRA weights a number that says in
 # which direction the loss grows, and how fast.
 #
-# In the table below the formula is applied. *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3).
+# The table below follows the formula. *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3).
 # So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
 #
 # **Why subtract the mean?** Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10. A draw
@@ -462,7 +462,7 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 #
 # Delete `ratio *` in front of the KL term, restart the kernel and run all cells. The first line still agrees,
 # because the model does not yet differ from its reference. The second one does not: the gradients then differ by
-# 0.02 of their length, though the two losses agree to three digits.
+# about 0.02, although the losses still look alike (−0.0420 and −0.0422).
 # </details>
 
 # %%

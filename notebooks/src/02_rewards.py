@@ -206,12 +206,15 @@ for when, group in groups.items():
     for name, weight in group.weights.items():
         spread = (weight * group.table[name]).std()
         print(f"  in the {when} group, {name}: {spread:.2f}")
-table = hacked.completions().query("step > 1")
-by_group = table.groupby(["step", "group"])
-for name in with_loopholes:
-    scores = table[name.__name__]
-    inside = scores - by_group[name.__name__].transform("mean")
-    print(name.__name__, scores.corr(table["advantage"]), inside.corr(table["advantage"]))
+
+table = hacked.completions().query("step > 1")  # in step 1 the learning rate is 0
+names = ["thinks_long", "gold_somewhere"]
+from_mean = table[names] - table.groupby(["step", "group"])[names].transform("mean")
+correlation = from_mean.corrwith(table["advantage"]).round(2)
+print("Steps 2 to", STEPS, "correlation with the advantage:", correlation.to_dict())
+table["length"] = (from_mean["thinks_long"] > 0).map({True: "above the group", False: "below"})
+table["sum"] = table["gold_somewhere"].map({1: "right sum somewhere", 0: "no right sum"})
+display(table.pivot_table("advantage", "length", "sum").round(2))
 
 # %% [markdown]
 # ### Why length wins
@@ -331,11 +334,11 @@ fixed
 #
 # * Without the example: **no signal**. No completion contains a tag, so every total is 0. Training would run to its end with a flat curve and
 #   no error.
-# * With the example: **signal**. The totals differ in all 8 groups. A larger model may know the format without an example.
+# * With the example: **signal**. The totals differ in nearly every group. A larger model may know the format without an example.
 #
 # Then read two columns of the table by reward:
 #
-# * *groups with a signal* counts the groups in which the reward differs at all. For `correctness` these are only 2 of 8.
+# * *groups with a signal* counts the groups in which the reward differs at all. For `gold_in_its_place` these are few.
 # * *std within groups* says how much the reward differs inside a group. Times the weight, it says how much this reward decides.
 # </details>
 
@@ -353,26 +356,13 @@ display(without_example, with_example)
 # The original model, the same prompts, the same number of steps: only the rewards differ from the first training: the
 # repaired one, and two for the format. You should see the reward rise again. This time the held-out answers improve too.
 #
-# **Predict before you run:** which reward decides the advantages in the first step, in the middle, and at the end? The cell prints how much
-# each one differs within a group. Then look at the curve of `gold_in_its_place`: when does it rise?
+# **Predict before you run:** what decides the advantages in the first steps, in the middle, and at the end: the format or the sum? The cell
+# prints how much each differs within a group, four steps at a time. Then look at the curve of `gold_in_its_place`: when does it rise?
 #
 # <details><summary>What you should see</summary>
 #
-# The two format rewards together spread by at most the sum of their spreads:
-#
-# | | format | sums | decides |
-# | --- | --- | --- | --- |
-# | before the training, 8 groups | up to 0.21 + 0.15 = 0.36 | 0.18 | the format |
-# | step 1 | up to 0.35 + 0.17 = 0.52 | 0.35 | probably the format |
-# | step 8 | up to 0.26 + 0.08 = 0.34 | 0.52 | the sums |
-# | step 16 | 0 | 0 | nothing: all totals are 3.5 |
-#
-# In the figure `gold_in_its_place` rises from about step 9 on.
-#
-# **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
-# also agree: every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
-#
-# This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies.
+# First the format, then the sum. When nearly all completions are in the format, its column falls towards 0, and the sum decides
+# what is left. Where both are 0, all totals are equal, and the step teaches nothing. In the figure, `gold_in_its_place` rises last.
 # </details>
 
 # %%
@@ -380,26 +370,27 @@ sound = gn.train(model, tokenizer, task, repaired, settings)
 table = sound.completions()
 table["format"] = table["exact_format"] + 0.5 * table["partial_format"]
 table["sum"] = 2 * table["gold_in_its_place"]
-spread = table.groupby(["step", "group"])[["format", "sum"]].std().groupby("step").mean().round(2)
-print(spread)
+spread = table.groupby(["step", "group"])[["format", "sum"]].std()
+spread["first step"] = (spread.index.get_level_values("step") - 1) // 4 * 4 + 1
+print("Standard deviation within a group, of the weighted scores; mean of four steps")
+display(spread.groupby("first step").mean().round(2))
 comparison = gn.compare(sound, task, grader=gn.rewards.correctness())
 comparison
 
 # %% [markdown]
 # ## Did it work?
 #
-# The cell stops with a message if one of four checks fails. Then it prints the results. The whole lesson, measured on a CPU, in two rows:
+# The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# | training | reward | right sums anywhere, held out | KL |
-# | --- | --- | --- | --- |
-# | with loopholes | 3.12 to 6.25 | 58 % to 12 % | 0.094 |
-# | sound | 0.62 to 3.19 | 58 % to 83 % | 0.184 |
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. Nor does the KL under the two
+# figures warn. Only the held-out answers tell the two apart.
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning: it is
-# larger in the sound training. Only the held-out answers tell the two apart.
+# **Why is the format learned first?** It differs in more groups: before the training the sums differed in few of the 8. Its pushes probably
+# also agree, because every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
 #
-# **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run cannot say
-# which of them did it. Exercise 2 compares the first two on paper.
+# **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
+# cannot say which of them did it, nor how much such a gain varies ([the quickstart's seeds](../docs/evidence/quickstart_seeds.md) do).
+# Exercise 2 changes the first and keeps the second.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
@@ -442,7 +433,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # </details>
 #
 # **2. What cured it?** (five minutes, with pencil and paper). The sound training reads the answer in its place, and it does not reward
-# length. Suppose that `correctness` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
+# length. Suppose that `gold_in_its_place` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
 # place keeps its 2 points. Is it pushed up now?
 #
 # <details><summary>Answer</summary>
@@ -454,7 +445,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # </details>
 #
 # **3. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
-# in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `rewards`?
+# in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `repaired`?
 #
 # <details><summary>Answer</summary>
 #
