@@ -219,7 +219,7 @@ display(table.pivot_table("advantage", "length", "sum").round(2))
 # %% [markdown]
 # ### Why length wins
 #
-# The model finds length first: in the figure it rises from about 3 to 5.5 points, while the sum hardly moves before step 13. Why not the list
+# The model finds length first: in the figure it rises from about 3 to more than 5 points, while the sum hardly moves before step 13. Why not the list
 # of all answers, which the check called *critical*? None of the completions above lists them, and GRPO can only make more frequent what
 # the model samples. Long texts are among its samples.
 #
@@ -230,8 +230,10 @@ display(table.pivot_table("advantage", "length", "sum").round(2))
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# In step 1 the learning rate is still 0, so look at steps 2 to 16 (last lines of the output): MISSING. This is **reward hacking**: the model
-# learns what you scored, not what you wanted. The check called it only a *warning*: read warnings too.
+# In step 1 the learning rate is still 0, so read the end of the output: steps 2 to 16, which changed the model. The advantage follows the length
+# (correlation 0.82) more than the sum (0.45). On average, texts above the length of their group were pushed up without the right sum (+0.84),
+# and shorter texts were pushed down with it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
+# check called it only a *warning*: read warnings too.
 #
 # **Which reward decides?** Multiply each weight by the spread of its scores within the group. Usually the largest product decides, whatever the
 # finding is called.
@@ -255,8 +257,8 @@ display(table.pivot_table("advantage", "length", "sum").round(2))
 #
 # <details><summary>What you should see</summary>
 #
-# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Perhaps a longer text
-# reaches the last tag more often.
+# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Why it
+# rose, this run does not show.
 #
 # The training curves show none of this: the total rises, and `gold_somewhere` rises a little at the end. Three things show it: a check of
 # the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
