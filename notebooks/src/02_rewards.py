@@ -161,7 +161,7 @@ lab
 # answer* is the measurement. The *example* is one of the four, and *fix* is what to change in the function. A *slot* is the place between the
 # answer tags.
 #
-# *Repetition is rewarded* has two numbers for each kind of text: the score of the text once, and with 64 repetitions.
+# *Repetition is rewarded* has two numbers for each kind of text: the lowest and the highest score of 1 to 64 repetitions.
 # </details>
 
 # %%
@@ -384,15 +384,15 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. Nor does the KL under the two
-# figures warn. Only the held-out answers tell the two apart.
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL, printed under
+# each figure, gives no warning either. Only the held-out answers tell the two apart.
 #
 # **Why is the format learned first?** It differs in more groups: before the training the sums differed in few of the 8. Its pushes probably
 # also agree, because every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
-# cannot say which of them did it, nor how much such a gain varies ([the quickstart's seeds](../docs/evidence/quickstart_seeds.md) do).
-# Exercise 2 changes the first and keeps the second.
+# cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies, and
+# exercise 2 changes the first of the three and keeps the second.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
