@@ -18,8 +18,8 @@
 #
 # ![The same model, trained twice. Left: both rewards rise, with loopholes from 3.12 to 6.25, with sound rewards from 0.62 to 3.19. Right: of the held-out sums, the first training falls from 58 to 12 percent right, the second rises from 58 to 83 percent.](../docs/hacking.png)
 #
-# *How to read it:* one model, trained twice. Left, both rewards rise, so both trainings look like a success. Right, questions that the
-# model was never trained on: one training made the answers worse.
+# *How to read it:* one model, trained twice, one run each. Left, both rewards rise, so both trainings look like a success. Right, questions
+# that the model was never trained on: one training made the answers worse.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -88,7 +88,7 @@ task
 # `check_rewards` then tries to cheat. From your rows it builds about two thousand completions and looks at what each one earns. It needs
 # no model. You should see that nothing is found, and one line for each reward.
 #
-# *Tells right from wrong* says only that plain right answers score above plain wrong ones. A reward that can be cheated gets this line too.
+# *Tells right from wrong* says only that plain right answers score above plain wrong ones. Even `gold_somewhere` below gets this line.
 
 # %%
 right = gn.rewards.correctness(weight=2.0)
@@ -151,27 +151,23 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# *Critical* means that the trick earns as much as a right answer, *warning* that the reward pays for something else too. Neither says what the
-# model finds first.
+# The check finds faults of both. The cell shows the count and two findings, and folds the whole list below them. *Critical* means that the trick
+# earns as much as a right answer, *warning* that the reward pays for something else too. The severity is about the worst case. Which trick is
+# learned first depends on what the model samples.
 #
-# The output is long. Read two findings first: *every candidate* and *repetition is rewarded*. The others are details of the same two
-# loopholes. A *slot* is the place between the answer tags.
+# <details><summary>How to read a finding</summary>
 #
-# <details><summary>What you should see</summary>
+# *Every candidate* is the name of the trick: the list of all answers contains the right one. *4 of 4 such completions score like a right
+# answer* is the measurement. The *example* is one of the four, and *fix* is what to change in the function. A *slot* is the place between the
+# answer tags.
 #
-# | finding | means | here |
-# | --- | --- | --- |
-# | critical | once the model samples the trick, it learns the trick instead of the task | a list of all answers contains the right one |
-# | warning | the reward scores something else too; how bad that is depends on the number of points | repeated words raise the second reward on and on |
-#
-# How to read a finding: *every candidate* is the name of the trick. *4 of 4 such completions score like a right answer* is the measurement.
-# The *example* is one of the four, and *fix* is what to change in the function.
-#
-# The last finding, *format outweighs the answer*, comes from `thinks_long`: for it the tags alone are worth 2.34 points.
+# *Repetition is rewarded* has two numbers for each kind of text: the lowest and the highest score of 1 to 64 repetitions.
 # </details>
 
-
 # %%
+from IPython.display import HTML
+
+
 def gold_somewhere(completions, answer, **columns):
     """Return 1 for each completion that contains the gold answer anywhere."""
     scores = []
@@ -189,7 +185,10 @@ def thinks_long(completions, **columns):
 gold_somewhere.weight = 2.0
 with_loopholes = [gold_somewhere, thinks_long]
 found = gn.check_rewards(with_loopholes, task, tokenizer=tokenizer)
-found
+print(found.sentence)
+shown = ("every candidate", "repetition is rewarded")
+display(*[finding for finding in found.findings if finding.kind in shown])
+display(HTML(f"<details><summary>All findings</summary>{found._repr_html_()}</details>"))
 
 # %% [markdown]
 # ## Watch it happen
@@ -208,39 +207,45 @@ for when, group in groups.items():
         spread = (weight * group.table[name]).std()
         print(f"  in the {when} group, {name}: {spread:.2f}")
 
+table = hacked.completions().query("step > 1")  # in step 1 the learning rate is 0
+names = ["thinks_long", "gold_somewhere"]
+from_mean = table[names] - table.groupby(["step", "group"])[names].transform("mean")
+correlation = from_mean.corrwith(table["advantage"]).round(2)
+print("Steps 2 to", STEPS, "correlation with the advantage:", correlation.to_dict())
+table["length"] = (from_mean["thinks_long"] > 0).map({True: "above the group", False: "below"})
+table["sum"] = table["gold_somewhere"].map({1: "right sum somewhere", 0: "no right sum"})
+display(table.pivot_table("advantage", "length", "sum").round(2))
+
 # %% [markdown]
 # ### Why length wins
 #
-# The model finds length first: the figure shows it rising from about 3 to 5.5 points, while the sum hardly moves before step 13. Why not the list of all answers, which the check called *critical*? No completion of the first group lists them, and GRPO
-# can only make more frequent what the model samples. Long texts are among its samples.
+# The model finds length first: in the figure it rises from about 3 to more than 5 points, while the sum hardly moves before step 13. Why not the list
+# of all answers, which the check called *critical*? None of the completions above lists them, and GRPO can only make more frequent what
+# the model samples. Long texts are among its samples.
 #
-# Long texts also win, because the advantage is computed from the *total*. In the first group the scores for length have a standard
-# deviation of 4.98, those for the sum 0.93. So length decides who is above the average. Compare two completions:
+# Long texts also win, because the advantage is computed from the *total*. Compare two completions of the first group:
 #
 # | first group | for the sum | for the length | total | advantage |
 # | --- | --- | --- | --- | --- |
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# This is step 1, where the learning rate is still 0. The next steps update the model with advantages like these: the right answer is pushed down, and rambling is
-# pushed up. This is **reward hacking**: the model learns what you scored, not what you wanted.
+# In step 1 the learning rate is still 0, so read the end of the output: steps 2 to 16, which changed the model. The advantage follows the length
+# (correlation 0.82) more than the sum (0.45). On average, texts above the length of their group were pushed up without the right sum (+0.84),
+# and shorter texts were pushed down with it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
+# check called it only a *warning*: read warnings too.
 #
-# The check called this only a *warning*: read warnings too.
+# **Which reward decides?** Multiply each weight by the spread of its scores within the group. Usually the largest product decides, whatever the
+# finding is called.
 #
-# **Which reward decides?** Multiply each weight by the spread of its scores within the group: the largest product decides, whatever the finding
-# is called.
-#
-# ### What it looks like at the end
-#
-# Look at the last group. All eight texts still write the sum first. The long ones then fill the place of the answer with words.
-#
-# **Look again:** all eight earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags? What does the model
-# learn from these points?
+# **Look again** at the last group: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags?
+# What does the model learn from these points?
 #
 # <details><summary>Answer</summary>
 #
-# None. Two even answer 22 and 10. They earn the points because the 7 is in the reasoning: the finding *answer outside the slot*. In this
-# group the model learns nothing from them: all eight earn the same, so the printed spread is 0.00. Only length is left.
+# None. All eight write the sum first, and the long ones then fill the place of the answer with words. Two even answer 22 and 10. All eight
+# earn the 2 points because the 7 is in the reasoning: the finding *answer outside the slot*. Since all earn them, these points move no advantage
+# (spread 0.00). Only length is left.
 # </details>
 #
 # ### Does the held-out measure see it?
@@ -252,8 +257,8 @@ for when, group in groups.items():
 #
 # <details><summary>What you should see</summary>
 #
-# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Perhaps a longer text
-# reaches the last tag more often.
+# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Why it
+# rose, this run does not show.
 #
 # The training curves show none of this: the total rises, and `gold_somewhere` rises a little at the end. Three things show it: a check of
 # the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
@@ -295,9 +300,11 @@ for name in ("before", "after"):
 #
 # **Before you read the code:** which line of `gold_somewhere` would you change, and into what?
 #
-# The check proposed three fixes: read the answer from its place, compare all of it, and give every bonus a maximum. The new reward does the
-# first two. `task.format.extract_final` returns the text between the answer tags. The bonus for length is dropped, because length is not
-# what you want. The two rewards for the format are those from the beginning.
+# <details><summary>What was changed</summary>
+#
+# The line that compares: `gold in text` became `extract_final(text) == gold`. `extract_final` returns the text between the answer tags. The
+# bonus for length is dropped, because length is not what you want. The two rewards for the format are those from the beginning.
+# </details>
 #
 # You should see that nothing is found any more.
 
@@ -329,11 +336,11 @@ fixed
 #
 # * Without the example: **no signal**. No completion contains a tag, so every total is 0. Training would run to its end with a flat curve and
 #   no error.
-# * With the example: **signal**. The totals differ in all 8 groups. A larger model may know the format without an example.
+# * With the example: **signal**. The totals differ in nearly every group. A larger model may know the format without an example.
 #
 # Then read two columns of the table by reward:
 #
-# * *groups with a signal* counts the groups in which the reward differs at all. For `correctness` these are only 2 of 8.
+# * *groups with a signal* counts the groups in which the reward differs at all. For `gold_in_its_place` these are few.
 # * *std within groups* says how much the reward differs inside a group. Times the weight, it says how much this reward decides.
 # </details>
 
@@ -341,8 +348,8 @@ fixed
 # `gn.train` has changed the LoRA of the model above, so load the model again.
 model, tokenizer = gn.load_model(settings, report=print)
 plain_task = gn.load_task(**{**data, "example": None}, settings=settings, tokenizer=tokenizer)
-without_example = gn.baseline(model, tokenizer, plain_task, rewards, settings, prompts=PROMPTS)
-with_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
+without_example = gn.baseline(model, tokenizer, plain_task, repaired, settings, prompts=PROMPTS)
+with_example = gn.baseline(model, tokenizer, task, repaired, settings, prompts=PROMPTS)
 display(without_example, with_example)
 
 # %% [markdown]
@@ -351,54 +358,41 @@ display(without_example, with_example)
 # The original model, the same prompts, the same number of steps: only the rewards differ from the first training: the
 # repaired one, and two for the format. You should see the reward rise again. This time the held-out answers improve too.
 #
-# **Predict before you run:** which reward decides the advantages in the first step, in the middle, and at the end? The cell prints how much
-# each one differs within a group. Then look at the curve of `gold_in_its_place`: when does it rise?
+# **Predict before you run:** what decides the advantages in the first steps, in the middle, and at the end: the format or the sum? The cell
+# prints how much each differs within a group, four steps at a time. Then look at the curve of `gold_in_its_place`: when does it rise?
 #
 # <details><summary>What you should see</summary>
 #
-# The two format rewards together spread by at most the sum of their spreads:
-#
-# | | format | sums | decides |
-# | --- | --- | --- | --- |
-# | before the training, 8 groups | up to 0.21 + 0.15 = 0.36 | 0.18 | the format |
-# | step 1 | up to 0.35 + 0.17 = 0.52 | 0.35 | probably the format |
-# | step 8 | up to 0.26 + 0.08 = 0.34 | 0.52 | the sums |
-# | step 16 | 0 | 0 | nothing: all totals are 3.5 |
-#
-# In the figure `gold_in_its_place` rises from about step 9 on.
-#
-# **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
-# also agree: every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
-#
-# This is one run with one seed. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies.
+# First the format, then the sum. When nearly all completions are in the format, its column falls towards 0, and the sum decides
+# what is left. Where both are 0, all totals are equal, and the step teaches nothing. In the figure, `gold_in_its_place` rises last.
 # </details>
 
 # %%
 sound = gn.train(model, tokenizer, task, repaired, settings)
-print("Mean standard deviation within a group, of the weighted scores")
-for step in (1, STEPS // 2, STEPS):
-    step_groups = sound.step(step).groups
-    for name, weight in step_groups[0].weights.items():
-        spread = sum((weight * group.table[name]).std() for group in step_groups)
-        print(f"  step {step}, {name}: {spread / len(step_groups):.2f}")
+table = sound.completions()
+table["format"] = table["exact_format"] + 0.5 * table["partial_format"]
+table["sum"] = 2 * table["gold_in_its_place"]
+spread = table.groupby(["step", "group"])[["format", "sum"]].std()
+spread["first step"] = (spread.index.get_level_values("step") - 1) // 4 * 4 + 1
+print("Standard deviation within a group, of the weighted scores; mean of four steps")
+display(spread.groupby("first step").mean().round(2))
 comparison = gn.compare(sound, task, grader=gn.rewards.correctness())
 comparison
 
 # %% [markdown]
 # ## Did it work?
 #
-# The cell stops with a message if one of four checks fails. Then it prints the results. The whole lesson, measured on a CPU, in two rows:
+# The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# | training | reward | right sums anywhere, held out | KL |
-# | --- | --- | --- | --- |
-# | with loopholes | 3.12 to 6.25 | 58 % to 12 % | 0.094 |
-# | sound | 0.62 to 3.19 | 58 % to 83 % | 0.184 |
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL, printed under
+# each figure, gives no warning either. Only the held-out answers tell the two apart.
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning: it is
-# larger in the sound training. Only the held-out answers tell the two apart.
+# **Why is the format learned first?** It differs in more groups: before the training the sums differed in few of the 8. Its pushes probably
+# also agree, because every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
 #
-# **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run cannot say
-# which of them did it. Exercise 2 compares the first two on paper.
+# **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
+# cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies, and
+# exercise 2 changes the first of the three and keeps the second.
 #
 # You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
 
@@ -441,7 +435,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # </details>
 #
 # **2. What cured it?** (five minutes, with pencil and paper). The sound training reads the answer in its place, and it does not reward
-# length. Suppose that `correctness` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
+# length. Suppose that `gold_in_its_place` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
 # place keeps its 2 points. Is it pushed up now?
 #
 # <details><summary>Answer</summary>
@@ -453,7 +447,7 @@ print(f"Held-out answers, without: {comparison.headline}")
 # </details>
 #
 # **3. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
-# in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `rewards`?
+# in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `repaired`?
 #
 # <details><summary>Answer</summary>
 #

@@ -43,7 +43,7 @@ def test_sound_rewards_pass_the_check(notebook: nbformat.NotebookNode) -> None:
 def test_check_names_the_loopholes_before_training(
     notebook: nbformat.NotebookNode, finding: str
 ) -> None:
-    assert finding in text_of(cell_with(notebook, "def thinks_long"))
+    assert finding in text_of(cell_with(notebook, "def thinks_long"), "text/html")
 
 
 def test_fixed_reward_passes_the_check(notebook: nbformat.NotebookNode) -> None:
