@@ -158,6 +158,5 @@ def start_episodes(
         chat_template_kwargs=chat_template_kwargs,
     )
     # Each row starts an environment of its own, which may also write the prompt.
-    environment_columns: Sequence[TaskRow]
-    """Columns with the environment of each episode, as `Tools.first_prompt_and_columns` returns
-    them. Empty if the tools have no environment."""
+    prompts, environment_columns = zip(*map(tools.first_prompt_and_columns, rows), strict=True)
+    return Episodes(tools, trainer, prompts, environment_columns)
