@@ -213,7 +213,9 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     gpu = gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
     engine = choose_engine(model)
-    generation = engine.name if engine.uses_vllm else f"{engine.name} ({engine.vllm_obstacle})"
+    generation = engine.name
+    if engine.vllm_obstacle is not None:
+        generation += f" ({engine.vllm_obstacle})"
     say(f"generation: {generation}")
     yield measured("seconds to load", f"{time.perf_counter() - start:.0f}")
     without_vllm = "the kit's" if gpu is None else "Unsloth's"

@@ -49,7 +49,7 @@ def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> str:
     if settings.dtype != "auto":
         return settings.dtype
     if gpu is not None:
-        return "bfloat16" if gpu.has_bfloat16 else "float16"
+        return "bfloat16" if gpu.compute_capability >= (8, 0) else "float16"
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
         return "bfloat16"

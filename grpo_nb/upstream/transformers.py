@@ -55,6 +55,21 @@ def attention_functions() -> MutableMapping[str, Any]:
     return require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", "transformers")
 
 
+def hide_loading_bars() -> None:
+    """Hide transformers' progress bars, which a saved notebook would show at 0 % for ever.
+
+    `disable_progress_bar` (transformers/utils/logging.py) hides the bars of downloads too. They are
+    shown again, unless they were hidden before.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
+    downloads_were_hidden = are_progress_bars_disabled()
+    transformers_logging.disable_progress_bar()
+    if not downloads_were_hidden:
+        enable_progress_bars()
+
+
 def silence_gguf_reader() -> None:
     """Switch off the progress bar of the GGUF reader, which has no option for this.
 

@@ -7,10 +7,58 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
+from grpo_nb.core.processes import SPIN_VARIABLES
 from grpo_nb.upstream.symbols import require_symbol
 
 #: Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0 float32.
 CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
+#: Unsloth's variable, read at its import. vLLM then frees its memory while gradients are computed.
+STANDBY_ENV = "UNSLOTH_VLLM_STANDBY"
+#: Unsloth's variable. Unless it is 0, Unsloth scores all completions of a group in one sequence
+#: that has their prompt once. With vLLM it does not.
+SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
+
+
+def import_variables(gpu: Any, *, can_use_vllm: bool) -> dict[str, str]:
+    """Return the environment variables that must be set before unsloth is imported.
+
+    Args:
+        gpu: GPU that trains (`machine.gpu.Gpu`), or None for a CPU.
+        can_use_vllm: True if there is a GPU, and vLLM is installed.
+    """
+    variables = {
+        # By default CUDA orders GPUs by speed. `find_gpu` and nvidia-smi order them by slot.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Read by unsloth_zoo/vllm_utils.py, load_vllm. In standby, Unsloth would otherwise replace
+        # the value of `gpu_memory_utilization`.
+        "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
+        # Read when Unsloth writes its trainers. Shared scoring is right only if attention separates
+        # the completions of a group. Unsloth does that for six families; for the others the loss
+        # would be wrong (docs/evidence/real_engines.md, "The trainer that a GPU runs").
+        SHARED_SCORING_ENV: "0",
+        # Read by torch when it first compiles. If `CI` is set, torch turns a warning about the
+        # masks that Unsloth compiles into an error (torch/_functorch/config.py). The warning is
+        # harmless: torch's own memory planner returns parts of one block.
+        "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
+    }
+    if gpu is None:
+        # Read at torch's first allocation. Large pages halve the time to map the memory of a step.
+        variables["THP_MEM_ALLOC_ENABLE"] = "1"
+        # By default the kit computes in float32, also on processors with bfloat16 instructions.
+        variables[CPU_BF16_ENV] = "0"
+        return variables | SPIN_VARIABLES
+    # Only with vLLM, because the variable also keeps unsloth_zoo from switching on "expandable
+    # segments", with which torch joins free blocks.
+    if can_use_vllm:
+        variables[STANDBY_ENV] = "1"
+    # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
+    # load_vllm), and if vLLM refuses this sampler, the engine does not start
+    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below compute
+    # capability 10.0 the kit does not need FlashInfer: requests with log-probabilities or seeds use
+    # another sampler, and vLLM prefers another attention.
+    if gpu.compute_capability < (10, 0):
+        variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
+    return variables
 
 
 def give_vllm_lora_copies() -> None:

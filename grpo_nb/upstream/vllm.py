@@ -1,14 +1,51 @@
-"""Inner parts of a vLLM engine that the kit reads or cleans up.
+"""Inner parts of a vLLM engine that the kit reads or cleans up, and a stdout that vLLM can mute.
 
 An *engine* is the `vllm.LLM` that Unsloth gives a model as `vllm_engine`. It runs in this process.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
+
+
+class _HiddenStdout(io.StringIO):
+    """Replacement of stdout while unsloth is imported or a model is loaded.
+
+    Only Python's stdout is replaced. C code and child processes still write to descriptor 1.
+    Redirecting descriptor 1 would silence every thread, and hide the last message before a crash.
+    """
+
+    def fileno(self) -> int:
+        """Return the descriptor of stdout, which vLLM mutes while it makes its process group.
+
+        See vllm/utils/system_utils.py, suppress_stdout.
+        """
+        return 1
+
+
+@contextlib.contextmanager
+def hiding_stdout() -> Iterator[None]:
+    """Hide printed output within the block.
+
+    vLLM's log handler keeps the stdout that it finds when the first engine is made
+    (vllm/logger.py, _configure_vllm_root_logger). If the block makes that engine, the handler
+    afterwards shows only errors, on stderr.
+    """
+    try:
+        with contextlib.redirect_stdout(_HiddenStdout()):
+            yield
+    finally:
+        for handler in logging.getLogger("vllm").handlers:
+            if isinstance(getattr(handler, "stream", None), _HiddenStdout):
+                handler.setStream(sys.stderr)
+                handler.setLevel(logging.ERROR)
 
 
 def sequence_limit_of(engine: Any) -> int:
@@ -63,7 +100,7 @@ def drop_requests(engine: Any) -> None:
     while steps_under_way:
         # The step must end first, because the GPU writes into memory that the next requests will
         # use. An error of the step belongs to the call that was interrupted.
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
     abort = require_symbol(llm_engine, "abort_request", "vllm")
     abort(request_ids, internal=True)

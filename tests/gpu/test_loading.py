@@ -30,8 +30,8 @@ from grpo_nb.models import load as models
 from grpo_nb.models import unsloth_import
 from grpo_nb.models.load import loader_arguments
 from grpo_nb.models.load_record import LOAD_RECORDS
-from grpo_nb.models.unsloth_import import SHARED_SCORING_ENV
 from grpo_nb.training import prepare, run_start
+from grpo_nb.upstream.unsloth import SHARED_SCORING_ENV
 from tests.support.gpus import GPUS
 from tests.support.signatures import parameters_of
 from tests.support.small_models import lora_model

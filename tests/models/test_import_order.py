@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.models import unsloth_import
+from grpo_nb.upstream.vllm import hiding_stdout
 from tests.conftest import ROOT
 from tests.support.gpus import GPUS
 from tests.support.warm_kernel import run_module
@@ -89,7 +90,7 @@ def test_vllm_log_handler_made_while_hidden_shows_later_errors(
 ) -> None:
     logger = logging.getLogger("vllm")
     monkeypatch.setattr(logger, "handlers", [])
-    with unsloth_import.hiding_stdout():
+    with hiding_stdout():
         # vllm/logger.py, _configure_vllm_root_logger
         logger.addHandler(logging.StreamHandler(sys.stdout))
         logger.error("while loading")

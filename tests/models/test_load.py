@@ -11,9 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import unsloth_import
 from grpo_nb.models.adapter import save_adapter
-from grpo_nb.upstream.unsloth import give_vllm_lora_copies
+from grpo_nb.upstream.unsloth import STANDBY_ENV, give_vllm_lora_copies
 
 
 def test_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
@@ -112,8 +111,6 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
 def test_variable_of_standby_is_named_in_one_place() -> None:
     package = Path(gn.__file__).parent
     naming = [
-        file.name
-        for file in package.rglob("*.py")
-        if f'"{unsloth_import.STANDBY_ENV}"' in file.read_text("utf-8")
+        file.name for file in package.rglob("*.py") if f'"{STANDBY_ENV}"' in file.read_text("utf-8")
     ]
-    assert naming == ["unsloth_import.py"]
+    assert naming == ["unsloth.py"]
