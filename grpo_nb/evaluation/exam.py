@@ -157,11 +157,11 @@ class Exam:
         # grades. Both would make another measure.
         asked = list(map(_prompt_and_golds, self.rows))
         held_out = list(map(_prompt_and_golds, self.run.holdout))
-        length = self.decoding.settings.max_completion_length
         return (
             asked == held_out
             and self.samples == 1
-            and length == self.run.settings.max_completion_length
+            and self.decoding.settings.max_completion_length
+            == self.run.settings.max_completion_length
             and matches_record(self.grading_reward, record_of(self.reward_of_run))
         )
 
@@ -175,6 +175,7 @@ class Exam:
         """
         # Wrong arguments are reported here, before a model is loaded.
         decoding = self.decoding
+        reward = self.grading_reward
         self._require_same_template()
         contamination = self._find_contamination()
         asked_rows = []
@@ -187,7 +188,7 @@ class Exam:
                 # All models share one grader. A function is called with gold answers here, to find
                 # its full score. This may cost money, so it is done once.
                 grader = grader or choose_grader(
-                    self.grading_reward,
+                    reward,
                     self.rows,
                     self.question_set.format,
                     tokenizer=tokenizer,

@@ -168,7 +168,7 @@ exported
 # %%
 assert run.status == "finished", run.status_sentence
 assert not has_learned or exported.verification["passed"], "the export is not the trained model"
-print(f"{TEST}, {len(test.holdout)} questions of the test part.")
+print(f"{TEST}, {comparison.after.question_count} questions of the test part.")
 print(run.outcome(comparison))
 
 # %% [markdown]
