@@ -213,7 +213,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     gpu = gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
     engine = choose_engine(model)
-    generation = engine.name if engine.is_vllm else f"{engine.name} ({engine.vllm_obstacle})"
+    generation = engine.name if engine.uses_vllm else f"{engine.name} ({engine.vllm_obstacle})"
     say(f"generation: {generation}")
     yield measured("seconds to load", f"{time.perf_counter() - start:.0f}")
     without_vllm = "the kit's" if gpu is None else "Unsloth's"
@@ -229,7 +229,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
     here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
     here.evaluate = functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings)
-    here.is_scaled = choose_dtype(settings, gpu).name == "float16"
+    here.is_scaled = choose_dtype(settings, gpu) == "float16"
     return here
 
 
@@ -334,7 +334,7 @@ def generation_paths_agree(here: Any, run: Any) -> Row:
     own = gn.compare(run).after
     with (
         mock.patch.object(choice, "vllm_engine_obstacle", obstacle),
-        mock.patch.object(sampling.CpuEngine, "obstacle", obstacle),
+        mock.patch.object(sampling.CpuEngine, "model_obstacle", obstacle),
     ):
         other = here.evaluate(run=run)
     own_verdicts = [row["is_correct"] for row in own.rows]

@@ -210,58 +210,58 @@ def draw_changes(axes: Axes, changes: list[Change], number: str) -> None:
 
 
 class Result(NamedTuple):
-    """A kind of held-out answers, and how many of them are good before and after the training."""
+    """A kind of held-out answers, and how many of them are good for each of the `SERIES`."""
 
     name: str
     answers: int
-    before: int
-    after: int
+    good: tuple[int, ...]
 
 
+SERIES = (("before", palette.GREY), ("after", palette.BLUE), ("more rows", palette.GREEN))
 # The numbers of notebooks/03_your_data, as it was executed.
 LABELS = [
-    Result("all remarks", 42, 19, 27),
-    Result("negative", 12, 6, 12),
-    Result("positive", 15, 13, 15),
-    Result("neutral", 15, 0, 0),
+    Result("all remarks", 42, (23, 33, 38)),
+    Result("negative", 15, (7, 15, 13)),
+    Result("positive", 18, (16, 18, 16)),
+    Result("neutral", 9, (0, 0, 9)),
 ]
 # The numbers of notebooks/05_evaluate, as it was executed.
 MEASURES = [
-    Result("correct", 96, 9, 67),
-    Result("in the format", 96, 16, 96),
-    Result("correct anywhere", 96, 53, 67),
+    Result("correct", 96, (9, 67)),
+    Result("in the format", 96, (16, 96)),
+    Result("correct anywhere", 96, (53, 67)),
 ]
 # The checks of notebooks/08_judge on its eight held-out answers, as it was executed.
 CHECKS = [
-    Result("all four checks", 32, 2, 16),
-    Result("one sentence", 8, 0, 6),
-    Result("5 to 18 words", 8, 0, 5),
-    Result("words of the note", 8, 0, 3),
-    Result("what it is about", 8, 2, 2),
+    Result("all four checks", 32, (2, 16)),
+    Result("one sentence", 8, (0, 6)),
+    Result("5 to 18 words", 8, (0, 5)),
+    Result("words of the note", 8, (0, 3)),
+    Result("what it is about", 8, (2, 2)),
 ]
 
 
 def draw_results(results: list[Result], title: str) -> Figure:
-    """Return bars with the share of good answers of each kind, before and after a training."""
+    """Return bars with the share of good answers of each kind, a bar for each of the series."""
     figure = Figure(figsize=(8, 2.7), facecolor="none", layout="constrained")
     axes = figure.subplots()
-    for place, result in enumerate(results):
-        draw_bar(axes, place - 0.2, result.before, result.answers, palette.GREY)
-        draw_bar(axes, place + 0.2, result.after, result.answers, palette.BLUE)
-    axes.text(-0.2, 1.08, "before", ha="center", color=palette.GREY)
-    axes.text(0.2, 1.08, "after", ha="center", color=palette.BLUE)
-    axes.set_xticks(range(len(results)), [result.name for result in results])
+    bars = len(results[0].good)
+    width = 0.8 / bars
+    for number, (name, colour) in enumerate(SERIES[:bars]):
+        offset = (number - (bars - 1) / 2) * width
+        axes.text(1.5 * offset, 1.15, name, ha="center", color=colour)
+        for place, result in enumerate(results):
+            good = result.good[number]
+            share = good / result.answers
+            axes.bar(place + offset, share, width=0.95 * width, color=colour)
+            axes.text(place + offset, share + 0.02, good, ha="center", va="bottom", color=colour)
+    axes.set_xticks(
+        range(len(results)), [f"{result.name}\n(of {result.answers})" for result in results]
+    )
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set(title=title, ylim=(0, 1.2))
+    axes.set(title=title, ylim=(0, 1.3))
     make_grey(axes)
     return figure
-
-
-def draw_bar(axes: Axes, x: float, good: int, answers: int, colour: str) -> None:
-    """Draw the share of good answers as a bar, with the two counts above it."""
-    share = good / answers
-    axes.bar(x, share, width=0.38, color=colour)
-    axes.text(x, share + 0.03, f"{good} of {answers}", ha="center", va="bottom", color=colour)
 
 
 def draw_rounding() -> Figure:

@@ -854,7 +854,6 @@ NO_ANSWER = (
     "nothing tells right from wrong",
     "ignores the gold answer",
     "constant",
-    "right answer unknown",
 )
 STATE = ("inconsistent", "depends on its group")  # the second kind was split off from the first
 
@@ -978,9 +977,9 @@ FAULTY = [
     faulty(text_is_int, INT_SUMS, NO_ANSWER),
     faulty(whole_list, ALIASES, NO_ANSWER),
     faulty(in_text_of_list, ALIASES, ("near miss", "missing answer is rewarded")),
-    faulty(no_separators, LARGE, ("not on every row",)),
-    faulty(no_signs, DIFFERENCES, ("not on every row",)),
-    faulty(cut_to_int, DECIMALS, ("near miss", "not on every row")),
+    faulty(no_separators, LARGE, ("right answer refused on some rows",)),
+    faulty(no_signs, DIFFERENCES, ("right answer refused on some rows",)),
+    faulty(cut_to_int, DECIMALS, ("near miss", "right answer refused on some rows")),
     faulty(gold_in_text, SUMS, ("every candidate", "answer outside the slot"), true=LAX),
     faulty(gold_in_slot, SUMS, ("every candidate", "near miss"), true=LAX),
     faulty(slot_in_gold, CAPITALS, ("near miss", "missing answer is rewarded")),
@@ -1059,7 +1058,7 @@ FAULTY = [
         SUMS,
         ("length is rewarded", "missing answer is rewarded", "repetition is rewarded"),
     ),
-    faulty(sums_and_nothing, MIXED, ("not on every row",)),
+    faulty(sums_and_nothing, MIXED, ("right answer refused on some rows",)),
     faulty(
         lambda: [weighted(exact, 0.3), xml_formed],
         SUMS,

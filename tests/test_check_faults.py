@@ -20,7 +20,6 @@ SHOWN_ELSEWHERE = {
     "never measured",
     "too few hand scores to tell",
     "not fit as a reward",
-    "right answer unknown",
 }
 
 

@@ -17,7 +17,7 @@ MIN_TRUNCATED_SHARE = 0.1
 """Smallest share of truncated completions for which a higher limit is advised."""
 
 MIN_READABLE_SHARE = 0.05
-"""Smallest share of readable answers at which the model counts as able to write the format."""
+"""Smallest share of readable or truncated answers at which the model writes the format."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     started_count = 0
     for text in itertools.compress(texts, baseline.is_truncated):
         started_count += any(tag in text for tag in tags)
+    written_share = baseline.readable_share + started_count / len(texts)
+    is_format_written = written_share >= MIN_READABLE_SHARE
 
     # Propose an example turn if the model does not write the format, and the prompt shows none.
     # A prompt has an example if one of its assistant turns shows the format.
@@ -50,8 +52,7 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     has_example = any(
         turn["role"] == "assistant" and opening in (turn["content"] or "") for turn in turns
     )
-    is_rarely_written = baseline.readable_share + started_count / len(texts) < MIN_READABLE_SHARE
-    if is_rarely_written and not has_example:
+    if not is_format_written and not has_example:
         readable = round(baseline.readable_share * len(texts))
         example_turn = Advice(
             "example turn",
@@ -62,11 +63,10 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
         )
         advice.append(example_turn)
 
-    # Propose a higher length limit if many completions are truncated and some start the format.
-    # A model that does not write the format would only write more text under a higher limit.
+    # Propose a higher length limit if many completions are truncated. A model that does not write
+    # the format would only write more text under a higher limit.
     truncated_count = sum(baseline.is_truncated)
-    is_in_format = baseline.readable_share >= MIN_READABLE_SHARE or started_count > 0
-    if truncated_count >= MIN_TRUNCATED_SHARE * len(texts) and is_in_format:
+    if is_format_written and truncated_count >= MIN_TRUNCATED_SHARE * len(texts):
         limit = baseline.settings.max_completion_length
         started_phrase = (
             f"{started_count} of them after they had begun the format, " if started_count else ""

@@ -119,7 +119,15 @@ class ProbeRunner:
         inputs_before = repr(inputs)
         executions_before = EvalTrap.count
         start = time.perf_counter()
-        result = self._call_with_limit(batch, limit)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # prints would fill the notebook
+                output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
+            result = CallResult(to_floats(output, len(probes)))
+        except UnusableOutputError as error:
+            result = CallResult(error=error, failure_kind="breaks the contract")
+        # SystemExit is caught too, because exit() in a reward would end the check and the cell.
+        except (Exception, SystemExit) as error:
+            result = CallResult(error=error, failure_kind="raises")
         duration = time.perf_counter() - start
         if self.completion_count > 0:
             self.seconds_used += duration
@@ -134,19 +142,6 @@ class ProbeRunner:
         if EvalTrap.count > executions_before:
             self.side_effects.setdefault("runs the answer as code", probes[0].text)
         return result
-
-    def _call_with_limit(self, batch: Batch, limit: float) -> CallResult:
-        """Call the reward for at most `limit` seconds. Its prints are suppressed."""
-        count = len(batch["completions"])  # counted first, because a reward may change the list
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
-            return CallResult(to_floats(output, count))
-        except UnusableOutputError as error:
-            return CallResult(error=error, failure_kind="breaks the contract")
-        # SystemExit is caught too, because exit() in a reward would end the check and the cell.
-        except (Exception, SystemExit) as error:
-            return CallResult(error=error, failure_kind="raises")
 
     def make_batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the arguments of a call with these probes, each with the columns of its row."""

@@ -1,14 +1,14 @@
 """Find the faults of each reward, and of the weighted total of all.
 
-`find_faults` reports the probes that one reward does not score as expected. Scores are compared
-with right and wrong answers of the same row. The *relative score* of a probe is 0 if it scores
-like the best wrong answer, and 1 if it scores like the right answer. GRPO learns from the weighted
-total only. `find_faults_of_total` reports a total that does not follow right answers.
+Each function reports one kind of probes that a reward does not score as expected, with the shortest
+completion that shows it. Scores are compared with right and wrong answers of the same row. The
+*relative score* of a probe is 0 if it scores like the best wrong answer, and 1 if it scores like
+the right answer. GRPO learns from the weighted total only. `find_faults_of_total` reports a total
+that does not follow right answers.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,11 +17,10 @@ from grpo_nb.checks.probes import (
     REPETITIONS,
     RIGHT_ANSWER_REFUSED,
     THINK_FIRST,
-    UNGRADED_CATEGORIES,
     Layout,
     Probe,
 )
-from grpo_nb.checks.report import WHOLE_SET, Finding, make_finding
+from grpo_nb.checks.report import KINDS, WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     ANSWER,
     FORMAT,
@@ -32,7 +31,6 @@ from grpo_nb.checks.roles import (
     is_length_dependent,
     tolerance_of,
 )
-from grpo_nb.checks.rows import RowSample
 from grpo_nb.core.words import short_repr
 
 if TYPE_CHECKING:
@@ -47,8 +45,8 @@ Half of the score is enough for a loophole. Smaller scores may be shaping.
 NEAR_MISS_REWARDED_ABOVE = 0.9
 """The same limit for a near miss. It is higher, because partial credit may be intended."""
 
-ROUNDING = 1e-6
-"""Equal scores may differ by this part of the largest score."""
+DECIMALS = 6
+"""Scores of a constant reward may differ after this many decimals, because sums are rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +61,17 @@ class TriedReward:
     The column is NaN on rows on which the right answer scores no higher than its reference, because
     nothing can be compared there.
     """
-    columns: set[str]
-    """Data columns that the reward reads, besides the question."""
+    reads_gold: bool
+    """True if the code of the reward names the gold column, or right is defined by a function."""
+
+    @property
+    def in_layout(self) -> pandas.DataFrame:
+        """The probes in the layout that the reward reads."""
+        return self.scored_probes[self.scored_probes["layout"] == self.role.layout.name]
 
     def of_category(self, category: str) -> pandas.DataFrame:
         """Return the probes of a category in the layout that the reward reads."""
-        in_layout = self.scored_probes["layout"] == self.role.layout.name
-        in_category = self.scored_probes["category"] == category
-        return self.scored_probes[in_layout & in_category]
+        return self.in_layout[self.in_layout["category"] == category]
 
 
 def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
@@ -83,23 +84,7 @@ def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.
     return scored_probes.assign(relative_score=(score - reference) / gain)
 
 
-def find_faults(reward: TriedReward, prompt_layout: Layout) -> list[Finding]:
-    """Return one finding for each kind of fault, with the shortest completion that shows it.
-
-    Args:
-        reward: The reward with its scores.
-        prompt_layout: Layout that the prompt shows.
-    """
-    return [
-        *_find_constant(reward),
-        *_find_lost_rows(reward),
-        *_find_other_layout(reward, prompt_layout),
-        *_find_unexpected_scores(reward),
-        *_find_endless_growth(reward),
-    ]
-
-
-def _find_constant(reward: TriedReward) -> Iterable[Finding]:
+def find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
     # Scores are compared within a row, because GRPO compares the completions of one prompt. Prose
     # and hostile texts are included, because a format reward gives all completions in its format
@@ -107,18 +92,13 @@ def _find_constant(reward: TriedReward) -> Iterable[Finding]:
     scored_probes = reward.scored_probes
     layouts = ["", reward.role.layout.name]
     tried = scored_probes[scored_probes["layout"].isin(layouts)]
-    # Replace None by infinity, so that it differs from every number. If a row has only None, the
-    # range is inf - inf = NaN, which is not above the rounding.
-    scores_of_rows = tried["score"].fillna(math.inf).groupby(tried["row"])
-    ranges = scores_of_rows.max() - scores_of_rows.min()
-    # Only rounding is ignored, because scores can be large on one row and small on another.
-    rounding = ROUNDING * max(1.0, scored_probes["score"].abs().max())
-    if not ranges.max() > rounding:
+    score_counts = tried["score"].round(DECIMALS).groupby(tried["row"]).nunique(dropna=False)
+    if score_counts.max() == 1:
         observation = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, observation)
 
 
-def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
+def find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
     rights = reward.of_category("right")
     # A reward may return None for rows of another kind, and leave them to other rewards.
@@ -130,10 +110,12 @@ def _find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
             f"one: {golds}"
         )
-        yield make_finding("not on every row", reward.name, observation, lost["text"])
+        yield make_finding(
+            "right answer refused on some rows", reward.name, observation, lost["text"]
+        )
 
 
-def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
+def find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Finding]:
     """Report a reward that does not read the prompt's own layout."""
     layout = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
@@ -148,19 +130,16 @@ def _find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[F
         yield make_finding("another format", reward.name, observation, rewarded["text"])
 
 
-def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
+def find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     """Report each kind of probe that is rewarded but should not be, or the reverse."""
-    in_layout = reward.scored_probes["layout"] == reward.role.layout.name
     # Without a relative score, a score has nothing to be compared with.
-    comparable = reward.scored_probes[in_layout].dropna(subset="relative_score")
+    comparable = reward.in_layout.dropna(subset="relative_score")
     # The category of a probe names the kind of the finding about it.
     for category, of_category in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format.
-        is_graded = must_score or (
-            reward.role.name == ANSWER and category not in UNGRADED_CATEGORIES
-        )
-        if not is_graded:
+        is_graded = must_score or reward.role.name == ANSWER
+        if category not in KINDS or not is_graded:
             continue
         threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
         is_rewarded = of_category["relative_score"] > threshold
@@ -176,7 +155,7 @@ def _find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
             yield make_finding(category, reward.name, observation, unexpected["text"])
 
 
-def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
+def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     """Report a score that rises with every repetition, above that of plain right answers."""
     tolerance = tolerance_of(reward.scored_probes)
     # A bonus does no harm as long as no long text scores above a short right answer.
@@ -185,10 +164,13 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     examples = []
     for variant, of_variant in reward.of_category("growth").groupby("variant", sort=False):
         scores = of_variant["score"]
-        rises = scores.diff()
         # If only shorter texts were scored, the score may still reach a maximum.
         is_complete = len(scores) == len(REPETITIONS)
-        if is_complete and rises.min() > tolerance and scores.max() > best_plain + tolerance:
+        if (
+            is_complete
+            and scores.diff().min() > tolerance
+            and scores.max() > best_plain + tolerance
+        ):
             ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
             examples.append(of_variant["text"].iloc[0])
     if ranges:
@@ -203,7 +185,7 @@ def _find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 
 
 def find_faults_of_total(
-    rewards: Sequence[TriedReward], weights: Mapping[str, float], row_sample: RowSample
+    rewards: Sequence[TriedReward], weights: Mapping[str, float]
 ) -> list[Finding]:
     """Report a total in which the format outweighs the answer, or the answer adds nothing.
 
@@ -213,25 +195,20 @@ def find_faults_of_total(
     Args:
         rewards: The rewards with their scores.
         weights: Weight of each reward, by name.
-        row_sample: The rows that were tried.
     """
-    layouts = [
-        reward.role.layout
-        for reward in rewards
-        if reward.role.name == ANSWER and reward.role.layout.is_own and weights[reward.name] != 0
-    ]
-    if not layouts:
-        return _find_total_without_answers(rewards, row_sample)
     # The total is compared in the layout that the first reward for answers reads.
+    layouts = [reward.role.layout for reward in rewards if reward.role.name == ANSWER]
+    if not layouts:
+        return _find_total_without_answers(rewards)
     totals = best_scores(_total_scores(rewards, weights), layouts[0])
     if totals.empty:
-        return []  # A slow reward was not tried in this layout.
+        return []  # Another reward was not tried in this layout.
     answer_gains = totals["right"] - totals["wrong"]
-    # Rows on which the answer changes nothing have their own finding, "not on every row".
+    # Rows on which the answer changes nothing have a finding of their own (`find_lost_rows`).
     answer_gain = answer_gains[answer_gains != 0].mean()
     # It is NaN if the answer changes nothing on any row.
     if not answer_gain > 0:
-        return _find_total_without_answers(rewards, row_sample)
+        return _find_total_without_answers(rewards)
     format_gain = (totals["wrong"] - totals["prose"]).mean()
     if format_gain > answer_gain:
         observation = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
@@ -256,36 +233,18 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Mapping[str, float]) 
     return totals.rename("score").reset_index()
 
 
-def _find_total_without_answers(
-    rewards: Sequence[TriedReward], row_sample: RowSample
-) -> list[Finding]:
+def _find_total_without_answers(rewards: Sequence[TriedReward]) -> list[Finding]:
     """Report a total that does not follow right answers.
 
-    If no reward depends on the answer, the finding is a warning where the rewards read other
-    columns, because these may define right answers. Otherwise a lone reward for format, length or
-    wording has no finding, because it is probably part of a larger set. In all other cases, the
-    finding is critical.
+    A lone reward for format, length or wording has no finding, because it is probably part of a
+    larger set.
     """
-    columns = set().union(*(reward.columns for reward in rewards))
-    if not any(is_answer_dependent(reward.scored_probes) for reward in rewards):
-        # For example, a reward for Countdown reads `target` and `nums`. It rewards any right
-        # expression, but not the gold answer of the row.
-        answer = row_sample.answer
-        other_columns = [] if callable(answer) else sorted(columns - {"answer", answer})
-        if other_columns:
-            observation = (
-                "no gold answer scores higher than a wrong one, and the rewards read "
-                f"{', '.join(other_columns)}"
-            )
-            return [make_finding("right answer unknown", WHOLE_SET, observation)]
-        # A reward for wording reads no column. Rewards for format or length may have an argument
-        # `answer` that they do not use, so they may seem to read a column.
-        lone = rewards[0]
-        is_for_wording = not columns
-        is_for_format = lone.role.name == FORMAT
-        is_lone = len(rewards) == 1
-        if is_lone and (is_for_wording or is_for_format or is_length_dependent(lone.scored_probes)):
-            return []
+    first = rewards[0]
+    is_part_of_set = len(rewards) == 1 and not is_answer_dependent(first.scored_probes)
+    # Such a reward may have an argument `answer` that it does not use.
+    is_for_format = first.role.name == FORMAT or is_length_dependent(first.scored_probes)
+    if is_part_of_set and (is_for_format or not first.reads_gold):
+        return []
     observation = (
         "the gold answer has no higher total than a wrong answer in the same words and format"
     )

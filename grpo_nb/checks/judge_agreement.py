@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.report import Finding, make_finding
-from grpo_nb.core.statistics import RankCorrelation, rank_correlation
+from grpo_nb.core.statistics import Estimate, rank_correlation
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import format_score
 from grpo_nb.rewards import judge_model
@@ -253,7 +253,7 @@ def _try_changes(
 
 def _decide_verdict(
     table: pandas.DataFrame,
-    correlation: RankCorrelation,
+    correlation: Estimate,
     changes: pandas.DataFrame,
 ) -> tuple[AgreementVerdict, str]:
     """Return the verdict, and the first reason for it that applies."""

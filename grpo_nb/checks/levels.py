@@ -37,10 +37,6 @@ class LevelChoice:
         return self.sentence
 
 
-def _is_mastered(level_baseline: Baseline) -> bool:
-    return level_baseline.sampled_accuracy >= MIN_MASTERED_ACCURACY
-
-
 def choose_level(
     model: Any,
     tokenizer: Any,
@@ -54,9 +50,8 @@ def choose_level(
 
     A level is mastered if at least two thirds of the sampled answers are correct. Measuring stops
     at the first level that is not mastered. With a small model, this is usually the first one. If
-    it gives no signal, the hardest of the easier levels with a signal is chosen. If all levels are
-    mastered, the hardest is chosen. `can_improve` is false if the chosen level is mastered. The
-    model and the random state do not change.
+    all levels are mastered, the hardest is chosen, and `can_improve` is false. The model and the
+    random state do not change.
 
     Args:
         model: As for `baseline`.
@@ -85,33 +80,23 @@ def choose_level(
         raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")
     baselines = []
     for task in levels:
-        baselines.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
-        if not _is_mastered(baselines[-1]):
+        measured = baseline(model, tokenizer, task, rewards, settings, prompts=prompts)
+        baselines.append(measured)
+        is_mastered = measured.sampled_accuracy >= MIN_MASTERED_ACCURACY
+        if not is_mastered:
             break
 
-    # The last level measured is the first that is not mastered, unless all are mastered.
-    last_level = len(baselines) - 1
-    levels_with_signal = [
-        level
-        for level, level_baseline in enumerate(baselines)
-        if level_baseline.result_counts["differs"] > 0 and level_baseline.has_answer_signal
-    ]
-    chosen_level = last_level
-    if _is_mastered(baselines[last_level]):
+    # The last level measured is chosen: the first that is not mastered, or the hardest.
+    if is_mastered:
         reason = "Too little is left to show a gain: two thirds or more are correct at every level."
-    elif last_level in levels_with_signal:
+    elif measured.result_counts["differs"] > 0 and measured.has_answer_signal:
         reason = "There is something to learn."
-    elif levels_with_signal:
-        # The easier level is mastered, but some of its groups still have wrong answers.
-        chosen_level = levels_with_signal[-1]
-        reason = "No harder level that was measured gives a learning signal."
     else:
-        reason = "No level that was measured gives a learning signal."
-    chosen = baselines[chosen_level]
+        reason = "This level gives no learning signal."
     return LevelChoice(
-        task=levels[chosen_level],
-        can_improve=not _is_mastered(chosen),
-        sentence=f"Level {chosen_level}: {chosen.sampled_accuracy:.0%} of the answers are correct "
-        f"before training. {reason}",
+        task=task,
+        can_improve=not is_mastered,
+        sentence=f"Level {len(baselines) - 1}: {measured.sampled_accuracy:.0%} of the answers are "
+        f"correct before training. {reason}",
         baselines=tuple(baselines),
     )

@@ -6,12 +6,13 @@ The flow in five steps:
 2. `calls.py` calls the reward with these as TRL does, and checks that the calls work.
 3. `roles.py` finds what the reward follows: right answers, the format, or neither.
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
-5. `report.py` defines the kinds of findings and shows them.
+5. `report.py` shows the findings. Their kinds are in `finding_kinds.toml`.
 
 No model is needed. Not covered: faults that only completions of a model show. A reward that runs
 code is tried too, but no probe is a program that solves its task.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +33,6 @@ from grpo_nb.tasks.task import Task
 
 FIRST_ROW_COUNT = 4
 """Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
-
-QUESTION_COLUMNS = {"prompt", "question", "environments"}
-"""Columns that do not decide which answer is right."""
 
 CALLS_JUDGE = "calls a judge"
 """Role of a reward that calls a judge. The check does not call such a reward."""
@@ -57,8 +55,6 @@ class RewardResult:
     """Number of completions with which the reward was called."""
     tried: TriedReward | None = None
     """The reward with its scores, or None if they do not show what it adds to the total."""
-    is_in_total: bool = True
-    """False if the weighted total can be checked without this reward."""
 
 
 def check_rewards(
@@ -118,11 +114,11 @@ def check_rewards(
     ]
 
     # The weighted total is what the model learns from.
-    rewards_in_total = [result.tried for result in results if result.is_in_total]
-    if None in rewards_in_total:
+    tried_rewards = [result.tried for result in results]
+    if None in tried_rewards:
         not_checked.append("the weighted total, because the scores of a reward are not known")
-    elif rewards_in_total:
-        findings += faults.find_faults_of_total(rewards_in_total, weights, row_sample)
+    else:
+        findings += faults.find_faults_of_total(tried_rewards, weights)
 
     checked = ""
     counts = [result.completion_count for result in results if result.completion_count]
@@ -154,12 +150,14 @@ def _try_reward(
         )
         return RewardResult(name, CALLS_JUDGE, find_unfit_judges(judges, name), reason)
 
-    # Can the reward be called, and are its scores consistent?
+    # Can the reward be called?
     runner = ProbeRunner(reward, row_sample, seconds_per_call)
     findings = calls.find_signature_fault(runner)
-    is_relative = base.is_relative(reward)
+    if base.is_relative(reward):
+        reason = "it ranks the completions of a group, so single completions show nothing"
+        return RewardResult(name, UNKNOWN, findings, reason)
     layout = layouts[0]
-    if not findings and not is_relative:
+    if not findings:
         layout = _try_controls(runner, layouts)
         # Two right answers and a wrong one are scored alone, together and reversed.
         scored = [probe for probe in runner.scores if probe.layout == layout.name]
@@ -167,27 +165,30 @@ def _try_reward(
         wrongs = [probe for probe in scored if probe.category == "wrong"]
         findings = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
 
-    # Do scores of single completions show what the reward follows?
+    # Do its scores show what it follows?
     code_texts = set(texts_in(reward))
-    reason_left_out = ""
-    if is_relative:
-        reason_left_out = "it ranks the completions of a group, so single completions show nothing"
-    elif "environments" in code_texts:
-        reason_left_out = (
-            "it scores episodes. Run one by hand with gn.lab.ManualEpisode(task, row_number)"
-        )
     has_scores = {"right", "wrong"} <= {probe.category for probe in runner.scores}
-    if has_scores and not findings and not reason_left_out:
-        return _try_all_probes(runner, layouts, layout, code_texts)
-    reason_at_fault = "its scores, because it breaks the contract, fails or is inconsistent"
-    return RewardResult(
-        name=name,
-        role=UNKNOWN,
-        findings=[*findings, *calls.find_failures(runner)],
-        not_checked=reason_left_out or reason_at_fault,
-        completion_count=runner.completion_count,
-        is_in_total=not reason_left_out,
-    )
+    reason = ""
+    if "environments" in code_texts:
+        reason = "it scores episodes. Run one by hand with gn.lab.ManualEpisode(task, row_number)"
+    elif findings or not has_scores:
+        reason = "its scores, because it breaks the contract, fails or is inconsistent"
+    if reason:
+        findings += calls.find_failures(runner)
+        return RewardResult(name, UNKNOWN, findings, reason, runner.completion_count)
+    return _try_all_probes(runner, layouts, layout, code_texts)
+
+
+def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Layout:
+    """Try right and wrong answers of a few rows, and return the layout that the reward reads."""
+    first_rows = runner.row_sample.rows[:FIRST_ROW_COUNT]
+    runner.run(probes.write_controls(first_rows, layouts[:1]))
+    role = roles.find_role(runner.table(), layouts)
+    if role.name != roles.ANSWER:
+        # The reward may still read the answers of another layout.
+        runner.run(probes.write_controls(first_rows, layouts))
+        role = roles.find_role(runner.table(), layouts)
+    return role.layout
 
 
 def _try_all_probes(
@@ -196,7 +197,7 @@ def _try_all_probes(
     """Try all other probes on a reward whose calls work, and find its faults.
 
     Args:
-        runner: The runner that has called the reward with the controls.
+        runner: The runner that has called the reward with the controls of a few rows.
         layouts: All layouts, the task's own first.
         layout: Layout that the reward reads, according to the controls.
         code_texts: Texts in the code of the reward.
@@ -204,20 +205,27 @@ def _try_all_probes(
     row_sample = runner.row_sample
     runner.run(_write_other_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
-    _run_all_controls(runner, layouts)
+    own_layouts = [one for one in layouts if one.is_own]
+    runner.run(probes.write_controls(row_sample.rows, own_layouts))
+    runner.run(probes.write_controls(row_sample.rows[:FIRST_ROW_COUNT], layouts))
     table = runner.table()
     role = roles.find_role(table, [layout])
+    parameters = inspect.signature(runner.reward).parameters
     tried = TriedReward(
         name=runner.name,
         role=role,
         scored_probes=faults.with_relative_scores(table, role),
-        columns=code_texts.intersection(row_sample.rows[0].columns) - QUESTION_COLUMNS,
+        reads_gold=callable(row_sample.answer) or row_sample.answer in parameters,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.
         *calls.find_inconsistency(runner, [*runner.scores][:2]),
         *calls.find_failures(runner),
-        *faults.find_faults(tried, layouts[0]),
+        *faults.find_constant(tried),
+        *faults.find_lost_rows(tried),
+        *faults.find_other_layout(tried, prompt_layout=layouts[0]),
+        *faults.find_unexpected_scores(tried),
+        *faults.find_endless_growth(tried),
     ]
 
     # Report what could not be tried.
@@ -239,26 +247,6 @@ def _try_all_probes(
         completion_count=runner.completion_count,
         tried=None if is_role_uncertain else tried,
     )
-
-
-def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Layout:
-    """Try right and wrong answers, and return the layout that the reward reads."""
-    first_rows = runner.row_sample.rows[:FIRST_ROW_COUNT]
-    runner.run(probes.write_controls(first_rows, layouts[:1]))
-    role = roles.find_role(runner.table(), layouts)
-    if role.name != roles.ANSWER:
-        # The reward may still read the answers of another layout, or of other rows.
-        _run_all_controls(runner, layouts)
-        role = roles.find_role(runner.table(), layouts)
-    return role.layout
-
-
-def _run_all_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
-    """Try the answers of all rows in the task's layouts, and of a few rows in all layouts."""
-    rows = runner.row_sample.rows
-    own_layouts = [layout for layout in layouts if layout.is_own]
-    runner.run(probes.write_controls(rows, own_layouts))
-    runner.run(probes.write_controls(rows[:FIRST_ROW_COUNT], layouts))
 
 
 def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:

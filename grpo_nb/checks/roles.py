@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, THINK_FIRST, Layout
+from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, Layout
 
 if TYPE_CHECKING:
     import pandas
@@ -65,8 +65,8 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
 
     `ANSWER`: in some layout, most gold answers score higher than wrong answers. Fewer (at least
     two, and a quarter) are enough if no wrong answer scores higher than the gold answer of its row.
-    `FORMAT`: in a layout of the task, or one with `<think>`, all right answers score higher than
-    prose, and more words of reasoning do not change the score.
+    `FORMAT`: in a layout of the task, all right answers score higher than prose, and more words of
+    reasoning do not change the score.
     `OTHER`: neither of these. An example is a reward for short completions.
 
     Args:
@@ -93,10 +93,8 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
     is_for_length = is_length_dependent(scored_probes)
     for layout in layouts:
         margins = _margins(scored_probes, layout, "prose")
-        # Among other layouts, only the one with <think> counts as a format, because TRL's think
-        # reward reads it.
-        may_be_format = layout.is_own or layout.name == THINK_FIRST
-        if may_be_format and margins["gain"].min() > tolerance and not is_for_length:
+        is_better = margins["gain"].min() > tolerance
+        if layout.is_own and is_better and not is_for_length:
             return Role(FORMAT, layout, margins)
     no_margins = _margins(scored_probes, layouts[0], "prose")[:0]
     return Role(OTHER, layouts[0], no_margins)
@@ -144,8 +142,7 @@ def is_answer_dependent(scored_probes: pandas.DataFrame) -> bool:
     """
     category = scored_probes["category"]
     is_answer = category.isin(["right", "wrong"]) | (scored_probes["variant"] == DO_NOT_KNOW)
-    is_control = is_answer | (category == "prose")
-    known_range = max(SMALLEST_RANGE, score_range(scored_probes[is_control]))
+    known_range = max(SMALLEST_RANGE, score_range(scored_probes[is_answer]))
     scores = scored_probes[is_answer].groupby(["layout", "row"])["score"]
     changes = scores.max() - scores.min()
     return bool(changes.max() > ANSWER_DEPENDENT_PART * known_range)

@@ -72,7 +72,7 @@ _REFUSALS = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("u
 HUB_ARGUMENTS = frozenset(_REFUSALS["hub"]["names"])
 # The reason why a name cannot be set, and what to write instead, for each single name.
 _REASON_OF_REFUSAL = {}
-for _refusal in (_REFUSALS["hub"], *_REFUSALS["others"]):
+for _refusal in _REFUSALS.values():
     _REASON_OF_REFUSAL |= dict.fromkeys(_refusal["names"], _refusal["reason"])
 
 #: Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
@@ -95,23 +95,22 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
-    extra = values["extra"] if isinstance(values.get("extra"), Mapping) else {}
+    extra = values.get("extra") or {}
     known = SETTABLE_ARGUMENTS.union(setting_names)
     # People paste whole configurations, so all problems are collected first.
     problems = []
-    for name in (*values, *extra):
+    for name in {**values, **extra}:
         if name in _REASON_OF_REFUSAL:
             problems.append(f"{name!r}: {_REASON_OF_REFUSAL[name]}")
         elif name not in known:
             problems.append(f"unknown setting {name!r}{did_you_mean(name, known)}")
-    for name, value in extra.items():
-        if name in setting_names:
-            problems.append(f"{name!r} in extra: it is a setting, write {name}={value!r}")
+        elif name in extra and name in setting_names:
+            problems.append(f"{name!r} in extra: it is a setting, write {name}={extra[name]!r}")
     only_in_trl = SETTABLE_ARGUMENTS.difference(setting_names)
-    if not only_in_trl.isdisjoint(values):
+    misplaced = {name: value for name, value in values.items() if name in only_in_trl}
+    if misplaced:
         # The suggested line replaces `extra`, so the line includes what `extra` holds already.
-        both = {**extra, **values}
-        whole_extra = {name: value for name, value in both.items() if name in only_in_trl}
+        whole_extra = {**extra, **misplaced}
         problems.append(f"arguments of TRL without a setting: write extra={whole_extra}")
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)

@@ -49,7 +49,7 @@ def count_sizes(model: Any) -> dict[str, Any]:
             state = getattr(parameter, "quant_state", None)
             parameters += parameter.numel() if state is None else state.shape.numel()
     # GPT-2's config has no number of key heads, and Gemma 3n's has a list of MLP widths.
-    heads = getattr(config, "num_attention_heads", None) or 1
+    heads = config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
     mlp_width = getattr(config, "intermediate_size", None)
     return {

@@ -86,10 +86,9 @@ def passed_arguments(
     # saves checkpoints itself.
     same_names = GRPO_CONFIG_FIELDS - {"save_steps"}
     arguments = {name: value for name, value in vars(settings).items() if name in same_names}
-    if settings.fast_inference and gpu is not None and has_vllm:
-        arguments["use_vllm"] = True
     return {
         **arguments,
+        "use_vllm": settings.fast_inference and has_vllm,
         "adam_beta2": 0.99,
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",
@@ -111,18 +110,20 @@ def compare_configurations(
         trl_configuration: The configuration that TRL alone builds from the same arguments.
     """
     written = {**vars(settings), **settings.extra}
-    defaults = {field.name: field.default for field in dataclasses.fields(trl_configuration)}
     changed = {}
     arguments = {}
-    for name, default in defaults.items():
-        value = _enum_value(getattr(built, name))
-        is_as_in_trl = value == _enum_value(getattr(trl_configuration, name))
+    for field in dataclasses.fields(trl_configuration):
+        name = field.name
+        value = getattr(built, name)
+        is_as_in_trl = value == getattr(trl_configuration, name)
         is_untouched = name not in passed and is_as_in_trl
         if name in _NOT_SHOWN or is_untouched:
             continue
+        # GRPOConfig turns some texts into enums, which are equal to their texts.
+        value = getattr(value, "value", value)
         arguments[name] = value
         # The table shows an argument only if its value differs from the requested value.
-        requested_value = _enum_value(written.get(name, default))
+        requested_value = written.get(name, field.default)
         # transformers turns `report_to="wandb"` into a list.
         is_as_requested = value in (requested_value, [requested_value])
         if name not in _SHOWN_AS_SETTINGS and not is_as_requested:
@@ -130,8 +131,3 @@ def compare_configurations(
             reason = _REASON_OF_CHANGE.get(name, f"Changed by {changer}.")
             changed[name] = ChangedSetting(written.get(name, "not set"), value, reason)
     return EffectiveSettings(changed, arguments)
-
-
-def _enum_value(value: Any) -> Any:
-    # GRPOConfig turns some strings into enums.
-    return getattr(value, "value", value)

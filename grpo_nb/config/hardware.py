@@ -14,7 +14,6 @@ of the model, 4 bit, versions, a length) appear only during loading. After loadi
 """
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.settings import Settings
@@ -23,18 +22,16 @@ from grpo_nb.machine.packages import VLLM_INSTALL_COMMAND
 from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 
-
-@dataclass(frozen=True)
-class ComputeDtype:
-    """Dtype of weights and activations, and the reason."""
-
-    name: str
-    """`float32`, `bfloat16` or `float16`."""
-    reason: str
+#: The rule of `choose_dtype` in a sentence, for the table of effective settings.
+DTYPE_RULE = (
+    "auto is float32 on a CPU, so that a run gives the same numbers everywhere, unless "
+    "UNSLOTH_CPU_BF16=1 asks for bfloat16. On a GPU it is bfloat16, or float16 where the GPU has "
+    "no bfloat16. float16 needs a GPU. On a CPU, a loaded model keeps its dtype."
+)
 
 
-def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> ComputeDtype:
-    """Choose the dtype of a run.
+def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> str:
+    """Return the dtype of a run: `float32`, `bfloat16` or `float16`.
 
     Args:
         settings: Settings of the run.
@@ -45,22 +42,18 @@ def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> Comp
     """
     # The weights of a loaded model keep their dtype, whatever the settings say.
     if gpu is None and model is not None:
-        return ComputeDtype(str(model.dtype).removeprefix("torch."), "As the model was loaded.")
+        return str(model.dtype).removeprefix("torch.")
+    # A CPU computes float16 slowly, and its gradients would vanish.
     if gpu is None and settings.dtype == "float16":
-        reason = "A CPU computes float16 slowly, and its gradients would vanish."
-        return ComputeDtype("float32", reason)
+        return "float32"
     if settings.dtype != "auto":
-        return ComputeDtype(settings.dtype, "As set.")
+        return settings.dtype
     if gpu is not None:
-        reason = "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
-        return ComputeDtype("bfloat16" if gpu.has_bfloat16 else "float16", reason)
+        return "bfloat16" if gpu.has_bfloat16 else "float16"
     # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
     if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
-        return ComputeDtype("bfloat16", f"As set by {CPU_BF16_ENV}.")
-    return ComputeDtype(
-        "float32",
-        "float32 is the default on every CPU, so that a run gives the same numbers everywhere.",
-    )
+        return "bfloat16"
+    return "float32"
 
 
 def has_vllm_engine(model: Any) -> bool:

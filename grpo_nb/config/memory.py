@@ -8,8 +8,7 @@ QLoRA, arXiv:2305.14314, section 3). On a CPU the estimate is checked against me
 import functools
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,7 +43,7 @@ _UNSLOTH_BYTES_PER_NUMBER = 16
 _UNSLOTH_MIN_CHUNKS = 4
 
 #: Sizes of the models of the presets, so that a plan for them needs no download.
-PRESET_MODEL_SIZES: Mapping[str, Mapping] = json.loads(
+PRESET_MODEL_SIZES = json.loads(
     Path(__file__).with_name("preset_model_sizes.json").read_text("utf-8")
 )
 
@@ -77,7 +76,7 @@ class MemoryPart:
     bytes_needed: float
     explanation: str
     """Numbers that `bytes_needed` was computed from, or its source."""
-    phase: Literal["always", "generation", "training"] = "always"
+    phase: Literal["always", "in generation", "in training"] = "always"
     """Phase that needs the part. The peak includes only the larger of the two phases."""
 
     @property
@@ -105,20 +104,13 @@ def sizes_of(name: str) -> ModelSizes:
     try:
         return ModelSizes(**run_script(script, {"model": os.path.expanduser(name)}))
     except ChildError as error:
-        # Lines of general advice can follow an error, so take the last line that begins with one.
-        errors = [line for line in error.lines if re.match(r"[\w.]+Error: ", line)]
-        reason = errors[-1] if errors else error.last(1)
-        raise ValueError(f"The sizes of {name!r} cannot be read: {reason}") from None
+        # Two lines of advice can follow an error of transformers.
+        raise ValueError(f"The sizes of {name!r} cannot be read:\n{error.last(3)}") from None
 
 
-def vllm_share_bytes(settings: Settings, gpu: Gpu) -> float:
-    """Return the memory of a GPU that vLLM takes, weights included."""
-    return settings.gpu_memory_utilization * gpu.memory_gib * 2**30
-
-
-def has_weight_copies(settings: Settings, *, is_on_gpu: bool, dtype: str) -> bool:
+def has_weight_copies(settings: Settings, gpu: Gpu | None, dtype: str) -> bool:
     """Return True if `grpo_nb.cpu` samples with two copies of the weights, kept during training."""
-    is_float32_on_cpu = not is_on_gpu and dtype == "float32"
+    is_float32_on_cpu = gpu is None and dtype == "float32"
     return is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
 
 
@@ -151,7 +143,7 @@ def estimate_memory_parts(
     explanation = f"rank {settings.lora_rank}: {lora_weights / 1e6:,.1f} million in float32"
     yield MemoryPart("LoRA", lora_weights * _BYTES_OF_FLOAT32, explanation)
     yield MemoryPart(
-        "gradients", lora_weights * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training"
+        "gradients", lora_weights * _BYTES_OF_FLOAT32, "one for each LoRA weight", "in training"
     )
     state_bytes_per_weight = 2 * _BYTES_OF_FLOAT32
     explanation = "two states in float32"
@@ -169,13 +161,14 @@ def estimate_memory_parts(
             "CUDA and fragmentation", _GPU_RESERVE_BYTES, "a margin, not a measurement"
         )
     if gpu is not None and settings.fast_inference:
-        # `Plan.fits` checks if the share holds the weights.
+        # 0 if the share is too small for the weights, as `Plan.fits` checks.
+        share_bytes = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         yield MemoryPart(
             "vLLM",
-            max(vllm_share_bytes(settings, gpu) - weight_bytes, 0),
+            max(share_bytes - weight_bytes, 0),
             "its share of the GPU, minus the weights, which it shares with training; freed while "
             "gradients are computed",
-            "generation",
+            "in generation",
         )
     else:
         # On a CPU, and on a GPU without vLLM.
@@ -188,10 +181,10 @@ def estimate_memory_parts(
             "KV cache",
             cache_bytes,
             f"{rows} rows of {prompt_tokens} + {length} tokens",
-            "generation",
+            "in generation",
         )
     yield from _training_pass_parts(settings, sizes, gpu, bytes_per_number, prompt_tokens)
-    if has_weight_copies(settings, is_on_gpu=gpu is not None, dtype=dtype):
+    if has_weight_copies(settings, gpu, dtype):
         yield MemoryPart(
             "folded weights",
             sizes.linear_weights * _BYTES_OF_FLOAT32,
@@ -247,10 +240,9 @@ def _training_pass_parts(
     else:
         layers = sizes.layers
         layers_text = f"{layers} layers"
-        chunk_logits = min(micro_batch * length * sizes.vocabulary, _LOGITS_PER_CHUNK)
-        logits_bytes = chunk_logits * _COPIES_OF_LOGITS_PER_CHUNK * _BYTES_OF_FLOAT32
-        logits_explanation = f"four copies of a block of {chunk_logits / 1e6:.0f} million"
+        logits_bytes = _LOGITS_PER_CHUNK * _COPIES_OF_LOGITS_PER_CHUNK * _BYTES_OF_FLOAT32
+        logits_explanation = "four copies of the largest block, 17 million"
     activation_bytes = layers * numbers_per_layer * bytes_per_number
     explanation = f"{computed_tokens:,} tokens in {layers_text}, micro-batch of {micro_batch}"
-    yield MemoryPart("activations", activation_bytes, explanation, "training")
-    yield MemoryPart("logits", logits_bytes, logits_explanation, "training")
+    yield MemoryPart("activations", activation_bytes, explanation, "in training")
+    yield MemoryPart("logits", logits_bytes, logits_explanation, "in training")

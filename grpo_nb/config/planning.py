@@ -1,33 +1,42 @@
 """Plan the memory of a run (`gn.plan`): what it needs, if that fits, and smaller settings that fit.
 
 The memory is estimated from the sizes of the model; `memory` has the formulas and their sources.
-The time of a step is not estimated.
+The time of a step is not estimated. After an out-of-memory error, `out_of_memory_advice` names the
+first of the same smaller settings that helps.
 """
 
 import dataclasses
-import sys
+import re
+import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.config.counting import count_sizes
-from grpo_nb.config.hardware import ComputeDtype, choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import (
     CPU_BASE_BYTES,
     MemoryPart,
     ModelSizes,
     estimate_memory_parts,
+    has_weight_copies,
     sizes_of,
-    vllm_share_bytes,
 )
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import line_to_write, memory_savings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import ReprMixin, Table, bold
+from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes
+
+# Below this share the weights of a model hardly fit into vLLM's memory.
+_MIN_VLLM_SHARE = 0.3
+_MIN_COMPLETION_LENGTH = 64
+# Pattern of a traceback line in `generate` or `_generate`. Training samples only through these
+# functions (trl 1.15, transformers 5.17).
+_SAMPLING_LINE_PATTERN = ", in _?generate\n"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -40,7 +49,7 @@ class Plan(ReprMixin):
     """GPU that trains, or None for a CPU."""
     available_gb: float
     """Memory for the run: the free memory, and the memory that its loaded model holds already."""
-    dtype: ComputeDtype
+    dtype: str
     """Dtype of the numbers that are not quantized."""
     prompt_tokens: int
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
@@ -53,7 +62,7 @@ class Plan(ReprMixin):
     def memory_parts(self) -> list[MemoryPart]:
         """Memory by part."""
         parts = estimate_memory_parts(
-            self.settings, self.sizes, self.gpu, self.dtype.name, self.prompt_tokens
+            self.settings, self.sizes, self.gpu, self.dtype, self.prompt_tokens
         )
         return list(parts)
 
@@ -63,26 +72,17 @@ class Plan(ReprMixin):
         sums: Counter[str] = Counter()
         for part in self.memory_parts:
             sums[part.phase] += part.gb
-        return sums["always"] + max(sums["generation"], sums["training"])
+        return sums["always"] + max(sums["in generation"], sums["in training"])
 
     @property
     def fits(self) -> bool:
         """True if the memory is enough, and vLLM's share of the GPU holds the weights."""
-        return not self._share_problem and self.peak_gb <= self.available_gb
+        return self.peak_gb <= self.available_gb and not self._is_vllm_share_too_small
 
     @property
-    def _share_problem(self) -> str:
-        """Sentence about a share of vLLM that is too small for the weights; else empty."""
-        if self.gpu is None or not self.settings.fast_inference:
-            return ""
-        share_gb = vllm_share_bytes(self.settings, self.gpu) / 1e9
-        (weights,) = (part for part in self.memory_parts if part.name == "weights")
-        if share_gb > weights.gb:
-            return ""
-        return (
-            f"vLLM's share of the GPU (gpu_memory_utilization), {share_gb:.1f} GB, is too small "
-            f"for the weights, {weights.gb:.1f} GB. "
-        )
+    def _is_vllm_share_too_small(self) -> bool:
+        # The weights leave nothing of the share for vLLM's cache.
+        return any(part.name == "vLLM" and part.bytes_needed <= 0 for part in self.memory_parts)
 
     def require_fit(self) -> None:
         """Raise if a run on a CPU does not fit; warn if a run on a GPU does not.
@@ -107,23 +107,26 @@ class Plan(ReprMixin):
         need = f"about {self.peak_gb:.1f} GB at its peak"
         if self.fits:
             return f"The run fits {machine}: it needs {need}; {free}."
+        problem = f"This run needs {need}; {free}."
+        if self._is_vllm_share_too_small:
+            share = self.settings.gpu_memory_utilization
+            problem += (
+                f" vLLM's share of the GPU, gpu_memory_utilization={share}, is too small for the "
+                "weights."
+            )
         changes = self._fitting_changes()
-        advice = "No smaller settings fit; take a smaller model."
-        if changes:
-            advice = f"These settings fit: {line_to_write(changes)}"
-        return f"This run needs {need}; {free}. {self._share_problem}{advice}"
+        if not changes:
+            return f"{problem} No smaller settings fit; take a smaller model."
+        return f"{problem} These settings fit: {_line_to_write(changes)}"
 
     def _fitting_changes(self) -> dict[str, Any]:
         """Return the changes with which the run fits; empty if no smaller settings fit."""
         changes: dict[str, Any] = {}
         current = self
-        is_on_gpu = self.gpu is not None
         # Each saving can be repeated only a few times, so the loop ends.
         while not current.fits:
-            for saving in memory_savings(
-                current.settings, is_on_gpu=is_on_gpu, dtype=self.dtype.name
-            ):
-                smaller_settings = current.settings.replace(**saving.change)
+            for _reason, change in _memory_savings(current.settings, self.gpu):
+                smaller_settings = current.settings.replace(**change)
                 smaller = dataclasses.replace(current, settings=smaller_settings)
                 # A plan that fits is accepted even at an equal peak: turning vLLM off fixes a share
                 # that is too small for the weights, without a lower peak.
@@ -131,7 +134,7 @@ class Plan(ReprMixin):
                     break
             else:
                 return {}
-            changes |= saving.change
+            changes |= change
             current = smaller
         return changes
 
@@ -144,10 +147,10 @@ class Plan(ReprMixin):
         why_engine = (
             f"requested: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as requested"
         )
-        parts = []
-        for part in self.memory_parts:
-            phase = "" if part.phase == "always" else f"; in {part.phase}"
-            parts.append((part.name, f"{part.gb:.2f} GB", f"{part.explanation}{phase}"))
+        parts = [
+            (part.name, f"{part.gb:.2f} GB", f"{part.explanation}; {part.phase}")
+            for part in self.memory_parts
+        ]
         rows = [
             (bold("requested and effective"), "", ""),
             ("training steps", f"{settings.max_steps:,}", ""),
@@ -156,7 +159,7 @@ class Plan(ReprMixin):
                 settings.completions_per_step,
                 f"{passes}, in groups of {settings.num_generations}",
             ),
-            ("dtype", self.dtype.name, f"requested: {settings.dtype}. {self.dtype.reason}"),
+            ("dtype", self.dtype, f"requested: {settings.dtype}"),
             ("sampling", engine, why_engine),
             (bold("needed (estimate)"), "", ""),
             *parts,
@@ -194,10 +197,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
     3
     """
     example = "gn.plan(settings, task, model=model, tokenizer=tokenizer)"
-    optional = ("task", "model", "tokenizer")
-    require_types(
-        example, optional=optional, settings=settings, task=task, model=model, tokenizer=tokenizer
-    )
+    require_types(example, optional=("task", "model"), settings=settings, task=task, model=model)
     gpu = find_gpu()
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
@@ -238,8 +238,110 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
     if has_vllm_engine(model):
         return total
     free = read_gpu().free_gib * 2**30
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if model is not None:
+        import torch
+
         # Torch keeps this memory for its next tensors, so the run can use it.
         free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return min(total, free + held_by_model)
+
+
+def _memory_savings(
+    settings: Settings, gpu: Gpu | None, phase: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the reason and the changes of each memory saving, in the order in which to try them.
+
+    Args:
+        settings: Settings of the run.
+        gpu: GPU that trains, or None for a CPU.
+        phase: `loading`, `generation` or `training`. Changes that do not help there are left out.
+    """
+    micro_batch = settings.per_device_train_batch_size
+    # With steps_per_generation set, half the micro-batch also means half the generation batch. That
+    # might split a group.
+    can_halve = micro_batch % 2 == 0 and not settings.extra.get("steps_per_generation")
+    if can_halve and phase not in ("loading", "generation"):
+        # bnpo averages over the tokens of one pass, so in smaller passes each token counts
+        # differently.
+        yield (
+            "Activations grow with the completions of one pass. The step keeps its completions; "
+            'only loss_type="bnpo" weighs their tokens a little differently.',
+            {
+                "per_device_train_batch_size": micro_batch // 2,
+                "gradient_accumulation_steps": settings.gradient_accumulation_steps * 2,
+            },
+        )
+    # In standby vLLM frees its cache while gradients are computed. The weights stay, because
+    # training uses them too.
+    vllm_takes_memory = gpu is not None and settings.fast_inference and phase != "training"
+    share = settings.gpu_memory_utilization
+    if vllm_takes_memory and share - 0.1 >= _MIN_VLLM_SHARE:
+        yield (
+            "vLLM takes its share at once, and the remaining memory is too little for the rest.",
+            {"gpu_memory_utilization": round(share - 0.1, 3)},
+        )
+    if gpu is not None and not settings.load_in_4bit and phase != "generation":
+        yield (
+            "In 4 bit the weights need about a third of the memory.",
+            {"load_in_4bit": True},
+        )
+    dtype = choose_dtype(settings, gpu)
+    if has_weight_copies(settings, gpu, dtype) and phase != "loading":
+        yield (
+            "Sampling with shared prompts holds two copies of the weights. Without them the "
+            "training stays the same, but each step takes longer.",
+            {"shared_prompts": False},
+        )
+    length = settings.max_completion_length
+    if length >= 2 * _MIN_COMPLETION_LENGTH and phase != "loading":
+        yield (
+            "Memory grows with the length of the completions.",
+            {"max_completion_length": length // 2},
+        )
+    if vllm_takes_memory:
+        yield (
+            "Without vLLM, the memory of vLLM itself is free, but generation is slower.",
+            {"fast_inference": False},
+        )
+
+
+def _line_to_write(change: Mapping[str, Any]) -> str:
+    """Return the line that changes settings, such as `settings = settings.replace(beta=0.1)`."""
+    keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
+    return f"settings = settings.replace({keywords})"
+
+
+def out_of_memory_advice(
+    error: BaseException, settings: Settings, *, is_loading: bool = False
+) -> str | None:
+    """Return advice after an out-of-memory error: the setting to lower, and the line to write.
+
+    Args:
+        error: The error. Its causes are checked too.
+        settings: Settings of the failed run. With `fast_inference`, vLLM was running.
+        is_loading: True if the model was being loaded.
+
+    Returns:
+        The advice, or None for any other error and for vLLM's own "too few cache blocks", whose
+        message already gives the fix.
+
+    >>> "per_device_train_batch_size=8" in out_of_memory_advice(MemoryError(), Settings())
+    True
+    """
+    # The text contains the tracebacks of the causes too.
+    text = "".join(traceback.format_exception(error)).lower()
+    if not is_out_of_memory(error) or re.search(VLLM_CACHE_TOO_SMALL, text):
+        return None
+    phase = "loading" if is_loading else "training"
+    # Only the traceback shows in which phase of a step an error was raised.
+    if not is_loading and re.search(_SAMPLING_LINE_PATTERN, text):
+        phase = "generation"
+    advice = "No setting of this run is left to lower. Take a smaller model"
+    savings = list(_memory_savings(settings, find_gpu(), phase))
+    if savings:
+        reason, change = savings[0]
+        advice = f"{reason} Write {_line_to_write(change)}"
+    return (
+        f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds "
+        "its memory."
+    )

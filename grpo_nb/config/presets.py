@@ -1,7 +1,6 @@
 """Presets of settings for kinds of machines."""
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import find_gpu
 
 #: Settings of each preset that differ from the defaults.
-PRESETS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("presets.toml").read_text("utf-8")
-)
+PRESETS = tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 
 
 def preset(name: str = "auto", **changes: Any) -> Settings:
@@ -30,14 +27,13 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     """
     if name == "auto":
         name = _preset_for_this_machine()
-    # No similar name is suggested, because it might be the preset of another machine. `list`
-    # compares with ==, so a name without a hash, such as a dict, gets this error too.
-    if name not in list(PRESETS):
+    # No similar name is suggested, because it might be the preset of another machine.
+    if name not in PRESETS:
         raise ValueError(
             f'preset = {name!r:.80} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '
             "which chooses by the memory of the GPU, and chooses cpu if there is no GPU."
         )
-    return Settings(**PRESETS[name]).replace(**changes)
+    return Settings.from_dict({**PRESETS[name], **changes})
 
 
 def _preset_for_this_machine() -> str:

@@ -68,9 +68,9 @@ def require_types(call: str, /, *, optional: Iterable[str] = (), **values: Any) 
     for name, value in values.items():
         rule = _RULES[name]
         is_omitted = value is None and name in optional
-        has_method = rule.method != "" and hasattr(value, rule.method)
-        parents = {parent.__name__ for parent in type(value).__mro__}
-        if not (is_omitted or has_method or parents.intersection(rule.classes)):
+        class_names = {parent.__name__ for parent in type(value).__mro__}
+        has_method = hasattr(value, rule.method)
+        if not (is_omitted or has_method or class_names.intersection(rule.classes)):
             # The value itself is not shown: its text can be long, and its `repr` slow.
             raise TypeError(
                 f"{name} is of type {type(value).__name__}, but {call} takes {rule.takes}. Write "

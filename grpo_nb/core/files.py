@@ -17,9 +17,6 @@ from typing import Any
 
 from grpo_nb.core.words import short_repr
 
-# Bytes in the longest file name of common file systems.
-_MAX_NAME_BYTES = 255
-
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, completely or not at all; objects unknown to JSON become strings."""
@@ -96,14 +93,11 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
 def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Path:
     """Return a cache folder; call `fill` first if the folder has no file named `marker`.
 
-    If another process fills the folder meanwhile, its files are kept: every process would write the
-    same ones.
+    If another process fills the folder meanwhile, its files are replaced by the same ones.
     """
-    if (folder / marker).is_file():
-        return folder
-    with staged_folder(folder) as staged:
-        fill(staged)
-        if not (folder / marker).is_file():
+    if not (folder / marker).is_file():
+        with staged_folder(folder) as staged:
+            fill(staged)
             put_in_place(staged, folder)
     return folder
 
@@ -154,7 +148,7 @@ def safe_path(folder: Path, name: Any) -> Path:
 
     Raises:
         ValueError: `name` is not a path, or leads out of the folder (such as `/etc` or `..`), or a
-            part of it is a symbolic link or longer than a file system allows.
+            part of it is a symbolic link.
 
     >>> safe_path(Path("theirs"), "adapter")
     PosixPath('theirs/adapter')
@@ -162,7 +156,7 @@ def safe_path(folder: Path, name: Any) -> Path:
     Traceback (most recent call last):
     ValueError: '../mine' leads out of the folder 'theirs': use a path inside it.
     """
-    if not _can_name_a_file(name):
+    if not isinstance(name, str) or not Path(name).parts:
         raise ValueError(f"{short_repr(name)} cannot be the name of a file in {str(folder)!r}.")
     # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name)
@@ -179,18 +173,6 @@ def safe_path(folder: Path, name: Any) -> Path:
     return folder / name
 
 
-def _can_name_a_file(name: Any) -> bool:
-    """Return True if a file system can hold a file of this name or path."""
-    if not isinstance(name, str) or "\0" in name:
-        return False
-    try:
-        lengths = [len(os.fsencode(part)) for part in Path(name).parts]
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, which no file name can hold.
-        return False
-    return 0 < max(lengths, default=0) <= _MAX_NAME_BYTES
-
-
 def _link_error(name: str, folder: Path) -> ValueError:
     return ValueError(
         f"{short_repr(name)} leads out of the folder {str(folder)!r} by a symbolic link, or could. "
@@ -199,20 +181,14 @@ def _link_error(name: str, folder: Path) -> ValueError:
     )
 
 
-def refuse_links(folder: Path, within: Path | None = None) -> None:
-    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`.
-
-    Args:
-        folder: A run, an export, or a part of one.
-        within: Folder to which the link's path in the message is relative; by default `folder`.
-    """
-    whole = within or folder
+def refuse_links(folder: Path) -> None:
+    """Raise `ValueError` if a folder contains a symbolic link at any depth; see `safe_path`."""
     # `os.walk` skips folders that a running training removes meanwhile.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             if path.is_symlink():
-                raise _link_error(path.relative_to(whole).as_posix(), whole)
+                raise _link_error(path.relative_to(folder).as_posix(), folder)
 
 
 def sha256_of(file: Path) -> str:
@@ -222,5 +198,5 @@ def sha256_of(file: Path) -> str:
 
 
 def _hidden_sibling(target: Path, kind: str) -> Path:
-    # A character has at most 4 bytes, so the hidden name stays below `_MAX_NAME_BYTES`.
+    # A character has at most 4 bytes, so the hidden name stays below the 255 of file systems.
     return target.with_name(f".{target.name[:50]}.{kind}-{os.urandom(6).hex()}")

@@ -8,57 +8,41 @@ import functools
 import html
 import re
 import traceback
-from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from grpo_nb.core.words import displayable, shorten
-
-_MACROS_TEMPLATE = "core/templates/macros.jinja"
-_MESSAGE_CHARACTERS = 600
+from grpo_nb.core.words import displayable
 
 # Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
 # underscore has a meaning only at the edge of a word.
 _SPECIAL_CHARACTERS = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# Characters that make a line a list, a rule or a table. A `>` starts no quotation, because it
-# becomes `&gt;`.
-_LINE_START = re.compile(r"^(\d*)([-+=.):])")
-_FENCE_TICKS = 3
 
 
 def markdown_text(text: object) -> str:
     r"""Return a text as one line of Markdown in which every character stands for itself.
+
+    Templates put no value at the start of a line that could be taken for a list or a rule.
 
     >>> markdown_text("a|b *c* <script>"), markdown_text("> 5")
     ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
     """
     line = " ".join(str(text).split())
     line = _SPECIAL_CHARACTERS.sub(r"\\\1", line)
-    line = _LINE_START.sub(r"\1\\\2", line)
     return html.escape(line, quote=False)
 
 
 def code_span(text: object) -> Markup:
-    """Return a text as a code span of Markdown; in a table, use `code_cell`.
+    r"""Return a text as code within a line or a table of Markdown.
 
-    >>> print(code_span("x | y"), code_span("a `b` c"))
-    `x | y` `` a `b` c ``
+    Backticks would need a longer pair around them, and no pair keeps a pipe in a table. So this is
+    an HTML element.
+
+    >>> print(code_span("x | y"))
+    <code>x \| y</code>
     """
-    line = " ".join(str(text).split())
-    ticks = "`" * (_longest_ticks(line) + 1)
-    padding = " " if "`" in line or not line else ""
-    return Markup(f"{ticks}{padding}{line}{padding}{ticks}")
-
-
-def code_cell(text: object) -> Markup:
-    r"""Return a text as a code span in a table of Markdown, where a bare pipe would end the cell.
-
-    >>> print(code_cell("x | y"))
-    `x \| y`
-    """
-    return code_span(text).replace("|", r"\|")
+    return Markup(f"<code>{markdown_text(text)}</code>")
 
 
 def code_block(text: str, language: str = "") -> Markup:
@@ -69,27 +53,23 @@ def code_block(text: str, language: str = "") -> Markup:
     x = 1
     ```
     """
-    ticks = "`" * max(_FENCE_TICKS, _longest_ticks(text) + 1)
-    return Markup(f"{ticks}{language}\n{text.rstrip()}\n{ticks}")
+    longest_run = max(re.findall("`*", text), key=len)
+    # The fence is longer than every run of backticks in the text.
+    fence = max("```", longest_run + "`", key=len)
+    return Markup(f"{fence}{language}\n{text.rstrip()}\n{fence}")
 
 
-def _longest_ticks(text: str) -> int:
-    """Return the length of the longest run of backticks. A longer run encloses the text."""
-    lengths = [len(run) for run in re.findall("`+", text)]
-    return max(lengths, default=0)
-
-
-# How a value is escaped in each language of a template. HTML values are then escaped by Jinja too,
+# How a value is escaped in a template, by its language. HTML values are then escaped by Jinja too,
 # which keeps lone surrogates and NUL: a model can write them, and no notebook can hold them. Values
 # in programs are not escaped.
-_ESCAPE_BY_LANGUAGE = {"html": displayable, "md": markdown_text, "py": str, "yaml": str}
+_ESCAPES = {"html": displayable, "md": markdown_text}
 
 
 @functools.cache
 def _environment(language: str) -> Any:
     import jinja2
 
-    escape = _ESCAPE_BY_LANGUAGE[language]
+    escape = _ESCAPES.get(language, str)
 
     def finalize(value: Any) -> Any:
         return value if isinstance(value, Markup) else escape(str(value))
@@ -105,7 +85,7 @@ def _environment(language: str) -> Any:
         finalize=finalize,
     )
     # These filters return Markup, so `finalize` does not escape their results again.
-    environment.filters.update(code_span=code_span, code_cell=code_cell, code_block=code_block)
+    environment.filters.update(code_span=code_span, code_block=code_block)
     return environment
 
 
@@ -116,9 +96,8 @@ def render(template: str, **values: Any) -> str:
 
     - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings come
       from the macros in `core/templates/macros.jinja`.
-    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `code_span`,
-      `code_cell` (in a table) and `code_block`. Do not use macros there: their output would be
-      escaped again.
+    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `code_span` and
+      `code_block`. Do not use macros there: their output would be escaped again.
     - `*.py.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
     Args:
@@ -132,23 +111,18 @@ def render(template: str, **values: Any) -> str:
 
 def render_macro(name: str, *values: Any) -> str:
     """Return the HTML of a macro of `core/templates/macros.jinja`, called with the values."""
-    macros = _environment("html").get_template(_MACROS_TEMPLATE).module
+    macros = _environment("html").get_template("core/templates/macros.jinja").module
     return str(getattr(macros, name)(*values))
 
 
-def style_tag(*sheets: str) -> str:
-    """Return a style tag with the panels' sheet and then others, such as `runs/viewer.css`."""
-    package = resources.files("grpo_nb")
-    texts = [(package / sheet).read_text("utf-8") for sheet in ("core/panels.css", *sheets)]
-    return f"<style>\n{''.join(texts)}</style>"
+def style_tag() -> str:
+    """Return a style tag with the style sheet of all panels."""
+    sheet = Path(__file__).with_name("panels.css").read_text("utf-8")
+    return f"<style>\n{sheet}</style>"
 
 
-def errors_view(errors: Sequence[BaseException]) -> str:
-    """Return the HTML of each error with its traceback; an empty string without errors."""
-    views = []
-    for error in errors:
-        message = shorten(str(error), _MESSAGE_CHARACTERS)
-        # The traceback of the cause shows the line of the user's own code, such as a reward.
-        trace = "".join(traceback.format_exception(error.__cause__ or error))
-        views.append(render_macro("error", type(error).__name__, message, trace))
-    return "".join(views)
+def error_view(error: BaseException) -> str:
+    """Return an error with its traceback as HTML."""
+    # The traceback of the cause shows the line of the user's own code, such as a reward.
+    trace = "".join(traceback.format_exception(error.__cause__ or error))
+    return render_macro("error", type(error).__name__, str(error), trace)

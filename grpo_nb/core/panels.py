@@ -6,7 +6,7 @@ They use only the core ipywidgets that versions 7.7 and 8 share.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -24,14 +24,11 @@ class Panel(widgets.VBox):
 
     panel_title: str = ""
     """Title above the panel."""
-    panel_sheets: ClassVar[tuple[str, ...]] = ()
-    """Further style sheets that the panel needs, such as `runs/viewer.css`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.add_class("gn-panel")
         self._error_view = empty_view()
-        self._shown_errors: list[BaseException] = []
         self._open_blocks = 0
         self._static_views: Sequence[tuple[str, widgets.HTML]] = ()
 
@@ -43,15 +40,14 @@ class Panel(widgets.VBox):
         nested. The outermost block clears the errors shown before.
         """
         if self._open_blocks == 0:
-            self._shown_errors = []
+            self._error_view.value = ""
         self._open_blocks += 1
         try:
             yield
         except Exception as error:
-            self._shown_errors.append(error)
+            self._error_view.value += pages.error_view(error)
         finally:
             self._open_blocks -= 1
-            self._error_view.value = pages.errors_view(self._shown_errors)
 
     # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.
     # Setting the first to None makes version 7 use the second too.
@@ -60,10 +56,10 @@ class Panel(widgets.VBox):
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the widget and, for pages that cannot show it, its current views as HTML."""
         shown = [(heading, html.value) for heading, html in self._static_views if html.value]
-        style = pages.style_tag(*self.panel_sheets)
+        page = pages.render_macro("page", pages.style_tag(), self.panel_title, shown)
         return {
             "text/plain": repr(self),
-            "text/html": pages.render_macro("page", style, self.panel_title, shown),
+            "text/html": page,
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2,
                 "version_minor": 0,
@@ -72,9 +68,8 @@ class Panel(widgets.VBox):
         }
 
     def _header(self) -> widgets.HTML:
-        """Return the title together with the style sheets of the views."""
-        style = pages.style_tag(*self.panel_sheets)
-        return widgets.HTML(style + pages.render_macro("title", self.panel_title))
+        """Return the title together with the style sheet of the views."""
+        return widgets.HTML(pages.style_tag() + pages.render_macro("title", self.panel_title))
 
 
 def as_callback(callback: Callable[..., None]) -> Callable[..., None]:
@@ -88,7 +83,7 @@ def as_callback(callback: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def control_text(text: str) -> str:
+def control_description(text: str) -> str:
     """Return a user's text in the form that a control's description needs."""
     # ipywidgets 7 inserts descriptions as HTML, and 8 as text, in which `&lt;` would be visible.
     is_html = widgets.__version__.startswith("7.")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_SUMMARY_CHARACTERS = 300
 
 
 class EnvironmentProblem(RuntimeError):
@@ -46,4 +45,4 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 def error_summary(error: BaseException) -> str:
     """Return the type and the first line of an error, to show within another message."""
     first_line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"
+    return f"{type(error).__name__}: {first_line}"

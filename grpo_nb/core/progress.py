@@ -27,11 +27,11 @@ def progress_bar(total: int | None = None, **options: Any) -> Any:
     """
     from tqdm import tqdm
 
-    kwargs: dict[str, Any] = {"leave": False}
+    options.setdefault("leave", False)
     if is_notebook():
-        kwargs["file"] = CellOutput()
-        kwargs["ncols"] = _NOTEBOOK_COLUMNS
-    return tqdm(total=total, **(kwargs | options))
+        options["file"] = CellOutput()
+        options["ncols"] = _NOTEBOOK_COLUMNS
+    return tqdm(total=total, **options)
 
 
 class CellOutput(io.TextIOBase):
@@ -55,5 +55,5 @@ class CellOutput(io.TextIOBase):
     def write(self, text: str) -> int:
         if text.strip("\n"):
             # tqdm starts each state with a carriage return, which is not needed here.
-            self.show({"text/plain": text.replace("\r", "").rstrip()})
+            self.show({"text/plain": text.strip()})
         return len(text)

@@ -22,11 +22,11 @@ MIN_QUESTIONS = 10
 Z_95 = 1.959964
 #: Quantile of the standard normal distribution for a power of 80 %.
 Z_POWER_80 = 0.841621
-#: Numbers held in memory at once while random sign flips are tried.
-_NUMBERS_IN_MEMORY = 4_000_000
+#: Random sign flips tried at once: 9999 flips of thousands of questions would take gigabytes.
+_FLIPS_AT_ONCE = 1000
 
 
-# Shares of right answers
+# Shares of correct answers
 
 
 def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tu
     everywhere, n is the number of questions.
 
     Args:
-        shares: The share of right answers of each question, from 0 to 1.
+        shares: The share of correct answers of each question, from 0 to 1.
         answers_per_question: Number of answers behind each share.
 
     >>> low, high = share_interval([1.0] * 8 + [0.0] * 2)
@@ -47,9 +47,9 @@ def share_interval(shares: Sequence[float], answers_per_question: int = 1) -> tu
     (0.49, 0.943)
     """
     questions = len(shares)
-    share = sum(shares) / questions
-    n = float(questions)
-    if answers_per_question > 1 and len(set(shares)) > 1:
+    share = fmean(shares)
+    n = questions
+    if len(set(shares)) > 1:
         variance_of_mean = variance(shares, share) / questions
         effective_size = share * (1 - share) / variance_of_mean
         n = min(max(effective_size, questions), questions * answers_per_question)
@@ -89,7 +89,7 @@ class PairedResult:
 def paired_result(
     first: Sequence[float], second: Sequence[float], answers_per_question: int = 1
 ) -> PairedResult:
-    """Compare two models, given the share of right answers of each question under both.
+    """Compare two models, given the share of correct answers of each question under both.
 
     Args:
         first: The shares of the first model, one for each question.
@@ -106,7 +106,7 @@ def paired_result(
     differences = [b - a for a, b in zip(first, second, strict=True)]
     return PairedResult(
         questions=len(differences),
-        difference=sum(differences) / len(differences),
+        difference=fmean(differences),
         interval=paired_interval(differences, answers_per_question),
         p_value=paired_p_value(differences, answers_per_question),
         detectable_difference=detectable_difference(differences),
@@ -138,13 +138,12 @@ def paired_p_value(differences: Sequence[float], answers_per_question: int = 1) 
     if answers_per_question == 1:
         improved = sum(value > 0 for value in nonzero_differences)
         return float(binomtest(improved, len(nonzero_differences)).pvalue)
-    # In batches: 9999 flips of thousands of questions at once would take gigabytes.
     test = permutation_test(
         (nonzero_differences,),
         numpy.sum,
         permutation_type="samples",
         vectorized=True,
-        batch=_NUMBERS_IN_MEMORY // len(nonzero_differences) + 1,
+        batch=_FLIPS_AT_ONCE,
         rng=0,
     )
     return float(test.pvalue)
@@ -172,7 +171,7 @@ def paired_interval(
     return max(middle - half_width, -1.0), min(middle + half_width, 1.0)
 
 
-def detectable_difference(changes: Sequence[float]) -> float | None:
+def detectable_difference(differences: Sequence[float]) -> float | None:
     """Return the minimum detectable difference at a power of 80 %, or None if there is none.
 
     It is also called the minimum detectable effect. Only the number of changed answers matters,
@@ -181,17 +180,17 @@ def detectable_difference(changes: Sequence[float]) -> float | None:
     correction).
 
     Args:
-        changes: The difference of each question, second minus first.
+        differences: The difference of each question, second minus first.
 
     >>> detectable_difference([0.0] * 9) is None
     True
     >>> 0.10 < detectable_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
     True
     """
-    questions = len(changes)
+    questions = len(differences)
     if questions < MIN_QUESTIONS:
         return None
-    sum_of_squares = sum(value * value for value in changes)
+    sum_of_squares = sum(value * value for value in differences)
     changed_share = max(sum_of_squares / questions, 2 / (questions + 2))
     for step in range(1, 1001):
         difference = step / 1000
@@ -210,17 +209,18 @@ def detectable_difference(changes: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over groups with its 95 % interval."""
+    """A mean or a correlation with its 95 % interval."""
 
-    mean: float
-    """NaN if there are no scores."""
+    value: float
     interval: tuple[float, float] | None
-    """None with fewer than two groups, or if all groups have the same mean."""
+    """None if the interval is unknown."""
 
     def __str__(self) -> str:
-        if self.interval is None:
-            return f"{self.mean:.2f}"
-        return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
+        text = f"{self.value:.2f}"
+        if self.interval is not None:
+            low, high = self.interval
+            text += f" ({low:.2f} to {high:.2f})"
+        return text
 
 
 def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -234,7 +234,11 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
     Args:
         groups: Scores of each group. The groups may have different sizes.
 
-    >>> mean_with_interval([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
+    Returns:
+        The mean, NaN if there are no scores. The interval is None with fewer than two groups, or if
+        all groups have the same mean.
+
+    >>> mean_with_interval([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).value
     0.5
     """
     from scipy import stats
@@ -257,7 +261,7 @@ def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:
         low = max(low, 0.0)
     if max(scores) == 1:
         high = min(high, 1.0)
-    return Estimate(mean, (float(low), float(high)))
+    return Estimate(mean, (low, high))
 
 
 def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
@@ -276,7 +280,7 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     """
     n = len(before)
     m = len(after)
-    if n < 2 or m < 2:
+    if min(n, m) < 2:
         return 0.0
     total = n + m
     counts = Counter([*before, *after]).values()
@@ -292,16 +296,7 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
     return rising_minus_falling / math.sqrt(variance_of_difference)
 
 
-@dataclass(frozen=True)
-class RankCorrelation:
-    """Spearman's rank correlation with its 95 % interval."""
-
-    value: float
-    """From -0.999 to 0.999, because atanh is infinite at +-1; 0 if a side is constant."""
-    interval: tuple[float, float]
-
-
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation:
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Return Spearman's correlation and the interval of Bonett and Wright.
 
     The interval is normal in atanh(r), with the variance (1 + r^2 / 2) / (n - 3) (Bonett and
@@ -311,25 +306,27 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
         first: Values of one side.
         second: Values of the other side, in the same order.
 
+    Returns:
+        The correlation, from -0.999 to 0.999, and 0 if a side is constant. The interval is known.
+
     >>> rank_correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 9]).value > 0.99
     True
     """
     from scipy.stats import spearmanr
 
     r = 0.0
-    # A constant side has no order, and no correlation.
+    # A constant side has no order.
     if len(set(first)) > 1 and len(set(second)) > 1:
         r = float(spearmanr(first, second).statistic)
     # At 1 and -1, atanh is infinite.
     r = max(-0.999, min(r, 0.999))
-    half_width = math.inf
-    degrees_of_freedom = len(first) - 3
-    if degrees_of_freedom > 0:
-        variance_of_atanh = (1 + r * r / 2) / degrees_of_freedom
-        half_width = Z_95 * math.sqrt(variance_of_atanh)
+    variance_of_atanh = math.inf
+    if len(first) > 3:
+        variance_of_atanh = (1 + r * r / 2) / (len(first) - 3)
+    half_width = Z_95 * math.sqrt(variance_of_atanh)
     middle = math.atanh(r)
     interval = (math.tanh(middle - half_width), math.tanh(middle + half_width))
-    return RankCorrelation(r, interval)
+    return Estimate(r, interval)
 
 
 def rise_p_value(values: Sequence[float]) -> float:

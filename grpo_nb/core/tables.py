@@ -6,7 +6,7 @@ their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders
 
 import html
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,22 +57,22 @@ def verbatim(text: str) -> RichText:
     return RichText(repr(text), markup.replace("\n", "<br>"))
 
 
-def notes(lines: Iterable[str], *, folded: Collection[str]) -> RichText:
-    """Return the notes below a table, in small print. Empty lines are left out.
+def notes(facts: Sequence[str], explanations: Sequence[str]) -> RichText:
+    """Return the notes below a table, in small print. HTML shows the explanations on a click.
 
     Args:
-        lines: Lines in the order of the plain text.
-        folded: Those of the lines that only explain the table. HTML shows them on a click.
+        facts: Lines that are always shown. Empty lines are left out.
+        explanations: Lines that only explain the table.
     """
-    lines = [line for line in lines if line]
-    shown = "<br>".join(escaped(line) for line in lines if line not in folded)
-    hidden = "<br>".join(escaped(line) for line in lines if line in folded)
+    facts = [line for line in facts if line]
+    shown = "<br>".join(map(escaped, facts))
+    folded = "<br>".join(map(escaped, explanations))
     # Each level has its own `small`, because a `details` inside it would be no valid HTML.
     markup = (
         f"<small>{shown}</small><details><summary><small>How to read this table</small></summary>"
-        f"<small>{hidden}</small></details>"
+        f"<small>{folded}</small></details>"
     )
-    return RichText("\n".join(lines), markup)
+    return RichText("\n".join([*facts, *explanations]), markup)
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,13 @@ class Table:
     def text(self) -> str:
         """Return the table as lines with aligned columns."""
         rows = [self.head, *self.rows] if self.head else self.rows
-        lines = []
-        for row in rows:
-            lines.append([as_part(cell).text() for cell in row])
-        widths = []
-        for index, column in enumerate(zip(*lines, strict=True)):
-            width = 0 if index in self.wide else max(map(len, column))
-            widths.append(width)
-        padded_lines = []
-        for line in lines:
-            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-            padded_lines.append("  ".join(padded).rstrip())
-        return "\n".join(padded_lines)
+        padded_columns = []
+        for index, column in enumerate(zip(*rows, strict=True)):
+            texts = [as_part(cell).text() for cell in column]
+            width = 0 if index in self.wide else max(map(len, texts))
+            padded_columns.append([text.ljust(width) for text in texts])
+        lines = zip(*padded_columns, strict=True)
+        return "\n".join("  ".join(line).rstrip() for line in lines)
 
     def html(self) -> str:
         """Return the table as HTML, with inline styles that override those of notebooks."""
@@ -122,16 +117,13 @@ class Table:
             # Pages that remove styles align cells right, except for the content of such a `div`.
             if index not in self.right:
                 content = f'<div align="left">{content}</div>'
-            cells.append(f"<{tag} style='{self._style(index)}'>{content}</{tag}>")
+            style = _CELL_STYLE.format(align="right" if index in self.right else "left")
+            if index in self.narrow:
+                style += ";white-space:nowrap"
+            if index in self.wide:
+                style += ";white-space:normal;overflow-wrap:anywhere;min-width:16em"
+            cells.append(f"<{tag} style='{style}'>{content}</{tag}>")
         return f"<tr>{''.join(cells)}</tr>"
-
-    def _style(self, column: int) -> str:
-        style = _CELL_STYLE.format(align="right" if column in self.right else "left")
-        if column in self.narrow:
-            style += ";white-space:nowrap"
-        if column in self.wide:
-            style += ";white-space:normal;overflow-wrap:anywhere;min-width:16em"
-        return style
 
 
 Part = str | RichText | Table
@@ -142,7 +134,6 @@ class ReprMixin:
 
     def _shown_parts(self) -> Iterable[Part]:
         """Return the parts to show, in order. Each subclass defines this method."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         texts = [as_part(part).text() for part in self._shown_parts()]

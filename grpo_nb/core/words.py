@@ -44,7 +44,9 @@ def short_repr(value: Any, limit: int = 60) -> str:
     return shorten(" ".join(lines), limit)
 
 
-def require_number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> None:
+def require_number(
+    name: str, value: Any, minimum: float, maximum: float = math.inf, *, whole: bool = False
+) -> None:
     """Check that an argument is a finite number between two bounds, both included.
 
     Args:
@@ -52,15 +54,24 @@ def require_number(name: str, value: Any, minimum: float, maximum: float = math.
         value: Value of the argument.
         minimum: Smallest value allowed.
         maximum: Largest value allowed.
+        whole: True if the number must be whole.
 
     Raises:
-        ValueError: The value is not a number, not finite, or out of bounds.
+        ValueError: The value is no such number, or is out of bounds.
 
     >>> require_number("rate", math.inf, 0)
     Traceback (most recent call last):
     ValueError: rate = inf must be a finite number of at least 0.
     """
-    _require_number(name, value, minimum, maximum, numbers.Real, "a finite number")
+    allowed_type = numbers.Integral if whole else numbers.Real
+    # bool is a subclass of int, but True is no count.
+    is_number = isinstance(value, allowed_type) and not isinstance(value, bool)
+    if not (is_number and minimum <= value <= maximum and value < math.inf):
+        kind = "whole" if whole else "finite"
+        limits = f"of at least {minimum}"
+        if maximum < math.inf:
+            limits = f"between {minimum} and {maximum}"
+        raise ValueError(f"{name} = {short_repr(value)} must be a {kind} number {limits}.")
 
 
 def require_whole_number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> None:
@@ -70,18 +81,7 @@ def require_whole_number(name: str, value: Any, minimum: float, maximum: float =
     Traceback (most recent call last):
     ValueError: steps = 0 must be a whole number of at least 1.
     """
-    _require_number(name, value, minimum, maximum, numbers.Integral, "a whole number")
-
-
-def _require_number(
-    name: str, value: Any, minimum: float, maximum: float, allowed_type: type, kind: str
-) -> None:
-    # bool is a subclass of int, but True is no count.
-    is_number = isinstance(value, allowed_type) and not isinstance(value, bool)
-    if is_number and minimum <= value <= maximum and value < math.inf:
-        return
-    bounds = f"of at least {minimum}" if maximum == math.inf else f"between {minimum} and {maximum}"
-    raise ValueError(f"{name} = {short_repr(value)} must be {kind} {bounds}.")
+    require_number(name, value, minimum, maximum, whole=True)
 
 
 def require_choice(name: str, value: Any, known: Collection[Any]) -> None:

@@ -1,7 +1,10 @@
 """A GRPO step on a CPU in about a quarter of TRL's time, with the same numbers up to rounding.
 
-Other subpackages use `CpuEngine` of `grpo_nb.cpu.engine`, which samples completions and computes
-their log-probabilities. `generation` also uses `left_padded` of `grpo_nb.cpu.shared_prompts` and
-`through_end` of `grpo_nb.cpu.sampler`. The engine computes every distinct prompt once, with the
-LoRA folded into the weights, and attention without copies of the key/value heads.
+`CpuEngine` (engine.py) samples completions and computes their log-probabilities. It saves time in
+four ways:
+
+- shared_prompts.py: each distinct prompt runs once, and not once per completion.
+- sampler.py: finished rows leave the batch, and the key/value cache is not copied at each token.
+- folded_lora.py: a layer with LoRA needs one matrix product instead of three.
+- attention.py: the key/value heads are not copied for each query head.
 """

@@ -46,8 +46,20 @@ def _attention_without_copies(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute grouped attention with a mask, and leave every other call to `original`."""
-    # The second dimension is that of the heads.
+    """Compute grouped attention with a mask, and leave every other call to `original`.
+
+    Args:
+        original: transformers' function for `sdpa`, with the same arguments and result.
+        module: Attention layer that calls.
+        query: (rows, query heads, tokens, head size).
+        key: (rows, key/value heads, cached and new tokens, head size).
+        value: Of the same shape as `key`.
+        attention_mask: (rows, 1, tokens, cached and new tokens), or None.
+        **kwargs: Of these, `dropout` and `scaling` are used here.
+
+    Returns:
+        The output (rows, tokens, query heads, head size), and None in place of attention weights.
+    """
     is_grouped = query.shape[1] > key.shape[1]
     if not is_grouped or attention_mask is None:
         return original(module, query, key, value, attention_mask, **kwargs)
@@ -60,5 +72,4 @@ def _attention_without_copies(
         scale=kwargs.get("scaling"),
         enable_gqa=True,
     )
-    # transformers' `sdpa` returns (rows, tokens, heads, head size), and no attention weights.
     return output.transpose(1, 2).contiguous(), None

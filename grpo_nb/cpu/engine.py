@@ -1,8 +1,8 @@
-"""`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
+"""`CpuEngine`: sample completions and their log-probabilities, each distinct prompt once.
 
 The trainer (grpo_nb.training.trainer) and `generation.sampling.generate` use it. Without LoRA
 dropout, it computes the same numbers as TRL's own path up to rounding. If the engine cannot be
-used, `obstacle` or `sampling_obstacle` says why, and the caller takes TRL's path.
+used, `model_obstacle` or `sampling_obstacle` says why, and the caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class CpuEngine:
-    """Sampling and scoring with one model on a CPU; `obstacle(model)` must be None.
+    """Sampling and log-probabilities with one model on a CPU.
 
     Args:
-        model: Causal language model, plain or wrapped by PEFT. Until `release`, the engine keeps a
-            copy of the model's adapted weights and, after the first `sample`, a packed copy of all
-            linear layers.
+        model: Causal language model, plain or wrapped by PEFT, for which `model_obstacle` returns
+            None. Until `release`, the engine keeps a copy of the model's adapted weights and, after
+            the first `sample`, a packed copy of all linear layers.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -42,7 +42,7 @@ class CpuEngine:
         self._folded_lora = FoldedLora.of(model)
 
     @staticmethod
-    def obstacle(model: PreTrainedModel, longest_sequence: int | None = None) -> str | None:
+    def model_obstacle(model: PreTrainedModel, longest_sequence: int | None = None) -> str | None:
         """Return why the engine cannot run a model, or None if it can.
 
         Args:
@@ -105,11 +105,11 @@ class CpuEngine:
         """Sample one completion for each prompt, as `model.generate` would.
 
         Args:
-            prompt_ids: N lists of token ids. Repeat a prompt for each completion of its group.
+            prompt_ids: B lists of token ids. Repeat a prompt for each completion of its group.
             config: Length, special tokens and sampling parameters.
 
         Returns:
-            N completions as token ids, up to and with the end token.
+            B completions as token ids, up to and with the end token.
         """
         return sample(self.model, prompt_ids, config, self._folded_lora)
 
@@ -124,12 +124,16 @@ class CpuEngine:
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of completions, differentiable.
 
-        `input_ids`, `attention_mask`, `completion_length` and the result are those of
-        `shared_prompt_log_probs`.
-
         Args:
-            model: The wrapper of the engine's model that the trainer passes.
+            model: The wrapper of the engine's model that the trainer passes, patched as
+                `shared_prompt_log_probs` describes.
+            input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
+            attention_mask: (B, P + C), 1 for real tokens.
+            completion_length: C.
             autocast: The trainer's autocast block.
+
+        Returns:
+            `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked.
         """
         with self._folded_lora.applied(), autocast:
             return shared_prompts.shared_prompt_log_probs(

@@ -1,10 +1,13 @@
 """One matrix product per LoRA layer instead of three on a CPU, with the same result and gradient.
 
 PEFT computes `W x + s B (A x)` with three products and two more passes over the result.
-`FoldedLora` adds `s B A` to a copy of `W` once per use and computes with the copy. For 106 million
-weights this takes 51 ms if the memory of the last copy is reused. The trained tensors and the base
-weights are read, never written. The backward pass computes the gradients of A and B from the
-gradient of the output, by the chain rule.
+`FoldedLora` adds `s B A` to a copy of `W` once per use and computes with the copy, the *folded
+weight*. For 106 million weights this takes 51 ms if the memory of the last copy is reused. The
+trained tensors and the base weights are read, never written. The backward pass computes the
+gradients of A and B from the gradient of the output, by the chain rule.
+
+Shapes: W (out, in), A (rank, in), B (out, rank), inputs (..., in), outputs (..., out); s is a
+number.
 
 Left to PEFT: layers with DoRA, LoRA biases or several active adapters, and weights in 4 or 16 bits.
 In 16 bits, the sum loses small changes by rounding: after three training steps in bfloat16, it
@@ -28,7 +31,7 @@ from grpo_nb.upstream.peft import single_plain_adapter
 
 #: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 is for the tests that
 #: show that the sum computes the same function.
-EXACT_DTYPES = (torch.float32, torch.float64)
+FOLDABLE_DTYPES = (torch.float32, torch.float64)
 #: Passes of up to this many tokens use oneDNN with packed weights, and longer passes MKL. oneDNN
 #: takes 0.87 of MKL's time at 128 tokens. At 256 tokens the gain is within the noise (0.96), and
 #: at 480 oneDNN is slower (studies/results/cpu_kernels.md).
@@ -38,7 +41,10 @@ Forward = Callable[..., Tensor]
 
 
 class _FoldedProduct(torch.autograd.Function):
-    """Product `x W^T + bias` with a given `W = base + s B A`, and gradients for x, A and B."""
+    """Product `x W'^T + bias` with the folded weight `W' = W + s B A`; gradients for x, A and B.
+
+    autograd sees A and B as inputs, although only the folded weight is used in `forward`.
+    """
 
     @staticmethod
     def forward(
@@ -50,6 +56,7 @@ class _FoldedProduct(torch.autograd.Function):
         bias: Tensor | None,
         scaling: float,
     ) -> Tensor:
+        """Return the output (..., out) for `x` (..., in)."""
         # autograd raises if the folded copy is written again before the backward pass.
         ctx.save_for_backward(x, lora_a, lora_b, folded_weight)
         ctx.scaling = scaling
@@ -57,13 +64,14 @@ class _FoldedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Return one gradient per input of `forward`, given that of the output (..., out)."""
         x, lora_a, lora_b, folded_weight = ctx.saved_tensors
         grad_x = grad_output @ folded_weight
-        # Leading dimensions become one, so that a row of each matrix belongs to one token.
+        # Now (tokens, out) and (tokens, in).
         grad_output = grad_output.flatten(0, -2)
         x = x.flatten(0, -2)
         # With u = A x, the LoRA adds s B u. `grad_u` is the gradient of u, and `scaled_u` is s u.
-        # Both have only the LoRA's rank, so no matrix of the size of W is computed.
+        # Both are (tokens, rank), so no matrix of the size of W is computed.
         grad_u = ctx.scaling * (grad_output @ lora_b)
         scaled_u = ctx.scaling * (x @ lora_a.t())
         grad_a = grad_u.t() @ x
@@ -72,14 +80,15 @@ class _FoldedProduct(torch.autograd.Function):
 
 
 class FoldedLora:
-    """Folded copies of a model's adapted weights, in memory that is kept between uses.
+    """Folded weights of a model, in memory that is kept between uses.
 
-    The copies are computed again at each use, because the tensors do not show reliably if an
-    optimizer step or a loaded adapter changed them. Folding is cheap.
+    The folded weights are computed again at each use, because the tensors do not show reliably if
+    an optimizer step or a loaded adapter changed them. Folding is cheap.
 
     Args:
-        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights, and
-            for decoding a copy of all linear layers in oneDNN's own order.
+        model: Plain or wrapped by PEFT. `FoldedLora` takes memory for one more copy of the adapted
+            weights. For decoding, it also takes memory for packed weights: a copy of all linear
+            layers in oneDNN's own order.
     """
 
     # The `FoldedLora` keeps its model alive, so an id is not reused.
@@ -109,32 +118,33 @@ class FoldedLora:
 
     @contextmanager
     def applied(self, *, is_decoding: bool = False) -> Iterator[None]:
-        """Compute linear layers with folded weights within the block.
+        """Compute the model's linear layers with folded weights within the block.
 
         With gradients enabled, A and B get gradients, the backward pass may come after the block,
         and layers whose adapter is off or has dropout are left to PEFT. With gradients disabled,
         dropout is ignored.
 
         Args:
-            is_decoding: True if many passes of few tokens follow. Weights are then packed for
-                oneDNN first. Gradients must be disabled, because the packed product computes none
-                for A and B.
+            is_decoding: True if many passes of few tokens follow. The weights of all linear
+                layers are then packed for oneDNN first. Gradients must be disabled, because the
+                packed product computes none for A and B.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         patches: dict[torch.nn.Module, Forward] = {}
+        # Linear layers inside a LoRA layer: its base layer, and the matrices A and B.
         lora_parts = set()
+        # `modules` yields a LoRA layer before its parts.
         for layer in self._model.modules():
             adapter = single_plain_adapter(layer)
             is_plain_linear = type(layer) is torch.nn.Linear and layer not in lora_parts
             weight = None
             if adapter is not None:
-                # A folded layer calls neither its base layer nor the matrices A and B.
                 lora_parts.update(layer.modules())
                 weight = self._fold(layer, adapter)
             elif can_pack and is_plain_linear and layer.weight.dtype == torch.float32:
                 weight = layer.weight.detach()
             if weight is None:
-                continue  # computed as before
+                continue  # the layer keeps its own `forward`
             packed_weight = None
             if can_pack and weight.dtype == torch.float32:
                 # The packed order is tuned for 16 tokens per pass and correct for any number. The
@@ -147,12 +157,16 @@ class FoldedLora:
             yield
 
     def _fold(self, layer: Any, adapter: str) -> Tensor | None:
-        """Return the weight that a layer computes with, or None if PEFT has to compute the layer.
+        """Return the weight (out, in) that a layer computes with, or None to leave it to PEFT.
 
-        The weight is base plus adapter, or the base alone if adapters are off.
+        This is the folded weight, or the base weight if adapters are off.
+
+        Args:
+            layer: Linear layer with LoRA.
+            adapter: Name of its only active adapter.
         """
         weight = layer.weight.detach()
-        if weight.dtype not in EXACT_DTYPES or _must_stay_with_peft(layer, adapter):
+        if weight.dtype not in FOLDABLE_DTYPES or _must_stay_with_peft(layer, adapter):
             return None
         if layer.disable_adapters:
             return weight
@@ -180,9 +194,12 @@ def _linear_forward(
 
     Args:
         layer: Linear layer, or the layer that PEFT put in its place.
-        adapter: Name of the folded adapter, or None for a linear layer.
-        weight: Weight with the adapter added, if there is one.
+        adapter: Name of the adapter, or None for a linear layer without LoRA.
+        weight: (out, in), from `_fold`, or the weight of a linear layer without LoRA.
         packed_weight: The same weight in oneDNN's order, for few tokens; or None.
+
+    Returns:
+        Function of `x` (..., in) that returns (..., out). It ignores further arguments.
     """
 
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -8,13 +8,22 @@ their prompts. Several completions follow each other in one *lane*, so that litt
 arithmetic is the same (Prefix Grouper, arXiv:2506.05433; sequence packing, arXiv:2107.02027). Only
 its order differs, so results agree up to rounding.
 
-A *row* is a prompt with its completion. A *place* is one token of a completion: the index of its
-row, and its position in the completion (its *step*). A *lane* is a sequence of *slots*, and each
-slot computes one place or is padding.
+A *row* is a prompt with its completion. A *lane* is a sequence of *slots*, and each slot predicts
+one token of a completion or is padding. For example, the rows 0, 1 and 2 have the same prompt
+`p q r` and the completions `a b c d`, `e f` and `g`. The prompt runs without its last token, so the
+cache holds `p q`. The longest completion has 4 tokens, so each lane has 4 slots (`-` is padding):
 
-Not covered: sequences longer than a sliding window, linear or hybrid attention, keys and values of
-different sizes, learned position tables, images. `CpuEngine.obstacle` returns the reason, and the
-caller then takes TRL's own path.
+                lane 0     lane 1
+    input       r a b c    r e r -     the token before the label
+    label       a b c d    e f g -     the token that the slot predicts
+    row         0 0 0 0    1 1 2 -     where the label is in the completions (B, C)
+    column      0 1 2 3    0 1 0 -
+    position    2 3 4 5    2 3 2 -     of the input in its row, for the rotary embedding
+
+Letters of shapes: B rows, D distinct prompts, P columns of left-padded prompts, C columns of
+right-padded completions, K cached tokens of each prompt, L lanes of W slots.
+
+`CpuEngine.model_obstacle` says which models cannot be run this way.
 """
 
 from __future__ import annotations
@@ -42,8 +51,24 @@ NO_LABEL = -100
 MIN_PREFIX_TOKENS = 16
 
 
+def deduplicate(prompt_ids: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the D distinct prompts in order of appearance, and the index of each prompt in them.
+
+    >>> deduplicate([[5, 6], [7], [5, 6]])
+    ([(5, 6), (7,)], [0, 1, 0])
+    """
+    hashable_prompts = [tuple(prompt) for prompt in prompt_ids]
+    distinct_prompts = list(dict.fromkeys(hashable_prompts))
+    prompt_indices = [distinct_prompts.index(prompt) for prompt in hashable_prompts]
+    return distinct_prompts, prompt_indices
+
+
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
-    """Return rows of token ids as one tensor (N, L), and its mask, which hides the pad tokens."""
+    """Pad B lists of token ids on the left to the length T of the longest.
+
+    Returns:
+        Token ids (B, T), and their mask (B, T): 1 for real tokens, 0 for padding.
+    """
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     mask = [torch.ones_like(row) for row in ids]
     pad = partial(pad_sequence, batch_first=True, padding_side="left")
@@ -51,26 +76,35 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor,
 
 
 def prefill(
-    call_model: Callable[..., Any], prompt_ids: Sequence[Sequence[int]]
+    call_model: Callable[..., Any], distinct_prompts: Sequence[Sequence[int]]
 ) -> tuple[DynamicCache, Tensor]:
     """Run each prompt without its last token, and the prefix that all prompts share only once.
 
+    The prefix runs as one row, whose keys and values are then copied to D rows. The suffix of a
+    prompt is the rest without the last token. Suffixes are padded on the left (`-`). With D = 2,
+    the cache then has these K = 7 tokens:
+
+                  prefix    suffixes
+        prompt 0  s s s s   - t u
+        prompt 1  s s s s   v w x
+
     Args:
-        call_model: Calls the model.
-        prompt_ids: P lists of token ids.
+        call_model: Calls the model, which appends keys and values of the tokens to
+            `past_key_values`.
+        distinct_prompts: D lists of token ids.
 
     Returns:
-        The key/value cache, with P rows, and its mask (P, cached tokens).
+        The key/value cache of K tokens in D rows, and its mask (D, K): 1 for real tokens, 0 for
+        padding.
     """
-    all_but_last = [tuple(prompt[:-1]) for prompt in prompt_ids]
+    all_but_last = [tuple(prompt[:-1]) for prompt in distinct_prompts]
     # `commonprefix` also compares tuples item by item. Here the items are token ids.
     prefix = commonprefix(all_but_last)  # noqa: RUF071 (no paths)
-    if len(prompt_ids) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
+    if len(distinct_prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
-    # The suffix of a prompt is what follows the prefix. The last token is in neither.
     suffixes = [tokens[len(prefix) :] for tokens in all_but_last]
     suffix_ids, suffix_mask = left_padded(suffixes)
-    prefix_mask = torch.ones(len(prompt_ids), len(prefix), dtype=torch.long)
+    prefix_mask = torch.ones(len(distinct_prompts), len(prefix), dtype=torch.long)
     mask = torch.cat([prefix_mask, suffix_mask], 1)
     cache = DynamicCache()
     if prefix:
@@ -80,9 +114,9 @@ def prefill(
             past_key_values=cache,
         )
         # Each prompt gets a copy of the one row.
-        cache = select_rows(cache, torch.zeros(len(prompt_ids), dtype=torch.long))
+        cache = select_rows(cache, torch.zeros(len(distinct_prompts), dtype=torch.long))
     if suffix_ids.shape[1]:
-        # Each suffix continues the positions of the prefix.
+        # Positions do not count padding. Each suffix continues the positions of the prefix.
         positions = mask.cumsum(1) - 1
         call_model(
             input_ids=suffix_ids,
@@ -94,7 +128,7 @@ def prefill(
 
 
 def select_rows(cache: DynamicCache, row_indices: Tensor) -> DynamicCache:
-    """Return a cache that has only these rows, in this order."""
+    """Return a cache of the rows with these indices, in this order. An index may repeat."""
     result = DynamicCache()
     for layer in cache.layers:
         # A shallow copy keeps dtype, device, and the mark that the layer is initialized.
@@ -107,14 +141,17 @@ def select_rows(cache: DynamicCache, row_indices: Tensor) -> DynamicCache:
 
 
 def assign_to_lanes(lengths: Sequence[int], prompt_indices: Sequence[int]) -> list[list[int]]:
-    """Return the row indices of each lane; the rows of a lane have the same prompt.
+    """Return the indices of the rows of each lane; the rows of a lane have the same prompt.
 
-    A lane has as many slots as the longest row has tokens. The longest rows are assigned first,
-    each to the first lane with room.
+    A lane has as many slots as the longest row needs. The longest rows are assigned first, each to
+    the first lane with room.
 
     Args:
-        lengths: Number of tokens of each row that are computed in a lane.
-        prompt_indices: Index of each row's prompt.
+        lengths: Number of slots that each of the B rows needs.
+        prompt_indices: Index of the prompt of each row.
+
+    >>> assign_to_lanes([4, 2, 1], [0, 0, 0])
+    [[0], [1, 2]]
     """
     lane_width = max(lengths)
     row_indices = range(len(lengths))
@@ -134,60 +171,59 @@ def assign_to_lanes(lengths: Sequence[int], prompt_indices: Sequence[int]) -> li
 
 
 def lay_out(is_computed: Tensor, prompt_indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return row and step of the token that each slot of the lanes predicts.
-
-    Three rows of 4, 2 and 1 tokens with the same prompt fill two lanes (row.step; `-` is a padding
-    slot):
-
-        lane 0:  0.0  0.1  0.2  0.3
-        lane 1:  1.0  1.1  2.0   -
+    """Return row and column of the token that each slot predicts, as in the module's example.
 
     Args:
-        is_computed: (B, C), True for the tokens of each completion that are computed.
-        prompt_indices: Index of each row's prompt.
+        is_computed: (B, C), True for the tokens of each completion that slots predict.
+        prompt_indices: Index of the prompt of each row.
 
     Returns:
-        Two tensors (lanes, lane_width). Both are -1 in a padding slot. Indexing with -1 reads a
-        value of the last row. This is harmless, because results of padding slots are dropped.
+        `(row_of_slots, column_of_slots)`, both (L, W), and -1 in a padding slot. Indexing with -1
+        reads a value of the last row. This is harmless, because results of padding slots are
+        dropped.
     """
     lengths = is_computed.sum(1).tolist()
+    # A place is the row and the column of one token.
     places_of_rows = is_computed.nonzero().split(lengths)
     places_of_lanes = []
     for lane in assign_to_lanes(lengths, prompt_indices):
         places_of_lane = [places_of_rows[row_index] for row_index in lane]
         places_of_lanes.append(torch.cat(places_of_lane))
     places_of_slots = pad_sequence(places_of_lanes, batch_first=True, padding_value=-1)
-    row_of_slots, step_of_slots = places_of_slots.unbind(-1)
-    return row_of_slots, step_of_slots
+    row_of_slots, column_of_slots = places_of_slots.unbind(-1)
+    return row_of_slots, column_of_slots
 
 
-def mask_of_lanes(row_of_slots: Tensor, is_prompt: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask (lanes, 1, lane_width, cached tokens + lane_width) of the lanes.
+def mask_of_lanes(row_of_slots: Tensor, cache_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the attention mask (L, 1, W, K + W) of the lanes.
 
-    Every token of a lane sees the prompt of the lane, and the tokens up to itself in its own row.
-    The mask is added to the scores, which every attention implementation understands.
+    A slot sees the cached tokens of its prompt, and in its own row the slots up to itself. Lane 1
+    of the module's example has this mask (`x` is visible). What a padding slot sees is of no use:
+
+                         cache   slots
+        input  row       p q     r e r -
+        r      1         x x     x . . .
+        e      1         x x     x x . .
+        r      2         x x     . . x .
+        -      padding   x x     . . . x
 
     Args:
-        row_of_slots: (lanes, lane_width), from `lay_out`.
-        is_prompt: (lanes, cached tokens), False for padding.
+        row_of_slots: (L, W), from `lay_out`.
+        cache_mask: (L, K), 1 for the cached tokens of the lane's prompt, 0 for padding.
         dtype: Dtype of the model.
+
+    Returns:
+        0 where visible, and the lowest finite number elsewhere. The mask is added to the attention
+        scores, which every attention implementation understands.
     """
+    sees_cache = cache_mask.bool()[:, None].expand(-1, row_of_slots.shape[1], -1)
     is_same_row = row_of_slots[:, :, None] == row_of_slots[:, None, :]
-    sees_completion = is_same_row.tril()
-    sees_prompt = is_prompt[:, None].expand(-1, row_of_slots.shape[1], -1)
-    is_visible = torch.cat([sees_prompt, sees_completion], -1)
+    sees_slots = is_same_row.tril()
+    is_visible = torch.cat([sees_cache, sees_slots], -1)
     mask = torch.zeros(is_visible.shape, dtype=dtype)
-    # The lowest finite number: with minus infinity, a token that sees nothing would be NaN.
+    # With minus infinity, a token that sees nothing would be NaN.
     mask.masked_fill_(~is_visible, torch.finfo(dtype).min)
     return mask[:, None]
-
-
-def deduplicate(prompt_ids: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the distinct prompts in order of appearance, and the index of each prompt in them."""
-    hashable_prompts = [tuple(prompt) for prompt in prompt_ids]
-    distinct_prompts = list(dict.fromkeys(hashable_prompts))
-    prompt_indices = [distinct_prompts.index(prompt) for prompt in hashable_prompts]
-    return distinct_prompts, prompt_indices
 
 
 @grouped_attention()
@@ -226,44 +262,44 @@ def shared_prompt_log_probs(
     distinct_prompts, prompt_indices = deduplicate(unpadded_prompts)
     dtype = next(model.parameters()).dtype
 
+    # 1. Run the prompts without their last tokens. Only their keys and values are needed, so no
+    # token has a label.
     def call_model(**inputs: Any) -> Any:
         labels = torch.full_like(inputs["input_ids"], NO_LABEL)
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
-    # 1. Run the prompts without their last tokens.
     cache, cache_mask = prefill(call_model, distinct_prompts)
 
-    # 2. Lay the completions out in lanes.
+    # 2. Lay the completions out in lanes. Each name with `_of_slots` is a tensor (L, W).
     is_computed = has_label.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
-    row_of_slots, step_of_slots = lay_out(is_computed, prompt_indices)
+    row_of_slots, column_of_slots = lay_out(is_computed, prompt_indices)
     is_filled = row_of_slots >= 0
     labels = input_ids[:, prompt_width:].masked_fill(~has_label, NO_LABEL)
-    labels_of_slots = labels[row_of_slots, step_of_slots].masked_fill(~is_filled, NO_LABEL)
+    label_of_slots = labels[row_of_slots, column_of_slots].masked_fill(~is_filled, NO_LABEL)
     # Each slot reads the token before its label. For the first label this is the last token of the
     # prompt, which `prefill` left out for this reason.
     previous_tokens = input_ids[:, prompt_width - 1 : -1]
-    positions = prompt_lengths[row_of_slots] - 1 + step_of_slots
+    input_of_slots = previous_tokens[row_of_slots, column_of_slots]
+    position_of_slots = prompt_lengths[row_of_slots] - 1 + column_of_slots
 
     # 3. Run the lanes after the caches of their prompts.
     # All rows of a lane have the prompt of its first row.
     prompt_of_lanes = torch.tensor(prompt_indices)[row_of_slots[:, 0]]
-    is_prompt = cache_mask[prompt_of_lanes].bool()
     output = model(
-        input_ids=previous_tokens[row_of_slots, step_of_slots],
-        attention_mask=mask_of_lanes(row_of_slots, is_prompt, dtype),
-        position_ids=positions.clamp(min=0),
+        input_ids=input_of_slots,
+        attention_mask=mask_of_lanes(row_of_slots, cache_mask[prompt_of_lanes], dtype),
+        position_ids=position_of_slots.clamp(min=0),
         past_key_values=select_rows(cache, prompt_of_lanes),
-        shift_labels=labels_of_slots,
+        shift_labels=label_of_slots,
         fused_lm_head=True,
     )
 
-    # 4. Put the results back into the rows of the batch.
-    def back_to_rows(values: Tensor) -> Tensor:
-        zeros = values.new_zeros(has_label.shape)
-        places = (row_of_slots[is_filled], step_of_slots[is_filled])
-        computed = values[is_filled]
-        return zeros.index_put(places, computed)
+    # 4. Put the results (L, W) back into the rows (B, C) of the batch.
+    def back_to_rows(value_of_slots: Tensor) -> Tensor:
+        zeros = value_of_slots.new_zeros(has_label.shape)
+        places = (row_of_slots[is_filled], column_of_slots[is_filled])
+        return zeros.index_put(places, value_of_slots[is_filled])
 
     return back_to_rows(output.log_probs), back_to_rows(output.entropy)

@@ -101,22 +101,22 @@ def comparison_notes(comparison: Comparison) -> RichText:
         "" if majority is None else majority.sentence,
         after.contamination_sentence,
     ]
-    power = power_sentence(comparison.accuracy_test)
     explanations = [
         "In brackets: 95 % interval, the range in which the true share probably lies.",
         "p: how often two equally good models show such a change, or a larger one, by chance. "
         "0.05 is once in 20 comparisons.",
-        power,
-        after.anywhere_sentence,
     ]
+    power = power_sentence(comparison.accuracy_test)
+    if comparison.verdict == NO_DIFFERENCE:
+        # Not folded, so that nobody takes "no difference shown" for "equally good".
+        facts.append(power)
+    else:
+        explanations.append(power)
+    explanations.append(after.anywhere_sentence)
     for side in comparison.sides.values():
         model_id = f" Model {side.model_id}." if side.model_id else ""
         explanations.append(f"{side.label}: {side.description}{model_id}")
-    folded = set(explanations)
-    # Unfolded, so that nobody takes "no difference shown" for "equally good".
-    if comparison.verdict == NO_DIFFERENCE:
-        folded.remove(power)
-    return notes([*facts, *explanations], folded=folded)
+    return notes(facts, explanations)
 
 
 def comparison_figure(comparison: Comparison) -> Figure:

@@ -172,10 +172,9 @@ class Evaluation(ReprMixin):
 
     def _shown_parts(self) -> Iterator[Part]:
         yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
-        lines = [
+        facts = [
             f"{self.asked_sentence} Counted as correct: {self.grading.correctness_rule}. "
             f"{self.description}",
-            self.anywhere_sentence,
             self.contamination_sentence,
         ]
-        yield notes(lines, folded=[self.anywhere_sentence])
+        yield notes(facts, [self.anywhere_sentence])

@@ -25,15 +25,15 @@ class EngineChoice:
     """The engine that samples from a model, and why no faster engine does."""
 
     name: str
-    """Name of the engine."""
+    """Name of the engine, for the user to read."""
     vllm_obstacle: str | None
     """Reason why vLLM does not sample; None if it does."""
     cpu_engine_obstacle: str | None
-    """Reason why the `CpuEngine` cannot run the model or is switched off; None if it can be used. Even
-    then, vLLM takes precedence."""
+    """Reason why the `CpuEngine` cannot run the model or is switched off; None if it can be used.
+    Even then, vLLM takes precedence."""
 
     @property
-    def is_vllm(self) -> bool:
+    def uses_vllm(self) -> bool:
         """True if vLLM samples."""
         return self.vllm_obstacle is None
 
@@ -44,7 +44,7 @@ class EngineChoice:
 
 
 def choose_engine(
-    model: PreTrainedModel,
+    model: PreTrainedModel | None,
     settings: Settings | None = None,
     *,
     longest_sequence: int | None = None,
@@ -52,31 +52,29 @@ def choose_engine(
     """Return the engine that will sample from a model as it is.
 
     Args:
-        model: Loaded model.
+        model: Loaded model, or None to ask which engine a model of these settings would get.
         settings: Settings of the run, or None to ask about the model alone.
         longest_sequence: Number of tokens of the longest prompt plus its completion. The default
             is the most that the settings allow.
     """
-    gpu = find_gpu()
     if settings is not None and longest_sequence is None:
         longest_sequence = settings.longest_sequence
-    if hardware.has_vllm_engine(model):
+    if model is None:
+        vllm_obstacle = hardware.vllm_obstacle(settings, find_gpu())
+    elif hardware.has_vllm_engine(model):
         vllm_obstacle = vllm_engine_obstacle(model, longest_sequence)
     else:
         record = LOAD_RECORDS.get(model)
         recorded_obstacle = None if record is None else record.vllm_obstacle
         vllm_obstacle = recorded_obstacle or "the model was loaded without vLLM"
-    if settings is not None and not settings.shared_prompts:
-        cpu_engine_obstacle = "shared_prompts=False switches it off"
-    else:
-        cpu_engine_obstacle = _cpu_engine_obstacle(model, settings, longest_sequence)
+    cpu_engine_obstacle = _cpu_engine_obstacle(model, settings, longest_sequence)
     # From the fastest to the slowest.
     if vllm_obstacle is None:
         name = "vLLM"
     elif cpu_engine_obstacle is None:
         # Also for a model that is on the CPU of a machine with a GPU.
         name = "the kit's CPU engine"
-    elif gpu is not None:
+    elif find_gpu() is not None:
         name = "Unsloth's own generation"
     else:
         name = "transformers' own generation"
@@ -84,9 +82,13 @@ def choose_engine(
 
 
 def _cpu_engine_obstacle(
-    model: PreTrainedModel, settings: Settings | None, longest_sequence: int | None
+    model: PreTrainedModel | None, settings: Settings | None, longest_sequence: int | None
 ) -> str | None:
-    """Return why the `CpuEngine` cannot run a model, or cannot apply the `generation_kwargs`."""
+    """Return why the `CpuEngine` cannot sample with these settings, or None if it can."""
+    if model is None and find_gpu() is not None:
+        return "it is for CPUs only"
+    if settings is not None and not settings.shared_prompts:
+        return "shared_prompts=False switches it off"
     # Imported here because it loads unsloth.
     from grpo_nb.cpu.engine import CpuEngine
 
@@ -94,7 +96,7 @@ def _cpu_engine_obstacle(
     if extra.get("gradient_checkpointing"):
         # transformers switches it on when the training begins.
         return "gradient checkpointing drops the key/value cache"
-    obstacle = CpuEngine.obstacle(model, longest_sequence)
+    obstacle = None if model is None else CpuEngine.model_obstacle(model, longest_sequence)
     generation_kwargs = extra.get("generation_kwargs")
     if obstacle is None and generation_kwargs:
         from transformers import GenerationConfig

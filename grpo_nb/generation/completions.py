@@ -24,8 +24,8 @@ class GeneratedCompletion:
     """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """Messages of an episode, with the results of tools. Empty without tools."""
-    reward_columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Columns that rewards get besides those of the row: the environment of an episode."""
+    environment_columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Columns with the environment of an episode, which rewards get besides those of the row."""
 
     @property
     def token_count(self) -> int:
@@ -57,5 +57,5 @@ def scoring_arguments(
     ids = [list(completion.ids) for completion in completions]
     # The environment as the episode left it takes precedence over a column of that name.
     pairs = zip(rows, completions, strict=True)
-    rows_with_environment = [{**row, **completion.reward_columns} for row, completion in pairs]
+    rows_with_environment = [{**row, **completion.environment_columns} for row, completion in pairs]
     return {"completions": texts_or_turns, "rows": rows_with_environment, "completion_ids": ids}

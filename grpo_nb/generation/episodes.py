@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from grpo_nb.generation.completions import GeneratedCompletion, Sampler
@@ -17,7 +18,7 @@ from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_module, run_tool_loop, tool_loop_trainer
 
 
-def prepare_tool_template(tokenizer: Any) -> str | None:
+def prepare_tokenizer_for_tools(tokenizer: Any) -> str | None:
     """Prepare a tokenizer for tools, and return the chat template that TRL would train with.
 
     As in TRL's trainer, the tokenizer gets the response template, which reads tool calls.
@@ -26,14 +27,13 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
         tokenizer: Tokenizer with a chat template.
 
     Returns:
-        The template, or None if the tokenizer's own template can be used.
+        The training template, or None if the tokenizer's own template can be used.
 
     Raises:
         ValueError: The template has no place for tools, TRL cannot read the calls in its format, or
             the pad token is also the token that ends a turn.
     """
     import_unsloth()
-    template_module = chat_template_module()
     # TRL replaces a missing pad token by the token that ends a turn, so None is refused too.
     if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
         raise ValueError(
@@ -42,16 +42,8 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
             "padding, and train on a wrong gradient. Set another token of its vocabulary, such as "
             "tokenizer.pad_token = '<|endoftext|>' for Qwen."
         )
-    # In the order of TRL's trainer (trl/trainer/grpo_trainer.py, `__init__`).
     try:
-        if not template_module.supports_tool_calling(tokenizer):
-            raise ValueError("it has no place for them")
-        if getattr(tokenizer, "response_template", None) is None:
-            template_module.add_response_schema(tokenizer)
-        # Each turn must continue the tokens of earlier turns, which are not rendered again.
-        if template_module.is_chat_template_prefix_preserving(tokenizer):
-            return None
-        return template_module.get_training_chat_template(tokenizer)
+        return _add_response_template(tokenizer)
     except ValueError as error:
         raise ValueError(
             f"the chat template of this model cannot be trained with tools ({error}). Those of "
@@ -59,6 +51,25 @@ def prepare_tool_template(tokenizer: Any) -> str | None:
             "can. For a ChatML model, such as the embedded one, "
             "gn.models.set_tool_template(tokenizer) sets one."
         ) from error
+
+
+def _add_response_template(tokenizer: Any) -> str | None:
+    """Add the response template, and return the training template or None, as TRL's trainer does.
+
+    The order is that of TRL (trl/trainer/grpo_trainer.py, `__init__`).
+
+    Raises:
+        ValueError: The chat template has no place for tools, or TRL does not know its format.
+    """
+    template_module = chat_template_module()
+    if not template_module.supports_tool_calling(tokenizer):
+        raise ValueError("it has no place for tools")
+    if getattr(tokenizer, "response_template", None) is None:
+        template_module.add_response_schema(tokenizer)
+    # Each turn must continue the tokens of earlier turns, which are not rendered again.
+    if template_module.is_chat_template_prefix_preserving(tokenizer):
+        return None
+    return template_module.get_training_chat_template(tokenizer)
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,9 @@ class Episodes:
     """Trainer from `upstream.trl.tool_loop_trainer`."""
     prompts: Sequence[Chat]
     """Prompt of each episode."""
-    columns_per_episode: Sequence[TaskRow]
-    """Environment of each episode, as `Tools.start` returns it."""
+    environment_columns: Sequence[TaskRow]
+    """Columns with the environment of each episode, as `Tools.start` returns them. Empty if the
+    tools have no environment."""
 
     def run(
         self,
@@ -89,19 +101,15 @@ class Episodes:
             sample: Function that completes prompts.
             end_ids: Ids of the tokens that end a turn.
         """
-        columns_of_batch = [self.columns_per_episode[index] for index in indices]
-        result = run_tool_loop(
-            self.trainer,
-            [self.prompts[index] for index in indices],
-            prompt_ids,
-            tools=[
-                self.tools.for_episode(columns.get("environments")) for columns in columns_of_batch
-            ],
-            sample=sample,
-        )
+        prompts = [self.prompts[index] for index in indices]
+        environment_columns = [self.environment_columns[index] for index in indices]
+        tools = [
+            self.tools.for_episode(columns.get("environments")) for columns in environment_columns
+        ]
+        result = run_tool_loop(self.trainer, prompts, prompt_ids, tools=tools, sample=sample)
         completions = []
         for turns, ids, mask, columns in zip(
-            result.turns, result.completion_ids, result.tool_masks, columns_of_batch, strict=True
+            result.turns, result.completion_ids, result.tool_masks, environment_columns, strict=True
         ):
             # An episode that used up its tokens ends in the middle of a turn.
             has_ended = bool(ids) and ids[-1] in end_ids
@@ -111,9 +119,10 @@ class Episodes:
             completion = GeneratedCompletion(
                 text=final_text(turns),
                 is_truncated=not (has_ended and has_answer),
-                ids=tuple(without_tool_tokens(ids, mask)),
+                # The mask is 0 for the tokens of tool results.
+                ids=tuple(compress(ids, mask)),
                 turns=tuple(turns),
-                reward_columns=columns,
+                environment_columns=columns,
             )
             completions.append(completion)
         return completions
@@ -138,20 +147,16 @@ def start_episodes(
         max_completion_length: Tokens of a whole episode, results of tools included.
         chat_template_kwargs: Further arguments of the chat template.
     """
+    training_template = prepare_tokenizer_for_tools(tokenizer)
     trainer = tool_loop_trainer(
         model.config,
         tokenizer,
         schemas=tools.schemas,
         max_rounds=tools.rounds,
         max_completion_length=max_completion_length,
-        chat_template=prepare_tool_template(tokenizer),
+        chat_template=training_template,
         chat_template_kwargs=chat_template_kwargs,
     )
     # Each row starts an environment of its own, which may also write the prompt.
-    prompts, columns_per_episode = zip(*map(tools.start, rows), strict=True)
-    return Episodes(tools, trainer, prompts, columns_per_episode)
-
-
-def without_tool_tokens(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """Return the tokens of an episode that the model wrote itself, without those of tools."""
-    return [token for token, is_own in zip(ids, mask, strict=True) if is_own]
+    prompts, environment_columns = zip(*map(tools.start, rows), strict=True)
+    return Episodes(tools, trainer, prompts, environment_columns)

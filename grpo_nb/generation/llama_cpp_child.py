@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -102,16 +104,33 @@ def complete(
     }
 
 
-def log_probs_of(ids: list[int], steps: list[dict[str, Any]]) -> list[float | None]:
-    """Return the log-probability of each token, or None where llama.cpp reports none.
+def log_probs_of(
+    ids: Sequence[int], reported_tokens: Sequence[dict[str, Any]]
+) -> list[float | None]:
+    """Return the log-probability of each token, or None where it is not known.
 
     If several tokens write one character together, such as an emoji, the server reports only the
     last (llama.cpp, `process_token` of its server: nothing is reported while the text ends within a
-    character). Therefore steps are matched to tokens from the end.
+    character). The report has no positions, so the reported tokens are matched to `ids` from the
+    start and from the end. A match is certain if both agree on it.
+
+    Args:
+        ids: Token ids of the completion.
+        reported_tokens: The reported tokens in their order, each with `id` and `logprob`.
     """
-    unmatched = list(steps)
-    log_probs: list[float | None] = []
-    for token in reversed(ids):
-        is_reported = bool(unmatched) and unmatched[-1]["id"] == token
-        log_probs.append(unmatched.pop()["logprob"] if is_reported else None)
-    return log_probs[::-1]
+    from_start = match_in_order(ids, reported_tokens)
+    from_end = match_in_order(ids[::-1], reported_tokens[::-1])[::-1]
+    pairs = zip(from_start, from_end, strict=True)
+    return [token["logprob"] if token and token is other else None for token, other in pairs]
+
+
+def match_in_order(
+    ids: Sequence[int], reported_tokens: Sequence[dict[str, Any]]
+) -> list[dict[str, Any] | None]:
+    """Return the reported token of each id, matched as early as possible; None for the others."""
+    unmatched = deque(reported_tokens)
+    matches = []
+    for token_id in ids:
+        is_reported = bool(unmatched) and unmatched[0]["id"] == token_id
+        matches.append(unmatched.popleft() if is_reported else None)
+    return matches

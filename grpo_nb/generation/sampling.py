@@ -75,6 +75,8 @@ def generate(
     # transformers raises for an empty list of chats.
     if not rows:
         return []
+
+    # 1. Render the prompts of all rows as token ids.
     prompts = [row["prompt"] for row in rows]
     template_kwargs = dict(chat_template_kwargs or {})
     if tools is not None:
@@ -91,6 +93,8 @@ def generate(
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]
+
+    # 2. Choose the engine and its parameters.
     # The token that ends a turn may differ from the token that ends a document. Both end a
     # completion.
     end_ids = end_token_ids(tokenizer, model.generation_config)
@@ -101,13 +105,15 @@ def generate(
         disable_compile=True,
         **_generation_config_arguments(temperature, sampling),
     )
-    # Prompts of similar length share a batch, so that little is padding.
-    order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
     longest_sequence = max(map(len, prompt_ids)) + max_completion_length
     sample, batch_size = _choose_sampler(
         model, config, longest_sequence, batch_size, shared_prompts=shared_prompts
     )
-    completions: dict[int, GeneratedCompletion] = {}
+
+    # 3. Complete the prompts in batches.
+    # Prompts of similar length share a batch, so that little is padding.
+    order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
+    completions: dict[int, GeneratedCompletion] = {}  # by the index of the row
     with restoring_engine_sleep(model):
         for start in range(0, len(order), batch_size):
             batch_indices = order[start : start + batch_size]
@@ -122,7 +128,7 @@ def generate(
             completions.update(zip(batch_indices, batch_completions, strict=True))
             if progress is not None:
                 progress(len(completions))
-    return [completions[index] for index in range(len(prompt_ids))]
+    return [completions[index] for index in sorted(completions)]
 
 
 def _choose_sampler(
@@ -145,7 +151,7 @@ def _choose_sampler(
         shared_prompts: False keeps the `CpuEngine` from sampling.
     """
     choice = choose_engine(model, longest_sequence=longest_sequence)
-    if choice.is_vllm:
+    if choice.uses_vllm:
         # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
         return partial(sample_with_vllm, model, config=config), batch_size
@@ -182,6 +188,7 @@ def _generation_config_arguments(
 def _decode_completion(
     tokenizer: PreTrainedTokenizerBase, ids: list[int], end_ids: set[int]
 ) -> GeneratedCompletion:
+    """Return a completion's token ids with their text, without special tokens in the text."""
     is_truncated = not ids or ids[-1] not in end_ids
     text = tokenizer.decode(ids, skip_special_tokens=True)
     return GeneratedCompletion(text, is_truncated, ids=tuple(ids))
@@ -195,11 +202,11 @@ def sample_with_transformers(
 
     Args:
         model: Model of transformers, also one that Unsloth has patched.
-        prompt_ids: N prompts as token ids.
+        prompt_ids: B lists of token ids.
         config: Length, special tokens and sampling parameters.
 
     Returns:
-        N completions as token ids, up to and with the end token.
+        B completions as token ids, up to and with the end token.
     """
     # Padded on the left, so that every completion begins after the last token of its prompt.
     # The mask hides the padding, so any id will do if the tokenizer has no pad token.
@@ -235,6 +242,7 @@ def _inference_mode(model: Any) -> Iterator[None]:
         # Set by `for_inference`, and removed by `for_training`.
         was_for_inference = hasattr(model, "_flag_for_generation")
         values = [getattr(module, "gradient_checkpointing", False) for module in model.modules()]
+        # The value to restore is the first that is set; Unsloth also uses "unsloth" besides True.
         checkpointing = next(filter(None, values), False)
         model.for_inference()
         try:

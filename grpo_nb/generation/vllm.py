@@ -58,7 +58,7 @@ def vllm_engine_obstacle(model: PreTrainedModel, longest_sequence: int | None = 
 def is_adapter_on(model: Any) -> bool:
     """Return True if the LoRA is active; within PEFT's `disable_adapter()` it is not."""
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
-    return bool(layers) and not any(getattr(layer, "disable_adapters", False) for layer in layers)
+    return any(not layer.disable_adapters for layer in layers)
 
 
 def vllm_sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
@@ -97,11 +97,11 @@ def sample_with_vllm(
 
     Args:
         model: Model with a vLLM engine, for which `vllm_engine_obstacle` returns None.
-        prompt_ids: N prompts as token ids.
+        prompt_ids: B lists of token ids.
         config: Length, end tokens and sampling parameters.
 
     Returns:
-        N completions as token ids, up to and with the end token.
+        B completions as token ids, up to and with the end token.
     """
     import torch
     from vllm import SamplingParams

@@ -22,7 +22,7 @@ from grpo_nb.core.panels import (
     Panel,
     as_callback,
     button,
-    control_text,
+    control_description,
     empty_view,
     section,
     with_label_above,
@@ -327,7 +327,7 @@ class RewardLab(Panel):
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         for name, weight in weights.items():
-            box = widgets.FloatText(weight, step=0.1, description=control_text(name))
+            box = widgets.FloatText(weight, step=0.1, description=control_description(name))
             box.observe(self._reweigh, "value")
             self._weight_boxes[name] = with_label_above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())

@@ -1,6 +1,6 @@
 """Recognise known errors of the GPU, its driver and vLLM by their text, and give a fix for each.
 
-The advice for a lack of memory is in `grpo_nb.config.smaller_settings`. tests/data/gpu_errors.json
+The advice for a lack of memory is in `grpo_nb.config.planning`. tests/data/gpu_errors.json
 lists real error messages, each with the public thread that reports the message.
 """
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_chain, error_summary, warn_user
 from grpo_nb.machine.faults import explained_error, explanation_of, is_out_of_memory
@@ -166,7 +166,7 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
     if gpu is None or settings.dtype != "auto":
         import torch
 
-        arguments["dtype"] = getattr(torch, choose_dtype(settings, gpu).name)
+        arguments["dtype"] = getattr(torch, choose_dtype(settings, gpu))
     if settings.fast_inference:
         arguments["fast_inference"] = True
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
@@ -198,7 +198,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> _LoadedModel:
     from unsloth import FastLanguageModel
 
     if gpu is None:
-        set_cpu_dtype(use_bfloat16=choose_dtype(settings, gpu).name == "bfloat16")
+        set_cpu_dtype(use_bfloat16=choose_dtype(settings, gpu) == "bfloat16")
     try:
         with hiding_stdout():
             base_model, tokenizer = FastLanguageModel.from_pretrained(

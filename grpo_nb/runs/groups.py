@@ -211,4 +211,4 @@ def _view(name: str, **values: Any) -> str:
         shorten=shorten,
         **values,
     )
-    return f'{style_tag("runs/viewer.css")}<div class="gn-panel">{markup}</div>'
+    return f'{style_tag()}<div class="gn-panel">{markup}</div>'

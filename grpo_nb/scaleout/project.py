@@ -157,7 +157,7 @@ def _refuse_links_in_project(folder: Path) -> None:
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
         if safe_path(folder, name).is_dir():
-            refuse_links(folder / name, within=folder)
+            refuse_links(folder / name)
 
 
 def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) -> None:

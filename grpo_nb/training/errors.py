@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.hardware import has_vllm_engine
+from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.smaller_settings import out_of_memory_advice
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.faults import explained_error, is_out_of_memory
 from grpo_nb.rewards.base import (
@@ -79,7 +79,7 @@ def explaining_machine_faults(
     except Exception as error:
         # Memory is checked first, because other settings solve it.
         settings_of_model = settings.replace(fast_inference=has_vllm_engine(model))
-        advice = out_of_memory_advice(error, settings_of_model, model=model)
+        advice = out_of_memory_advice(error, settings_of_model)
         if advice is not None:
             if run_folder is not None:
                 adapter = str(run_folder / "adapter")

@@ -20,11 +20,11 @@ from grpo_nb.config.effective_table import (
     compare_configurations,
     passed_arguments,
 )
-from grpo_nb.config.hardware import choose_dtype, has_vllm_engine
+from grpo_nb.config.hardware import DTYPE_RULE, choose_dtype, has_vllm_engine
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
-from grpo_nb.generation.episodes import prepare_tool_template
+from grpo_nb.generation.episodes import prepare_tokenizer_for_tools
 from grpo_nb.generation.vllm import drop_leftover_requests
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import require_same_settings, with_adapter_settings
@@ -95,7 +95,7 @@ def prepare(
     settings = task.settings_for_template(with_adapter_settings(model, settings))
     if task.tools is not None:
         # This raises an error if the chat template cannot be trained with tools.
-        prepare_tool_template(tokenizer)
+        prepare_tokenizer_for_tools(tokenizer)
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
@@ -260,8 +260,8 @@ def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]
     dtype = choose_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
-    has_vllm = choose_engine(model, settings).is_vllm
-    return passed_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=has_vllm)
+    has_vllm = choose_engine(model, settings).uses_vllm
+    return passed_arguments(settings, gpu=gpu, dtype=dtype, has_vllm=has_vllm)
 
 
 def set_training_dtype(settings: Settings, model: Any) -> None:
@@ -272,7 +272,7 @@ def set_training_dtype(settings: Settings, model: Any) -> None:
     """
     if find_gpu() is None:
         dtype = choose_dtype(settings, None, model)
-        set_cpu_dtype(use_bfloat16=dtype.name == "bfloat16")
+        set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
@@ -307,7 +307,7 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
         configuration = GRPOConfig(**arguments)
     requested = _arguments_on_this_machine(settings, model)
     result = compare_configurations(settings, requested, configuration, trl_configuration)
-    changed = {"dtype": ChangedSetting(settings.dtype, dtype.name, dtype.reason)}
+    changed = {"dtype": ChangedSetting(settings.dtype, dtype, DTYPE_RULE)}
     if settings.fast_inference and engine_choice.vllm_obstacle is not None:
         changed["fast_inference"] = ChangedSetting(True, False, engine_choice.vllm_obstacle)
     if settings.shared_prompts and not engine_choice.can_use_cpu_engine:

@@ -89,7 +89,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
             "cores": os.cpu_count(),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        dtype=choose_dtype(settings, gpu, model).name,
+        dtype=choose_dtype(settings, gpu, model),
         versions=package_versions(),
         engine=prepared.engine_choice.name,
         base_weights_hash=base_weights_hash(model, settings.model),

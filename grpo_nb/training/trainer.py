@@ -11,11 +11,11 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.problems import warn_user
-from grpo_nb.generation.episodes import without_tool_tokens
 from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
@@ -230,8 +230,9 @@ class ResumableTrainer(GRPOTrainer):
         if self.record_generation is not None and should_record:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
+            # Rewards get the tokens that the model wrote. The mask is 0 for those of tools.
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
-            completion_ids_list = [without_tool_tokens(ids, mask) for ids, mask in masks]
+            completion_ids_list = [list(compress(ids, mask)) for ids, mask in masks]
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 

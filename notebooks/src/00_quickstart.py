@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Train a small model, and measure whether it improved
 #
-# In a few minutes a language model with 135 million parameters learns to answer in a fixed format. You then test whether its answers got
+# In a few minutes a language model with 135 million parameters learns to answer sums in a fixed format. You then test whether its sums got
 # better too, or only their form.
 #
 # The model never sees the solution of a training question. It gets only a score for what it wrote, and learns from these scores with GRPO
@@ -21,13 +21,13 @@
 # answers. So it helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
 # because you can check them by eye.
 #
-# ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
+# ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
-# means all four tags, *correct anywhere* the right sum with or without tags, and *correct* the right sum in the format. With 16 questions the rise may be luck, so
-# [the comparison](#Before-and-after) asks 96. On two other seeds that we tried, 14 steps teach the format and hardly the sums.
+# means that the answer stands where we asked for it, *correct anywhere* that the sum is right, and *correct* both. The same happened
+# [on all three seeds that we tried](../docs/evidence/quickstart_seeds.md).
 #
-# About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
+# About 9 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
 # @BADGE@
 
@@ -107,6 +107,25 @@ examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
 gn.score(rewards, examples, {"answer": "7"})
 
 # %% [markdown]
+# ## Is the task hard enough?
+#
+# If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
+# this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
+#
+# On a CPU that is level 0, the easiest: 11 % are correct. *Correct* needs the tags, so the 11 % do not say whether the sums or the tags fail.
+
+# %% cellView="form" jupyter={"source_hidden": true}
+from grpo_nb.checks import choose_level
+
+harder = gn.tasks.ARITHMETIC_LEVELS[1:] if TASK == {"source": "arithmetic"} else ()
+levels = [task]
+for level in harder:
+    levels.append(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer))
+choice = choose_level(model, tokenizer, levels, rewards, settings)
+task = choice.task
+print(choice.sentence)
+
+# %% [markdown]
 # ## GRPO in one minute
 #
 # The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
@@ -128,34 +147,15 @@ gn.score(rewards, examples, {"answer": "7"})
 #
 # [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
-# ## Is the task hard enough?
-#
-# If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
-# from them. So this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct. For the small
-# model that is level 0, the easiest. *Correct* needs the tags here, so a low share may mean hard sums or missing tags. The search stops after
-# about two minutes.
-
-# %% cellView="form" jupyter={"source_hidden": true}
-from grpo_nb.checks import choose_level
-
-harder = gn.tasks.ARITHMETIC_LEVELS[1:] if TASK == {"source": "arithmetic"} else ()
-levels = [task]
-for level in harder:
-    levels.append(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer))
-choice = choose_level(model, tokenizer, levels, rewards, settings)
-task = choice.task
-print(choice.sentence)
-
-# %% [markdown]
 # ## Train
 #
-# In each of the 14 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 28 of the 224 training prompts. The
+# In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
 # figure updates itself.
 #
-# You should see the rewards for the format near their maximum by step 11. Correct answers are then still far from it. Two things to know about
-# the curves:
+# You should see the strong lines of the format near their maximum by step 11. Correct answers are then still far from it. Two things to know
+# about the curves:
 #
-# * The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions. So the fall at the beginning is luck.
+# * The learning rate is 0 in step 1 and grows until step 5 (*warm-up*). Each step has only two questions. So a fall at the beginning may be luck.
 # * Left and middle show answers that were *sampled*: an unlikely token is picked now and then. The held-out questions (right) are answered
 #   *greedily*: each token is the most likely one.
 #
@@ -181,7 +181,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # Two others have the right answer, and their last tag is missing. What total does each earn (section *The rewards*), and which are
 # pushed up?
 #
-# You see a group of step 5, the first with the full learning rate, and a group of the last step.
+# You see a group of step 5, the first with the full learning rate, and a group of step 14, when the format is learned.
 # The first lines compute the advantages of the early group again, with the formula from *GRPO in one minute*.
 #
 # The advantages of a group add up to zero: what some completions gain, others lose.
@@ -191,26 +191,27 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # GRPO knows only these numbers. On a CPU you see two consequences.
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
-#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. Add up the
-#    advantages: the three completions in the format get +3.05, the three with the right sum +1.12. So this group teaches mostly the format.
-# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the last group all eight begin with *18 + 6 = 24*. On these words 6 × 0.540 up
-#    stands against 2 × 1.620 down. A push remains only from the first word on that differs.
+#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. The three
+#    completions in the format together get +3.05, the other five −3.05. The three with the right sum get +1.12, the other five −1.12. So this
+#    group teaches the format more than the sum.
+# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
+#    *18 + 6 = 24*. On these words 6 × 0.540 up stands against 2 × 1.620 down. A push remains only from the first word on that differs.
 # </details>
 
 # %%
 early_group = run.step(min(5, settings.max_steps)).groups[-1]
-last_group = run.step(settings.max_steps).groups[0]
+later_group = run.step(min(14, settings.max_steps)).groups[0]
 totals = early_group.table["total"]
 by_formula = (totals - totals.mean()) / (totals.std() + 0.0001)
 difference = (by_formula - early_group.table["advantage"]).abs().max()
 print(f"Early group: mean {totals.mean():.2f}, standard deviation {totals.std():.2f}.")
 print(f"Largest difference between the formula and the trainer: {difference:.6f}")
-display(early_group, last_group)
+display(early_group, later_group)
 
 # %% [markdown]
 # **The same score, the opposite push.** Compare a wrong answer in the right format in the two groups above:
 #
-# | | early group | last group |
+# | | early group | later group |
 # | --- | --- | --- |
 # | it earns | 1.5 | 1.5 |
 # | mean of its group | 0.98 | 3.0 |
@@ -234,11 +235,12 @@ display(early_group, last_group)
 #
 # <details><summary>What you should see</summary>
 #
-# About 55 %, the share of right sums with or without tags. It is 70 %. So of the 60 points gained in *correct*, about 46 are the format, and the
-# sums themselves rose from 55 % to 70 %.
+# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 are the format, and
+# about 25 are sums that were wrong before.
 #
-# Of the sums, 17 became right and 3 became wrong. (*58 gained* in the output counts *correct*, which also needs the tags.) If each change were a coin toss, 20 coins would split 17 to 3, or more unevenly, in 0.3 % of
-# cases. This is the *p-value* of *correct anywhere*: how often chance alone would make a change this large.
+# The *p-value* says how often chance alone would make a change this large. Of the sums, AA became right and BB became wrong. If each change
+# were a coin toss, NN coins would split AA to BB, or more unevenly, less than once in 1,000 cases: p < 0.001. (*CC gained* in the output
+# counts *correct*, which also needs the tags.)
 # </details>
 
 # %%
@@ -251,34 +253,16 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
-# Of the 60 points gained in *correct*, about 46 are the format and about 15 the sums.
+# **Has it learned sums?** Of the 71 points gained in *correct*, about 46 are the format and about 25 the sums. Three doubts, and what answers
+# them ([all numbers](../docs/evidence/quickstart_seeds.md)):
 #
-# **Has it learned sums?** Two doubts, and what answers them ([all numbers](../docs/evidence/quickstart_seeds.md)):
+# * *Were these 96 questions lucky?* Hardly: p < 0.001.
+# * *Was this training lucky?* No: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %. After only 14 steps, one seed
+#   of the three showed a difference.
+# * *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. DD of the 96 sums were trained with their numbers swapped. Of the other
+#   EE, FF were right before and GG after.
 #
-# *Were these 96 questions lucky?* Hardly: chance alone makes such a change in 3 of 1,000 cases.
-#
-# *Was this training lucky?* Yes: with 14 steps you are looking at the best of three seeds. With 42 steps the sums improve on all three:
-#
-# | seed | sums right anywhere, 14 steps | 42 steps |
-# | --- | --- | --- |
-# | 3407 (this one) | 55 % to 70 % (p = 0.003) | 55 % to 80 % (p < 0.001) |
-# | 0 | 54 % to 57 % (p = 0.51) | 54 % to 72 % (p < 0.001) |
-# | 1 | 53 % to 60 % (p = 0.07) | 53 % to 80 % (p < 0.001) |
-#
-# <details><summary>Two more doubts: the tag, and swapped numbers</summary>
-#
-# *How much of it is better adding?* 67 sums are right now, 53 before. If we write only the first tag, `<reasoning>`, for the original model, it
-# gets 58. So up to 5 of the 14 may come from the tag.
-#
-# *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. 7 of the 96 sums were trained with their numbers swapped. Of the other 89, 48
-# were right before and 61 after.
-# </details>
-#
-# `CHANGES = {"max_steps": 42}` trains three times as long.
-#
-# **Why do sums improve that were not trained on?** In the five rows above the sum itself was wrong before and is right now, and 8 + 18 and 3 + 19
-# were in the format already. So for these it is not the format: the right number has overtaken the wrong one as the likeliest. All questions
-# share one LoRA, so a step can do this for sums that it never saw. Why it does, this run does not show.
+# **Why do sums improve that were not trained on?** WHY
 #
 # ## Ask your own question, and take the model with you
 #
@@ -297,8 +281,9 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree. The reward rose by more than chance: shuffled steps rarely show such a rise. And the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run, not the recipe: other
-# seeds may do worse, as the table above shows. If the model could already do the task, a message says so. That is not a failure.
+# *It worked* needs two things that agree: the reward rose by more than chance (if the steps are put in random order, such a rise is rare), and
+# the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
+# other runs. If the model could already do the task, a message says so. That is not a failure.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -314,7 +299,6 @@ print(outcome)
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *must not be imported before* | another import came first | restart the kernel and run from the top |
-# | with a Drive: *was another training* | a setting was changed after a finished run | another `RUN_NAME`, such as `"second"` |
 # | the reward stays flat | in every group all completions got the same total | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
@@ -333,7 +317,7 @@ print(outcome)
 # `correctness` and with 0.1. **Predict:** in which group does the weight matter?
 #
 # ```python
-# for group in (early_group, last_group):
+# for group in (early_group, later_group):
 #     values = group.table[["correctness", "exact_format", "partial_format"]]
 #     for weight in (2, 0.1):
 #         totals = (values * [weight, 1, 0.5]).sum(axis=1)
@@ -343,7 +327,7 @@ print(outcome)
 # <details><summary>Answer</summary>
 #
 # Only in the early one. There the right answer leads with 0.1 as well, but barely: +1.29 against +1.14 for a wrong answer in the format. In the
-# last group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
+# later group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
 # </details>
 #
 # ## Next

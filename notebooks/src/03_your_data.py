@@ -13,15 +13,15 @@
 # %% [markdown]
 # # Your own data: from a CSV to a trained model
 #
-# Turn a messy CSV with labels into a task, write two rewards, train, and test the result. You will see a training that passes its
-# test. Yet in this test the model never answers *neutral*, one of the three labels. You will find out why.
+# Turn a messy CSV with labels into a task, write two rewards, train, and test the result. The first training passes its test, and yet the
+# model never answers *neutral*, one of the three labels. You find out why, change one thing in the data, and train again.
 #
-# ![Right answers to the 42 held-out remarks, before and after the training: negative 6 and 12 of 12, neutral 0 and 0 of 15, positive 13 and 15 of 15. All together 19 and 27 of 42.](../docs/your_data.png)
+# ![Right answers to the 42 held-out remarks before the training, after it, and after a training with 20 more neutral rows: negative 7, 15 and 13 of 15, positive 16, 18 and 16 of 18, neutral 0, 0 and 9 of 9. All together 23, 33 and 38 of 42.](../docs/your_data.png)
 #
-# *How to read it:* each bar counts right answers to remarks that the model was never trained on. All together they clearly improve. One label
-# stays at 0.
+# *How to read it:* each bar counts right answers to remarks that the model was never trained on. The first training improves two labels and
+# leaves the third at 0. The second one, with 20 more rows of this label, learns it.
 #
-# About 8 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 11 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # ### Is GRPO the right tool here?
 #
@@ -43,13 +43,15 @@
 # %% [markdown]
 # ## Settings
 #
-# For your own data, change three settings:
+# For your own data, change four settings:
 #
 # | setting | write |
 # | --- | --- |
 # | `DATA` | the path of your file, a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub |
 # | `COLUMNS` | the name of the column with the question, and of the one with the answer |
 # | `EXAMPLE` | one solved question: question, reasoning, answer. Every prompt shows it, and a small model needs it |
+#
+# | `MORE_DATA` | `None`, or the path of a second file for the second training: the same rows and more of the rarest label |
 #
 # Give your own file another name than `reviews.csv`. The cell of *A file as it comes* writes a file of that name.
 
@@ -58,6 +60,7 @@ PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {"max_steps": 24, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
+MORE_DATA = "more_reviews.csv"  # @param {"type": "raw"}
 EXAMPLE = ("The bed was on the left.", "on the left is a fact", "neutral")  # @param {"type": "raw"}
 
 # %% [markdown]
@@ -109,8 +112,8 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the columns and a decision. The small table counts the moods. The random split is unlucky: 15 of 98 training
-# rows are *neutral* (15 %), but 15 of 42 held-out rows (36 %). For your own data, pass held-out rows in which every label has the same share: `holdout=rows`.
+# Now with the columns and a decision. The small table counts the moods. Each has the same share in both parts: 21 % of the training rows
+# and 21 % of the held-out rows are *neutral*.
 #
 # Read the rest from top to bottom:
 #
@@ -192,7 +195,7 @@ report
 # ## What can the model do already?
 #
 # `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of correct
-# answers if you always give the most frequent label. A model that does not beat it may not have read the remarks at all.
+# answers if you always give the most frequent label. A model that does not beat it may only have learned which label is frequent.
 #
 # The second table counts the right answers by mood. It matters, because GRPO can only make more frequent what the model already samples.
 # A group in which nobody answers *neutral* cannot teach *neutral*.
@@ -207,7 +210,7 @@ report
 # </details>
 
 # %%
-gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=60)
+gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=40)
 sampled = pandas.DataFrame({"mood": [row["answer"] for row in gate.rows]})
 sampled["right answers"] = [sum(group) for group in gate.is_correct_by_group]
 sampled["groups without one"] = sampled["right answers"].eq(0)
@@ -241,118 +244,53 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after
 #
-# The model answers each held-out remark greedily, as somebody who uses it would do. In the table read the three rows *correct*, *in the
-# format* and *correct anywhere*. The column *verdict, p-value* says whether the *training* improved anything. Then read the sentence about the
-# majority-class baseline.
+# The model answers each held-out remark greedily, as somebody who uses it would do. In the card read the three rows *correct*, *in the
+# format* and *correct anywhere*, and the sentence about the majority-class baseline.
 #
-# Only 6 of the 60 remarks of the baseline above were neutral, and 15 of the 42 held-out ones are. The model gets none of these right. So it
-# starts at 45 % here, not at 68 %, and always answering *positive* gets 36 %.
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The last table shows which
+# labels the trained model gave to each mood.
 #
-# ### A second competitor
-#
-# The first line of the output comes from a few lines of code that count which words came with which mood. **Predict before you run:** will our
-# trained model beat them?
+# **Predict before you run:** which mood has the fewest right answers?
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains: 45 % before, 64 % after. After the training it clearly beats *always positive*. Before it did not: 36 % lies inside its
-# interval, 31 % to 60 %.
+# The model gains, and clearly: 23 of 42 remarks are right before, 33 after. That is above *always positive* (43 %).
 #
-# It does not beat the second competitor. Counting words gets all 42 remarks right, the model 27. GRPO earns its place where the output is more
-# than a label.
+# The last table shows what this number hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of
+# them are called *positive*. The one label that the example in the prompt shows is never given.
 # </details>
 
 # %%
-import collections
-
-seen, total = collections.Counter(), collections.Counter()
-for row in task.train:
-    for word in row["prompt"][-1]["content"].split():
-        seen[word, row["answer"]] += 1
-        total[word] += 1
+comparison = gn.compare(run, task)
 labels = sorted({row["answer"] for row in task.train})
 
 
-def by_counting(row):
-    """Return the label that most often came with the words of a remark."""
-    known = [word for word in row["prompt"][-1]["content"].split() if total[word]]
-    return max(labels, key=lambda label: sum(seen[word, label] / total[word] for word in known))
+def labels_given(comparison):
+    """Count the labels that the trained model gave to the held-out remarks of each mood."""
+    answers = comparison.transcripts()
+    given = answers["after"].map(task.format.extract_final)
+    given = given.where(given.isin(labels), "no label").rename("answer")
+    return pandas.crosstab(answers["answer"].rename("mood"), given)
 
 
-right = sum(by_counting(row) == row["answer"] for row in task.holdout)
-print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are right.")
-comparison = gn.compare(run, task)
-comparison
-
-# %% [markdown]
-# ## Where it fails
-#
-# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The table shows which labels
-# the model gave to each mood. Below it are its answers to two neutral remarks.
-#
-# **Predict before you run:** the picture at the top shows no right answer to a *neutral* remark. Which label do they get instead?
-#
-# <details><summary>What you should see</summary>
-#
-# Nearly always *positive*: 13 of 15 after the training. No remark at all is answered *neutral*, although the example in the prompt is neutral.
-#
-# Now read the two answers. The reason is right (*is a fact*, as in the example), and the label does not follow from it. Nothing asks for a
-# reason that leads to the label: the rewards look at the label and at the length of the reason.
-# </details>
-
-# %%
-answers = comparison.transcripts()
-greedy = {}
-for name in ("before", "after"):
-    given = answers[name].map(task.format.extract_final).rename("given")
-    given = given.where(given.isin(labels), "none of them")
-    table = pandas.crosstab(answers["answer"].rename("mood"), given)
-    greedy[name] = table.reindex(columns=[*labels, "none of them"], fill_value=0)
-display(pandas.concat(greedy, axis="columns"))
-for row in answers[answers["answer"] == "neutral"].head(2).itertuples():
-    print(row.question, "BEFORE:", row.before, "AFTER:", row.after, sep="\n", end="\n\n")
+display(comparison)
+labels_given(comparison)
 
 # %% [markdown]
 # ## Why it fails
 #
-# The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
+# The run has kept every completion of the training with its advantage, so you can look for the reason. Two tables:
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
-# 2. the number of groups with at least one right answer among the eight, and with none,
-# 3. how much each answer was pushed (the sum of its advantages), by mood and by the two kinds of groups. Each row adds up to
-#    about 0.
+# 2. how much each answer was pushed by the remarks of each mood: the sum of its advantages. *All* adds the moods up.
 #
 # **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
 # Which of them are pushed up? An advantage compares a completion with its group, not with the truth.
 #
-# <details><summary>What you should see</summary>
+# <details><summary>Answer</summary>
 #
-# **The four wrong *positive*.** They earn 1.5 for the format and the others 0, so their advantage is +0.94.
-#
-# **Groups without a right answer push wrong ones up.** See the row *neutral, none*. In these 8 groups *positive* got +4.3 and
-# *negative* +3.2, *no label* −7.4, and *neutral* 0.
-#
-# **There were 7 groups with a right answer.** You predicted about 5.
-#
-# **What did the neutral remarks teach?** Add their two rows:
-#
-# | *neutral* | *no label* | *positive* | *negative* |
-# | --- | --- | --- | --- |
-# | +18.0 | −19.4 | −0.5 | +2.0 |
-#
-# They taught the model to give some label. They hardly taught it to avoid *positive* (−0.5).
-#
-# **Why did *neutral* fall from 9 of 48 to 1 of 40?** Add the columns over all moods:
-#
-# | *negative* | *positive* | *neutral* | *no label* |
-# | --- | --- | --- | --- |
-# | +79.5 | +51.5 | +7.4 | −138.3 |
-#
-# *Neutral* was pushed up too, but the other labels far more. They compete for one place, as at a fork in
-# [GRPO by hand](01_grpo_by_hand.ipynb). By its rule *neutral* is pushed by 7.4 − p · 138.4, with its share p of the labels. This is negative as
-# soon as p is above 5 %. The neutral remarks alone would push it up: 18.0 − p · 19.5. So it was the other remarks, which share the LoRA.
-#
-# (The baseline had 2 of 48 and the first third 9 of 48. With six groups each, such a difference may be luck.)
+# The four wrong *positive*. They earn 1.5 for the format and the others 0, so their advantage is +0.94. **A group without a right answer still
+# pushes: it prefers the tidy wrong answers.** Here this happened in 8 of the 21 groups with a neutral remark.
 # </details>
 
 # %%
@@ -367,16 +305,56 @@ counts = tried.groupby(["mood", thirds], observed=True)["right"].agg(["sum", "co
 of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
 display(of_all.unstack().rename_axis(columns="right answers"))
 
-has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
-tried["right in the group"] = has_right.map({True: "at least one", False: "none"})
-first_of_group = tried.drop_duplicates(["step", "prompt"])
-display(pandas.crosstab(first_of_group["mood"], first_of_group["right in the group"]))
-
 given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
-kinds = ["mood", "right in the group"]
-pushes = tried.pivot_table("advantage", kinds, "given", aggfunc="sum", fill_value=0)
-display(pushes.round(1).rename_axis(columns="sum of the advantages"))
+pushes = tried.pivot_table(
+    "advantage", "mood", "given", aggfunc="sum", fill_value=0, margins=True, margins_name="all"
+)
+display(pushes.drop(columns="all").round(1).rename_axis(columns="sum of the advantages"))
+has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
+neutral = tried[tried["mood"].eq("neutral")].assign(has_right=has_right)
+groups = neutral.drop_duplicates(["step", "prompt"])
+print(f"{(~groups['has_right']).sum()} of {len(groups)} neutral groups have no right answer.")
+
+# %% [markdown]
+# **A rare label loses against frequent ones.** Right answers to *negative* and *positive* remarks became frequent, those to *neutral* remarks
+# did not. The last row shows why. *Neutral* was pushed up by 14, *positive* by 44 and *negative* by 72. They compete for one place in the
+# answer, as at a fork in [GRPO by hand](01_grpo_by_hand.ipynb): the label that is pushed most wins. And *neutral* has the fewest rows, so it
+# gets the fewest pushes.
+#
+# ## The remedy: more rows of the rare label
+#
+# If this is the reason, more neutral rows should help, and nothing else has to change. The next cell adds 20 of them, with two new phrases.
+# *Neutral* then has as many training rows as *positive*. The model is loaded again, without the first training. Steps, seed and the 42
+# held-out remarks stay the same: they are passed as `holdout=`.
+#
+# **Predict before you run:** will all three labels be learned? The number of steps is the same, so what do *negative* and *positive* lose?
+#
+# <details><summary>What you should see</summary>
+#
+# *Neutral* rises from 0 to 9 of 9, and 38 of the 42 remarks are right, 33 before. *Negative* and *positive* lose two each: with 24 steps for
+# more rows, fewer of their remarks were seen. More steps would be the next thing to try.
+# </details>
+
+# %%
+if DATA == "reviews.csv":
+    phrases = ["next to the stairs", "near the entrance"]
+    more = [f"The {thing} was {phrase}.;neutral" for thing in things for phrase in phrases]
+    pathlib.Path("more_reviews.csv").write_bytes("\n".join(lines + more).encode("cp1252"))
+
+second, second_comparison = run, comparison
+if MORE_DATA is not None:
+    question, answer = COLUMNS["question"], COLUMNS["answer"]
+    held_out = [
+        {question: row["prompt"][-1]["content"], answer: row["answer"]} for row in task.holdout
+    ]
+    how = {"columns": COLUMNS, "example": EXAMPLE, "on_conflict": "drop", "holdout": held_out}
+    model, tokenizer = gn.load_model(settings, report=print)
+    more_task = gn.load_task(MORE_DATA, settings, tokenizer=tokenizer, **how)
+    print(pandas.Series([row["answer"] for row in more_task.train]).value_counts().to_dict())
+    second = gn.train(model, tokenizer, more_task, rewards, settings)
+    second_comparison = gn.compare(second, more_task)
+labels_given(second_comparison)
 
 # %% [markdown]
 # ## Did it work?
@@ -384,18 +362,39 @@ display(pushes.round(1).rename_axis(columns="sum of the advantages"))
 # *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
 # and the reward rose. If one is missing, the sentence says which one.
 #
-# For the small model you should see *It worked*. That is true, and it is not the whole story: in the test above the model never answers
-# *neutral*. A clear verdict on the average does not replace a look at the parts. Two things to remember: a group without a right
-# answer still pushes wrong ones up, and a rare label can lose although it is pushed up.
+# You see both runs. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
+# a look at the parts.**
 #
-# **A remedy:** exercise 3.
+# ### A competitor
+#
+# The last line comes from a few lines of code that count which words came with which mood. They get all 42 remarks right: for labels alone, a
+# small classifier is the better tool. GRPO earns its place where the output is more than a label.
 
 # %%
+import collections
+
 assert sum(task.left_out.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.left_out}"
 assert not with_loophole.ok
 assert report.ok, report.sentence
-assert run.status == "finished", run.status_sentence
+assert run.status == second.status == "finished", second.status_sentence
 print(run.outcome(comparison))
+print(second.outcome(second_comparison))
+
+seen, total = collections.Counter(), collections.Counter()
+for row in task.train:
+    for word in row["prompt"][-1]["content"].split():
+        seen[word, row["answer"]] += 1
+        total[word] += 1
+
+
+def by_counting(row):
+    """Return the label that most often came with the words of a remark."""
+    known = [word for word in row["prompt"][-1]["content"].split() if total[word]]
+    return max(labels, key=lambda label: sum(seen[word, label] / total[word] for word in known))
+
+
+right = sum(by_counting(row) == row["answer"] for row in task.holdout)
+print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are right.")
 
 # %% [markdown]
 # ## If something goes wrong
@@ -407,7 +406,7 @@ print(run.outcome(comparison))
 # | *answers: text* where you have labels | fewer than three rows for each label (on average), or more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
-# | a label that is never right | too few rows, so few groups that teach it | as many rows for each label, more steps |
+# | a label that is never right | too few rows, so few groups that teach it | as many rows for each label, then more steps |
 # | *the settings are not those of the loaded model* | they changed after it was loaded | run the cell with `load_model` again |
 #
 # ## Exercises
@@ -419,31 +418,31 @@ print(run.outcome(comparison))
 # $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22. In practice take 24, with a batch of 96 for four prompts: three times the sampling. It is cheaper to make right answers more frequent: some supervised steps first, partial credit, or easier questions. With one answer in four right, eight are enough: $1 - 0.75^8$ is 90 %.
 # </details>
 #
-# **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Score these three. Which one cheats, and what would you change?
+# **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Complete this reward, then score the
+# three replies. Which one cheats, and what would you change?
 #
 # ```python
 # def fit_reply(completions, answer, thing, **columns):
 #     scores = []
 #     for completion, mood, name in zip(completions, answer, thing):
 #         text = gn.rewards.completion_text(completion).lower()
-#         fits_mood = ("sorry" in text) == (mood == "negative")
-#         scores.append(((len(text.split()) <= 30) + (name in text) + fits_mood) / 3)
+#         score = ...  # 1/3 each: at most 30 words; names the thing; says "sorry" exactly if the mood is negative
+#         scores.append(score)
 #     return scores
+#
 # replies = ["We are sorry about the soup.", "Soup sorry.", "We are glad!"]
 # gn.score(fit_reply, replies, {"answer": "negative", "thing": "soup"})
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
-# </details>
+# ```python
+# fits_mood = ("sorry" in text) == (mood == "negative")
+# score = ((len(text.split()) <= 30) + (name in text) + fits_mood) / 3
+# ```
 #
-# **3. A remedy** (ten minutes of computing). In `words` keep the first three phrases of each mood, and set `"max_steps": 36` in `CHANGES`. Will *neutral* be learned? Which one of the changes would you try alone?
-#
-# <details><summary>Answer</summary>
-#
-# In our one run all 27 held-out remarks were right, among them the 7 neutral ones (52 % before). But three things changed: the phrases, the
-# balance of the moods and the steps. To learn which one helped, change one at a time: first only `max_steps`, then only the phrases.
+# The scores are 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check
+# needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
 # </details>
 #
 # ## Next

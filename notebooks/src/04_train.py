@@ -255,7 +255,7 @@ gn.RunViewer(stage_two)
 #
 # * *A better model.* No held-out answers were compared. [The next notebook](05_evaluate.ipynb) does that.
 # * *That two stages beat one.* Neither stage rose clearly in eight steps, and stage two hardly moved the model (KL 0.005). The
-#   [quickstart](00_quickstart.ipynb) trains all three rewards at once, in 14 longer steps, and its reward does rise. Use stages if the
+#   [quickstart](00_quickstart.ipynb) trains all three rewards at once, in 42 longer steps, and its reward does rise. Use stages if the
 #   format is so rare that nothing else can be learned.
 
 # %%

@@ -49,8 +49,8 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## A run
 #
-# This is the training of the [quickstart](00_quickstart.ipynb), if you have no run yet. You should see the curves, or the summary of
-# your own run.
+# If you have no run yet, this is the training of the [quickstart](00_quickstart.ipynb), with 14 of its 42 steps. You should see the curves, or
+# the summary of your own run.
 
 # %%
 if RUN:
@@ -114,8 +114,7 @@ comparison
 # would be another number. Intervals made in this way contain the true share in 95 % of cases.
 #
 # **The p-value.** Both models answered the same questions, so the test is *paired* (McNemar's test): only questions whose result changed count.
-# For *correct anywhere*, the same training in the [quickstart](00_quickstart.ipynb) counts them: 17 sums became right and 3 became wrong. If
-# neither model were better, each change would be a coin toss. Twenty coins fall 17 to 3, or more unevenly, in 0.3 % of cases: p = 0.003. Below
+# For *correct anywhere*, 17 sums became right and 3 became wrong (`comparison.transcripts()` has them). If neither model were better, each change would be a coin toss. Twenty coins fall 17 to 3, or more unevenly, in 0.3 % of cases: p = 0.003. Below
 # 0.05 the change counts as shown.
 #
 # *No difference shown* does not mean *equal*: the difference may be too small for this number of questions. And test once. If you compare ten

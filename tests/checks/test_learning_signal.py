@@ -263,7 +263,7 @@ IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
     [
         pytest.param(
             make([*IN_FORMAT_ONLY, [RIGHT, RIGHT]]),
-            "No level that was measured gives",
+            "This level gives no learning signal",
             id="one group all right",
         ),
         pytest.param(

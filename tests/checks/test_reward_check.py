@@ -251,7 +251,7 @@ BROKEN = [
     pytest.param(last_number, "answer outside the slot", id="last number"),
     pytest.param(no_dotall, "right answer refused", id="no DOTALL"),
     pytest.param(slot_alone, "another format", id="slot alone"),
-    pytest.param(only_long_ones, "not on every row", id="only long answers"),
+    pytest.param(only_long_ones, "right answer refused on some rows", id="only long answers"),
     pytest.param(nested_repeats, "hangs", id="nested repeats"),
     pytest.param(of_the_row, "constant", id="same for a row"),
     pytest.param(nothing, "constant", id="None"),
@@ -267,13 +267,13 @@ def test_broken_reward_is_found(reward, kind: str) -> None:
     report = check_rewards(reward, SUMS, seconds_per_call=seconds)
     findings = [finding for finding in report.findings if finding.kind == kind]
     assert findings, report
-    assert findings[0].severity == KINDS[kind].severity
+    assert findings[0].severity == KINDS[kind]["severity"]
 
 
 def test_findings_have_effect_and_fix() -> None:
     (finding, *_) = check_rewards(gold_somewhere, SUMS).findings
-    assert finding.effect == KINDS[finding.kind].effect
-    assert finding.fix == KINDS[finding.kind].fix
+    assert finding.effect == KINDS[finding.kind]["effect"]
+    assert finding.fix == KINDS[finding.kind]["fix"]
     assert finding.example
 
 
@@ -586,7 +586,7 @@ def test_hung_reward_off_the_main_thread_costs_a_bounded_time() -> None:
         ),
         pytest.param(
             {"answer": lambda row: None},
-            "the function <lambda> of answer= returned a gold answer for no row",
+            "no row has a gold answer with answer=<function .*<lambda>",
             id="no answer",
         ),
         pytest.param({"seconds_per_call": 0}, "seconds_per_call", id="no time"),

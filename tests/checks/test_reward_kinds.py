@@ -242,7 +242,7 @@ def test_gold_answers_that_score_nothing_are_named() -> None:
 
     report = check_rewards(digits_only, LARGE)
     (finding,) = report.findings
-    assert finding.kind == "not on every row"
+    assert finding.kind == "right answer refused on some rows"
     assert "'1,204', '3,918', '7,255'" in finding.observation
 
 
@@ -349,7 +349,7 @@ def countdown(completions, target, nums, **_):
 def test_countdown_without_expressions_is_offered_a_function() -> None:
     report = check_rewards(countdown, GAMES)
     assert not kinds(report, "critical"), report
-    assert "right answer unknown" in kinds(report)
+    assert kinds(report) == {"constant"}
     assert "answer=right_answer" in repr(report)
 
 
@@ -599,7 +599,7 @@ TOPICS = make_rows(
 )
 def test_lone_reward_for_certain_answers_is_no_format_reward(wanted) -> None:
     report = check_rewards(score_slots(wanted), TOPICS)
-    assert not kinds(report).isdisjoint({"nothing tells right from wrong", "right answer unknown"})
+    assert "nothing tells right from wrong" in kinds(report)
 
 
 def test_lone_format_reward_for_labels_is_not_accused() -> None:

@@ -12,9 +12,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.config import memory, planning, presets, smaller_settings
+from grpo_nb.config import memory, planning, presets
 from grpo_nb.config.memory import ModelSizes, sizes_of
-from grpo_nb.config.smaller_settings import out_of_memory_advice
+from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS, plan_on
@@ -50,7 +50,7 @@ def test_sizes_of_a_path_with_tilde_are_counted(
     assert counted == [f"{tmp_path}/models/own", "owner/~name"]
 
 
-def test_sizes_of_unknown_model_show_the_first_line_of_the_error(
+def test_sizes_of_unknown_model_show_the_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(script: Path, request: dict) -> None:
@@ -62,7 +62,9 @@ def test_sizes_of_unknown_model_show_the_first_line_of_the_error(
         raise ChildError("ended with 1", lines)
 
     monkeypatch.setattr(memory, "run_script", fail)
-    with pytest.raises(ValueError, match=r"cannot be read: OSError: owner/typo is not a model$"):
+    with pytest.raises(
+        ValueError, match=r"cannot be read:\n.*\nOSError: owner/typo is not a model\n"
+    ):
         sizes_of("owner/typo")
 
 
@@ -86,10 +88,10 @@ def test_plan_of_less_work_needs_less(name: str, less: dict) -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
     plan = plan_on(GPUS[name], gn.preset(name))
-    sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
+    sums = {"always": 0.0, "in generation": 0.0, "in training": 0.0}
     for part in plan.memory_parts:
         sums[part.phase] += part.gb
-    larger = max(sums["generation"], sums["training"])
+    larger = max(sums["in generation"], sums["in training"])
     assert plan.peak_gb == pytest.approx(sums["always"] + larger)
 
 
@@ -160,15 +162,14 @@ def test_plan_for_a_gpu_counts_only_the_model_passed(
     on_an_l4, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = SimpleNamespace(
-        is_initialized=lambda: True,
         memory_reserved=lambda: 4e9,
         memory_allocated=lambda: 3e9,
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     model = SimpleNamespace(get_memory_footprint=lambda: 2e9)
-    free = 5 * 2**30 + 1e9
+    free = 5 * 2**30
     assert planning._available_bytes(GPUS["l4"], None) == free
-    assert planning._available_bytes(GPUS["l4"], model) == free + 2e9
+    assert planning._available_bytes(GPUS["l4"], model) == free + 1e9 + 2e9
 
 
 def test_plan_without_vllm_installed_gives_it_no_share(on_an_l4) -> None:
@@ -239,7 +240,7 @@ def test_memory_advice_names_the_setting_to_lower(
     change: dict,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
+    monkeypatch.setattr(planning, "find_gpu", lambda: GPUS["l4"] if error is CUDA else None)
     advice = out_of_memory_advice(error, gn.Settings(**settings), is_loading=is_loading)
     keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
     assert f"Write settings = settings.replace({keywords}), in a fresh kernel" in advice
@@ -312,10 +313,7 @@ def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
     settings = gn.preset("t4", load_in_4bit=False, gpu_memory_utilization=0.15)
     plan = plan_on(GPUS["t4"], settings)
     assert not plan.fits
-    sentence = (
-        "vLLM's share of the GPU (gpu_memory_utilization), 2.3 GB, is too small for the weights, "
-        "3.1 GB."
-    )
+    sentence = "vLLM's share of the GPU, gpu_memory_utilization=0.15, is too small for the weights."
     assert sentence in repr(plan)
 
 
@@ -364,19 +362,6 @@ def test_memory_advice_in_sampling_leaves_the_passes_of_training() -> None:
     advice = out_of_memory_advice(caught.value, settings)
     assert advice.startswith("Out of memory during generation.")
     assert "settings.replace(max_completion_length=128)" in advice
-
-
-def test_memory_advice_looks_at_the_dtype_of_the_loaded_model() -> None:
-    settings = gn.Settings(**ONE, max_completion_length=128)
-    model = SimpleNamespace(dtype="torch.bfloat16")
-    advice = out_of_memory_advice(CPU, settings, model=model)
-    assert "settings.replace(max_completion_length=64)" in advice
-
-
-def test_memory_advice_shortens_completions_to_the_least_length() -> None:
-    settings = gn.Settings(**ONE, max_completion_length=65, shared_prompts=False)
-    advice = out_of_memory_advice(CPU, settings)
-    assert "settings.replace(max_completion_length=64)" in advice
 
 
 def test_memory_advice_without_a_setting_names_a_smaller_model() -> None:

@@ -47,7 +47,7 @@ def test_every_family_equals_the_stock_path(kind: str, tied: bool) -> None:
 
 
 def compare_with_stock(model, ids, mask, length) -> None:
-    assert CpuEngine.obstacle(model, ids.shape[1]) is None
+    assert CpuEngine.model_obstacle(model, ids.shape[1]) is None
     got = shared(model, ids, mask, length)
     got_gradients = gradients(model, *got)
     expected = stock(model, ids, mask, length)
@@ -122,10 +122,10 @@ def test_dropout_leaves_each_completion_its_distribution() -> None:
 )
 def test_cpu_engine_obstacle_names_the_part_of_a_model(change: dict, said: str | None) -> None:
     model = lora_model()
-    assert CpuEngine.obstacle(model, 40) is None
+    assert CpuEngine.model_obstacle(model, 40) is None
     for name, value in change.items():
         setattr(model.config, name, value)
-    found = CpuEngine.obstacle(model, 40)
+    found = CpuEngine.model_obstacle(model, 40)
     assert found is None if said is None else said in found
 
 

@@ -22,7 +22,7 @@ def test_choose_engine_on_a_cpu_is_the_kits(model: Any) -> None:
     engine = choose_engine(model, gn.preset("cpu"))
     assert engine.name == "the kit's CPU engine"
     assert engine.cpu_engine_obstacle is None
-    assert not engine.is_vllm
+    assert not engine.uses_vllm
 
 
 def test_choose_engine_names_the_switch_of_shared_prompts(model: Any) -> None:
@@ -67,7 +67,7 @@ def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
 
 def test_choose_engine_with_an_engine_is_vllm(model: Any) -> None:
     model.vllm_engine = object()
-    assert choose_engine(model).is_vllm
+    assert choose_engine(model).uses_vllm
     assert choose_engine(model).name == "vLLM"
 
 

@@ -20,7 +20,7 @@ from trl.chat_template_utils import parse_response
 import grpo_nb as gn
 from grpo_nb.generation import episodes
 from grpo_nb.generation.completions import GeneratedCompletion
-from grpo_nb.generation.episodes import prepare_tool_template
+from grpo_nb.generation.episodes import prepare_tokenizer_for_tools
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
 from grpo_nb.training.trainer import ResumableTrainer
@@ -122,7 +122,7 @@ def test_generate_runs_episodes_token_by_token_as_training(
         assert completion.token_count < len(trained_ids), "tokens of tools count as the model's"
         assert not completion.is_truncated
         assert completion.text.startswith("<answer>")
-        environment = completion.reward_columns["environments"]
+        environment = completion.environment_columns["environments"]
         assert environment.seen == len(environment.chain)
     random_state = torch.random.get_rng_state()
     result = gn.evaluate((model, tokenizer), task, settings=settings)
@@ -194,7 +194,7 @@ def test_tool_template_serves_every_family_it_names(family: str, embedded_folder
     # Each is one token in the family's own tokenizer.
     special_tokens = sorted(set(re.findall(r"<\|[a-z_]+\|>", tokenizer.chat_template)))
     tokenizer.add_special_tokens({"additional_special_tokens": special_tokens})
-    prepare_tool_template(tokenizer)
+    prepare_tokenizer_for_tools(tokenizer)
     assert tokenizer.response_template is not None
 
 
@@ -202,7 +202,7 @@ def test_tool_template_refuses_a_template_without_tools(embedded_folder: Path) -
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     message = r"cannot be trained with tools .* gn.models.set_tool_template\(tokenizer\)"
     with pytest.raises(ValueError, match=message):
-        prepare_tool_template(tokenizer)
+        prepare_tokenizer_for_tools(tokenizer)
 
 
 def test_tool_template_refuses_a_tokenizer_without_padding(embedded_folder: Path) -> None:
@@ -210,12 +210,12 @@ def test_tool_template_refuses_a_tokenizer_without_padding(embedded_folder: Path
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match=r"tokenizer\.pad_token = "):
-        prepare_tool_template(gn.models.set_tool_template(tokenizer))
+        prepare_tokenizer_for_tools(gn.models.set_tool_template(tokenizer))
 
 
 def test_tool_template_keeps_the_kits_own_template(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    assert prepare_tool_template(gn.models.set_tool_template(tokenizer)) is None
+    assert prepare_tokenizer_for_tools(gn.models.set_tool_template(tokenizer)) is None
 
 
 def test_kits_template_is_refused_for_other_end_tokens(embedded_folder: Path) -> None:
@@ -230,7 +230,7 @@ def completion_of(monkeypatch: pytest.MonkeyPatch, *turns: dict) -> GeneratedCom
     loop = ToolLoopResult(tool_masks=[[1]], turns=[list(turns)], completion_ids=[[1]])
     monkeypatch.setattr(episodes, "run_tool_loop", lambda *arguments, **options: loop)
     tools = SimpleNamespace(for_episode=lambda environment: [])
-    started = episodes.Episodes(tools, trainer=None, prompts=[[]], columns_per_episode=[{}])
+    started = episodes.Episodes(tools, trainer=None, prompts=[[]], environment_columns=[{}])
     (completion,) = started.run([0], [[]], sample=lambda prompts: [], end_ids={1})
     return completion
 

@@ -1,10 +1,12 @@
 """A GGUF file answers through llama.cpp, with its own chat template, in a process of its own."""
 
+import runpy
 import subprocess
 import sys
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -94,6 +96,29 @@ def test_token_within_a_character_has_no_log_probability(gguf: Path, tokenizer) 
                 assert text.endswith("\ufffd")
                 missing += 1
     assert missing > 0, "no token wrote part of a character, so nothing was tried"
+
+
+@pytest.mark.parametrize(
+    ("ids", "reported", "expected"),
+    [
+        ([5, 6, 7], [5, 6, 7], [-5.0, -6.0, -7.0]),
+        # Three tokens write one character, and the server reports the last.
+        ([5, 1, 2, 3, 6], [5, 3, 6], [-5.0, None, None, -3.0, -6.0]),
+        # The last token of the first character is also within the second.
+        ([1, 2, 3, 1, 3, 4], [3, 4], [None, None, None, None, None, -4.0]),
+        # The completion ends within a character.
+        ([5, 1], [5], [-5.0, None]),
+    ],
+)
+def test_log_probs_of_are_never_those_of_another_token(
+    ids: list[int], reported: list[int], expected: list[float | None]
+) -> None:
+    file = Path(llama_cpp.__file__).with_name("llama_cpp_child.py")
+    # llama.cpp does not belong in this process, beside torch.
+    with mock.patch.dict(sys.modules, xllamacpp=mock.Mock()):
+        log_probs_of = runpy.run_path(str(file))["log_probs_of"]
+    reported_tokens = [{"id": token_id, "logprob": -float(token_id)} for token_id in reported]
+    assert log_probs_of(ids, reported_tokens) == expected
 
 
 def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     """vLLM asks for the descriptor of stdout while it makes the process group of a process."""
     model = loaded[0]
     assert has_vllm_engine(model)
-    assert choose_engine(model).is_vllm
+    assert choose_engine(model).uses_vllm
     assert sequence_limit_of(model.vllm_engine) == LONGEST_SEQUENCE
     assert vllm_engine_obstacle(model) is None
     # vLLM's build for a CPU has no V2.

@@ -555,7 +555,9 @@ def test_generate_ignores_the_checkpoints_sampling_config(
         model.generation_config = GenerationConfig(**own_config)
         # The kit's own engine, and `model.generate` as on a GPU without vLLM.
         for obstacle in (None, "asked for"):
-            monkeypatch.setattr(sampling.CpuEngine, "obstacle", lambda *_, reason=obstacle: reason)
+            monkeypatch.setattr(
+                sampling.CpuEngine, "model_obstacle", lambda *_, reason=obstacle: reason
+            )
             torch.manual_seed(3)
             prompts = [PROMPTS[index] for index in (0, 1, 2, 0)]
             made = complete(model, *prompts, max_completion_length=16, temperature=temperature)

@@ -21,7 +21,7 @@ import torch
 from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
-from grpo_nb.config import hardware, smaller_settings
+from grpo_nb.config import hardware, planning
 from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
@@ -155,7 +155,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     (tmp_path / "tokenizer.json").touch()
-    for module in (models, choice, smaller_settings):
+    for module in (models, choice, planning):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: "0.31.0")
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)

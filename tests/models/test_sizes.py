@@ -89,7 +89,7 @@ def test_sizes_of_a_model_with_images_are_counted(counted_here: None, tmp_path: 
 def test_plan_of_unreadable_model_names_it(name: str, tmp_path: Path, counted_here) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no such family"}')
     model = str(tmp_path) if name == "a folder" else name
-    with pytest.raises(ValueError, match=f"sizes of '{re.escape(model)}' cannot be read: "):
+    with pytest.raises(ValueError, match=f"sizes of '{re.escape(model)}' cannot be read:\n"):
         gn.plan(gn.preset("cpu", model=model))
 
 

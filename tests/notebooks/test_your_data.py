@@ -62,8 +62,8 @@ def test_baseline_names_the_majority_class(notebook: nbformat.NotebookNode) -> N
 
 @only_small
 def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> None:
-    comparison = text_of(cell_with(notebook, "comparison = gn.compare("))
-    assert "Always answering 'positive' would get 35.7%" in comparison
+    comparison = text_of(cell_with(notebook, "comparison = gn.compare(run"))
+    assert "Always answering 'positive' would get 42.9%" in comparison
     verdict = printed(cell_with(notebook, "run.outcome("))
     assert verdict.startswith("No gain is shown: ")
     assert "fewer than 5 logged steps are too few" in " ".join(verdict.split())
@@ -74,7 +74,8 @@ def test_greedy_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> N
     assert "\nSignal: " in all_text_of(cell_with(notebook, "gate = gn.baseline("))
     verdict = printed(cell_with(notebook, "run.outcome("))
     assert verdict.startswith("It worked.")
-    assert "Always answering 'positive' would get 35.7%" in verdict
+    assert verdict.count("It worked.") == 2
+    assert "Always answering 'positive' would get 42.9%" in verdict
 
 
 @only_published
@@ -84,3 +85,21 @@ def test_reason_of_the_failure_is_shown(notebook: nbformat.NotebookNode) -> None
     reason = all_text_of(cell_with(notebook, "pushes = "))
     for mood in ("negative", "neutral", "positive"):
         assert mood in reason
+
+
+@only_published
+@pytest.mark.parametrize(
+    ("code", "neutral_answers"),
+    [
+        pytest.param("comparison = gn.compare(run", 0, id="first training"),
+        pytest.param("second = gn.train(", 9, id="with more neutral rows"),
+    ],
+)
+def test_more_rows_teach_the_rare_label(
+    notebook: nbformat.NotebookNode, code: str, neutral_answers: int
+) -> None:
+    lines = text_of(cell_with(notebook, code)).replace("no label", "none").splitlines()
+    labels = lines[0].split()[1:]
+    (counts,) = (line.split()[1:] for line in lines if line.startswith("neutral"))
+    given = dict(zip(labels, counts, strict=True))
+    assert given.get("neutral", "0") == str(neutral_answers)

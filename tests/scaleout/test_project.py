@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -130,16 +131,17 @@ def test_folder_from_elsewhere_writes_nothing_outside(
         rewrite(sent / "origin.json", name=name)
         assert gn.scaleout.open(sent).run.path == sent / "run" / "sent"
     shutil.rmtree(sent / "run")
-    for link, target in (
-        ("run", mine),
-        ("result/adapter/adapter_more", mine / "thesis.txt"),
-        ("base/more", mine),
-        ("adapter_init/more", mine),
+    for folder, link, target in (
+        (sent, "run", mine),
+        (sent / "result", "adapter/adapter_more", mine / "thesis.txt"),
+        (sent / "base", "more", mine),
+        (sent / "adapter_init", "more", mine),
     ):
-        (sent / link).symlink_to(target)
-        with pytest.raises(ValueError, match=f"'{link}' leads out of the folder"):
+        (folder / link).symlink_to(target)
+        message = re.escape(f"'{link}' leads out of the folder '{folder}'")
+        with pytest.raises(ValueError, match=message):
             gn.scaleout.open(sent)
-        (sent / link).unlink()
+        (folder / link).unlink()
     settings = json.loads((sent / "origin.json").read_text())["settings"]
     rewrite(sent / "origin.json", settings={**settings, "model": str(mine)})
     with pytest.raises(

@@ -56,7 +56,7 @@ def test_folder_is_complete_and_has_nothing_private(
     assert "import grpo_nb" not in program
     assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
     readme = (project.path / "README.md").read_text()
-    assert "3 steps on `letters` (copied to `base/`), started from" in readme
+    assert "3 steps on <code>letters</code> (copied to `base/`), started from" in readme
     texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
     private = (str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
     assert not [word for word in private if any(word in text for text in texts)]

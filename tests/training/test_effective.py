@@ -100,7 +100,7 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
     effective = gn.training.effective_settings(settings, model)
     assert effective.arguments["bf16"] is arguments.bf16
     plan = gn.plan(settings, task, model=model, tokenizer=tokenizer)
-    assert plan.dtype.name == dtype
+    assert plan.dtype == dtype
 
     run = gn.train(model, tokenizer, task, [brevity], settings, name="typed")
     assert json.loads((run.path / "run.json").read_text())["dtype"] == dtype

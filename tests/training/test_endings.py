@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config import smaller_settings
+from grpo_nb.config import planning
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.recorder import Recorder
@@ -27,7 +27,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
     def generate() -> None:
         raise RuntimeError("CUDA out of memory.")
 
-    monkeypatch.setattr(smaller_settings, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(planning, "find_gpu", lambda: GPUS["t4"])
     model = SimpleNamespace(vllm_engine=None)
     settings = gn.preset("t4", per_device_train_batch_size=1, gradient_accumulation_steps=16)
     with (
@@ -233,7 +233,7 @@ def test_memory_advice_without_cpu_engine_spares_its_switch(
         raise MemoryError
 
     monkeypatch.setattr(
-        CpuEngine, "obstacle", lambda model, longest_sequence=None: "an unknown layer"
+        CpuEngine, "model_obstacle", lambda model, longest_sequence=None: "an unknown layer"
     )
     monkeypatch.setattr("grpo_nb.training.train._run_trainer", run_out_of_memory)
     settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)

@@ -188,7 +188,9 @@ def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
 
 
 def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
-    monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
+    monkeypatch.setattr(
+        prepare.CpuEngine, "model_obstacle", lambda model, longest: "this model is odd"
+    )
     planned = []
 
     def recorded(settings: gn.Settings, *arguments: object, **keywords: object) -> Plan:
