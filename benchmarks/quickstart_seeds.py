@@ -51,7 +51,7 @@ MEASURES = {
     "in_format": "in the format",
     "anywhere": "correct anywhere in the text",
 }
-"""The three held-out measures, by their names in `Comparison.results`."""
+"""The three held-out measures, by their names in `Comparison.tests`."""
 MEASURE_COLUMNS = (
     "seed",
     "number type",
@@ -67,7 +67,7 @@ def measured(comparison: Any) -> dict[str, Any]:
     """Return the three measures of a comparison: both shares with their intervals, and the paired test."""
     measures = {}
     for measure in MEASURES:
-        result = comparison.results[measure]
+        result = comparison.tests[measure]
         measures[measure] = {
             "before": comparison.before.share_of(measure),
             "before, interval": comparison.before.interval_of(measure),
@@ -105,8 +105,8 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
         "p of the rise": rise.p_value,
         "before": comparison.before.accuracy,
         "after": comparison.after.accuracy,
-        "difference": comparison.result.difference,
-        "interval": comparison.result.interval,
+        "difference": comparison.accuracy_test.difference,
+        "interval": comparison.accuracy_test.interval,
         "verdict": comparison.verdict,
         "measures": measured(comparison),
         "sentence": comparison.sentence,

@@ -86,7 +86,7 @@ TRAINING = ("train", "baseline")
 WITH_SETTINGS = (*TRAINING, "plan", "load_model")
 WITH_TASK = (*TRAINING, "plan")
 SCORING = ("check_rewards", "RewardLab", "score")
-WITH_REWARDS = (*TRAINING, "dry_run", *SCORING, "evaluate", "compare")
+WITH_REWARDS = (*TRAINING, "dry_run", *SCORING)
 # Functions, argument, wrong value, and what the error says.
 MISTAKES = [
     (WITH_SETTINGS, "settings", "a GRPOConfig", "of type GRPOConfig, .*settings = gn.preset"),
@@ -106,6 +106,7 @@ MISTAKES = [
         "a text",
         r"'correctness' is not a reward function: write rewards=\[gn.rewards.correctness\(\)\]",
     ),
+    (["evaluate", "compare"], "grader", "a text", "'correctness' is not a reward function"),
     (SCORING, "rewards", "a class", r"class .*correctness.* is not a reward function"),
     (SCORING, "rewards", "None", "None is not a reward function"),
     (["score"], "rewards", "rows", "is not a reward function: write rewards="),
@@ -117,7 +118,6 @@ MISTAKES = [
     (["score"], "completions", "a dict", "must be a list of texts"),
     (["evaluate"], "run_or_model", "a model", r"Write \(model, tokenizer\)\."),
     (["evaluate"], "run_or_model", "a task", "of type Task, but .* takes a run"),
-    (["evaluate", "compare"], "settings", "a GRPOConfig", "of type GRPOConfig"),
     (
         ["compare"],
         "run_or_model",

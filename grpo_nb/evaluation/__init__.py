@@ -4,7 +4,7 @@
 - `model_sources` finds and opens the models that are asked.
 - `holdout` loads questions, and grades the answers.
 - `exam` asks the models the questions, and chooses who decides which answers are correct.
-- `results` and `comparison` have the numbers and show them, `figure` draws them.
+- `results` and `comparison` have the numbers, and `comparison_card` shows a comparison.
 """
 
 from grpo_nb.core.statistics import detectable_difference

@@ -14,13 +14,13 @@ from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import (
     Exam,
     QuestionSource,
-    answer_rows,
     require_no_tools,
     shared_messages,
 )
 from grpo_nb.evaluation.model_sources import (
     Decoding,
     RunModel,
+    complete_rows,
     locate_models,
     name_of,
     open_model,
@@ -38,7 +38,6 @@ def evaluate(
     task: QuestionSource | None = None,
     *,
     run: Run | None = None,
-    rewards: RewardFunction | Sequence[RewardFunction] = (),
     limit: int | None = None,
     samples: int = 1,
     max_completion_length: int | None = None,
@@ -52,8 +51,8 @@ def evaluate(
     The first of these decides which answers are correct, and the result names it:
 
     1. `grader`, if you pass it.
-    2. The only kit reward for the answer among `rewards`.
-    3. Your own function among `rewards`, if it alone has the highest weight.
+    2. The only kit reward for the answer among the rewards of the run.
+    3. Your own function among these rewards, if it alone has the highest weight.
     4. `correctness()`.
 
     An answer to which your function gives None is not correct.
@@ -66,7 +65,6 @@ def evaluate(
             format of the run. By default the questions that are stored with the run.
         run: Run that the model belongs to. `"base"` and `"start"` need it. Other models get its
             settings, and are checked against its training questions.
-        rewards: Rewards of the training. By default those of the run.
         limit: Number of questions, by default all. The same limit always selects the same ones.
         samples: Answers per question. One answer is greedy. Several are sampled for pass@k, with
             the temperature and the seed of the settings.
@@ -96,16 +94,14 @@ def evaluate(
         model_sources=sources,
         run=run,
         task=task,
-        rewards=rewards,
         limit=limit,
         samples=samples,
         max_completion_length=max_completion_length,
         settings=settings,
         allow_contaminated=allow_contaminated,
-        grader=grader,
+        grader_argument=grader,
     )
-    (evaluation,) = exam.evaluate_all([label or name_of(sources[0])])
-    return evaluation
+    return exam.evaluate_all([label or name_of(sources[0])])[0]
 
 
 def compare(
@@ -114,7 +110,6 @@ def compare(
     against: Any = None,
     *,
     run: Run | None = None,
-    rewards: RewardFunction | Sequence[RewardFunction] = (),
     limit: int | None = None,
     samples: int = 1,
     max_completion_length: int | None = None,
@@ -138,8 +133,8 @@ def compare(
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
         run: Run that the models belong to. Default: `run_or_model` if it is a run, else `against`.
-        rewards, limit, samples, max_completion_length, settings, allow_contaminated, grader: As
-            in `evaluate`.
+        limit, samples, max_completion_length, settings, allow_contaminated, grader: As in
+            `evaluate`.
 
     Raises:
         ValueError: A held-out question was trained on, `against` is missing, there are no
@@ -156,11 +151,10 @@ def compare(
         run_or_model=run_or_model,
         against=against,
     )
-    labels = ["before", "after"]
     is_against_start = against is None
     if is_against_start:
         sources, run = locate_models([run_or_model], run)
-        (after,) = sources
+        after = sources[0]
         if not isinstance(after, RunModel) or after.version != "trained":
             raise ValueError(
                 "run_or_model is not a run, so there is no earlier model to compare it with. Name "
@@ -170,29 +164,22 @@ def compare(
         sources = [RunModel(run, start_version(run)), after]
     else:
         sources, run = locate_models([against, run_or_model], run)
-        names = [name_of(source) for source in sources]
-        runs = [source.run.path for source in sources if isinstance(source, RunModel)]
-        is_one_run = len(set(runs)) < len(runs)
-        # Two models of one name, or of one run, keep the labels "before" and "after".
-        if names[0] != names[1] and not is_one_run:
-            labels = names
     exam = Exam(
         model_sources=sources,
         run=run,
         task=task,
-        rewards=rewards,
         limit=limit,
         samples=samples,
         max_completion_length=max_completion_length,
         settings=settings,
         allow_contaminated=allow_contaminated,
-        grader=grader,
+        grader_argument=grader,
     )
     # Only the full comparison with the starting model is a result of the run. No other comparison
     # may replace it in the summary and the model card. This is decided before grading, because
     # grading may change the state of a function, which then differs from its record.
     is_saved_with_run = is_against_start and exam.is_result_of_run
-    comparison = Comparison(*exam.evaluate_all(labels))
+    comparison = Comparison(*exam.evaluate_all(["before", "after"]))
     if is_saved_with_run:
         comparison.save(run.path / "comparison")
         write_model_card(run)
@@ -204,9 +191,9 @@ class Answers(ReprMixin):
     """Greedy answers to questions of your own, from before and after a training."""
 
     questions: tuple[str, ...]
-    before: tuple[GeneratedCompletion, ...]
+    before: Sequence[GeneratedCompletion]
     """Answers of the model that the run started from."""
-    after: tuple[GeneratedCompletion, ...]
+    after: Sequence[GeneratedCompletion]
 
     def _shown_parts(self) -> Iterator[Part]:
         rows = []
@@ -252,13 +239,11 @@ def ask(
     ]
     # Without sampling, the two answers differ only because of the training.
     greedy = Decoding(
-        max_completion_length=run.settings.max_completion_length,
+        settings=run.settings,
         chat_template_kwargs=run.chat_template_kwargs,
-        shared_prompts=run.settings.shared_prompts,
     )
     answers = []
     for version in (start_version(run), "trained"):
         with open_model(RunModel(run, version)) as (model, tokenizer):
-            completions = answer_rows(model, tokenizer, rows, greedy, f"asking, {version}")
-        answers.append(tuple(completions))
+            answers.append(complete_rows(model, tokenizer, rows, greedy, f"asking, {version}"))
     return Answers(questions, *answers)

@@ -7,12 +7,12 @@ and the way answers are read change a score. For published scores, see docs/guid
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_nb.core.problems import warn_user
-from grpo_nb.core.words import displayable, require_whole_number
+from grpo_nb.core.words import displayable
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from grpo_nb.scoring.correct_answers import (
     FunctionGrader,
@@ -25,10 +25,7 @@ from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, clean
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Example, fitting_format, with_prompts
-from grpo_nb.tasks.read_rows import Source, read_rows, sample_rows
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from grpo_nb.tasks.read_rows import Source, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +33,18 @@ class Holdout:
     """Questions to evaluate on, and the format in which they are asked."""
 
     format: AnswerFormat
-    holdout: Dataset | list[dict[str, Any]]
+    holdout: Iterable[Mapping[str, Any]]
     """Rows with `prompt`, `question`, `answer` and the source's columns, as in `Task.holdout`."""
+    # The other fields are as in `Task`, so that an evaluation reads them from either.
+    train: None = None
+    tools: None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
 
 
 def load_holdout(
     source: Source,
     *,
-    limit: int | None = None,
     format: AnswerFormat | None = None,
     columns: Mapping[str, str] | None = None,
     example: Example | None = None,
@@ -53,31 +54,24 @@ def load_holdout(
     Args:
         source: Path of a file, rows, a `Dataset`, or the id of a data set on the Hub. `"gsm8k"`
             stands for `openai/gsm8k`. The questions of a data set are those of its split `test`.
-        limit: Number of questions, by default all. The same limit always selects the same ones.
         format: Answer format to ask in. For a model that was trained on a task, pass
             `format=task.format`.
         columns: As in `load_task`.
         example: As in `load_task`.
 
     Raises:
-        ValueError: There are no rows, `limit` is no whole number of at least 1, or the data set
-            cannot be loaded.
+        ValueError: There are no rows, or the data set cannot be loaded.
 
     >>> load_holdout([{"question": "1 + 1?", "answer": "2"}]).holdout[0]["answer"]
     '2'
     """
     from datasets import Dataset
 
-    if limit is not None:
-        require_whole_number("limit", limit, 1)
-    read = read_rows(source, "test")
-    # The seed never changes, so two evaluations with the same limit ask the same questions.
-    rows = sample_rows(clean(read, CleaningReport(), columns), limit)
+    rows = clean(read_rows(source, "test"), CleaningReport(), columns)
     # The kind of the answers decides how the system prompt asks for them.
     format = fitting_format(format, summarize_answers([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
-    holdout = Dataset.from_list(with_prompts(rows, format, example))
-    return Holdout(format=format, holdout=holdout)
+    return Holdout(format=format, holdout=Dataset.from_list(with_prompts(rows, format, example)))
 
 
 def grade_answers(
@@ -100,8 +94,9 @@ def grade_answers(
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    function_arguments = scoring_arguments(completions, rows)
-    scores = grader_scores(grader, texts, rows, format, function_arguments=function_arguments)
+    scores = grader_scores(
+        grader, texts, rows, format, function_arguments=scoring_arguments(completions, rows)
+    )
     missing = sum(math.isnan(score) for score in scores)
     if missing and isinstance(grader, FunctionGrader):
         warn_user(

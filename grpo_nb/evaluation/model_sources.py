@@ -7,12 +7,13 @@ has the template of its training.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_nb.config.settings import Settings
+from grpo_nb.core.progress import progress_bar
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
@@ -26,6 +27,7 @@ from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.tasks.prompts import require_system_prompt
 from grpo_nb.tasks.tools import Tools
 
 EARLIER_VERSIONS = ("base", "start")
@@ -44,19 +46,16 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Arguments of `generate` for all answers of an evaluation, and the seed."""
+    """Decoding of all answers of an evaluation: greedy, or sampled at a temperature above 0."""
 
-    max_completion_length: int
+    settings: Settings
+    """Settings for the length, the seed, and further sampling, such as `top_p`."""
     temperature: float = 0.0
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Further sampling settings, such as `top_p`, for a temperature above 0."""
-    seed: int = 0
+    """Temperature of the answers, in place of the one in the settings."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the chat template, as in training."""
     tools: Tools | None = None
     """Tools that may be called before the answer."""
-    shared_prompts: bool = True
-    """On a CPU, compute each distinct prompt of a batch once (`Settings.shared_prompts`)."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,12 @@ def locate_models(
         OSError: The Hub does not provide the model.
     """
     sources = [_locate_model(model) for model in models]
-    own_runs = [source.run for source in sources if isinstance(source, RunModel)]
     if run is not None:
         run = open_run(run)
-    elif own_runs:
-        run = own_runs[-1]
+    else:
+        for source in sources:
+            if isinstance(source, RunModel):
+                run = source.run
     # "base" and "start" may belong to the run of another model, so they are located last.
     for index, source in enumerate(sources):
         if source in EARLIER_VERSIONS:
@@ -125,7 +125,7 @@ def name_of(source: ModelSource) -> str:
     if isinstance(source, RunModel):
         return source.run.name if source.version == "trained" else source.version
     # The path is made absolute, because the name of "." is empty.
-    return Path(os.path.abspath(source)).name
+    return Path(source).absolute().name
 
 
 def model_id_of(source: ModelSource) -> str:
@@ -194,11 +194,12 @@ def description_of(source: ModelSource) -> str:
 @contextlib.contextmanager
 def _with_start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
-    trained = []
-    for name, parameter in model.named_parameters():
+    trained = [
+        (parameter, parameter.detach().clone())
+        for name, parameter in model.named_parameters()
         # PEFT names the parameters of the trained adapter `default`.
-        if ".default" in name:
-            trained.append((parameter, parameter.detach().clone()))
+        if ".default" in name
+    ]
     try:
         load_adapter(model, run.start_path)
         yield
@@ -215,11 +216,12 @@ def _trained_model_of(run: Run) -> tuple[Any, Any]:
         ValueError: The adapter in memory is no longer the one that the run ended with.
     """
     has_adapter = (run.adapter_path / ADAPTER_FILE).is_file()
-    if run.model is None and not has_adapter:
-        raise FileNotFoundError(
-            f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first."
-        )
     if run.model is None:
+        if not has_adapter:
+            raise FileNotFoundError(
+                f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end "
+                "first."
+            )
         # Kept with the run, so that the next evaluation need not load the model again.
         run.model, run.tokenizer = load_model(run.settings)
         load_templates(run.path, run.tokenizer)
@@ -266,24 +268,42 @@ def _load_model(source: str) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def answers_of_model(
+def complete_rows(
     model: Any,
     tokenizer: Any,
     rows: Sequence[Mapping[str, Any]],
     decoding: Decoding,
-    progress: Callable[[int], None] | None = None,
+    bar_name: str = "",
 ) -> list[GeneratedCompletion]:
-    """Answer the prompts of rows with a model in memory.
+    """Complete the prompts of rows with a model in memory, one completion for each row.
 
     The model and the random state are restored afterwards.
+
+    Args:
+        bar_name: Name of the progress bar. Without a name there is no bar.
+
+    Raises:
+        ValueError: The chat template leaves out the system prompt of the first row.
     """
     import torch
 
     from grpo_nb.generation.sampling import generate
 
-    options = dict(vars(decoding))
-    seed = options.pop("seed")
+    require_system_prompt(rows[0]["prompt"], tokenizer, decoding.chat_template_kwargs)
+    settings = decoding.settings
+    bar = progress_bar(len(rows), desc=bar_name, unit="answer", disable=not bar_name)
     # An evaluation in the middle of a training must not change what is sampled afterwards.
-    with restoring_random_state(), restoring_modes(model), restoring_generation_config(model):
-        torch.manual_seed(seed)
-        return generate(model, tokenizer, rows, progress=progress, **options)
+    with bar, restoring_random_state(), restoring_modes(model), restoring_generation_config(model):
+        torch.manual_seed(settings.seed)
+        return generate(
+            model,
+            tokenizer,
+            rows,
+            max_completion_length=settings.max_completion_length,
+            temperature=decoding.temperature,
+            sampling=settings.sampling_besides_temperature,
+            chat_template_kwargs=decoding.chat_template_kwargs,
+            tools=decoding.tools,
+            shared_prompts=settings.shared_prompts,
+            progress=lambda done: bar.update(done - bar.n),
+        )

@@ -10,6 +10,12 @@ from typing import Any
 from grpo_nb.core.statistics import share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, notes
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
+from grpo_nb.scoring.correct_answers import (
+    FunctionGrader,
+    Grader,
+    anywhere_in_words,
+    grader_in_words,
+)
 from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
 
@@ -17,6 +23,32 @@ Interval = tuple[float, float]
 
 MEASURES = {measure.name: measure for measure in HOLDOUT_MEASURES}
 """The three measures by name: `accuracy`, `in_format` and `anywhere`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grading:
+    """Description of the grader of an evaluation, which decides which answers are correct."""
+
+    correctness_rule: str = ""
+    """Description of the answers that count as correct."""
+    anywhere_rule: str = ""
+    """Description of how a correct answer is found anywhere in a completion, or why it is not."""
+    is_graded_by_slot: bool = True
+    """False if the grader is a function, which may read answers outside of the answer slot."""
+    unproven_grader_name: str = ""
+    """Name of the grader if it is a function that scored no gold answer above a wrong one."""
+
+    @classmethod
+    def by(cls, grader: Grader) -> Grading:
+        """Describe a grader."""
+        is_function = isinstance(grader, FunctionGrader)
+        is_unproven = is_function and not grader.is_pass_score_tested
+        return cls(
+            correctness_rule=grader_in_words(grader),
+            anywhere_rule=anywhere_in_words(grader),
+            is_graded_by_slot=not is_function,
+            unproven_grader_name=grader.name if is_unproven else "",
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,18 +67,12 @@ class Evaluation(ReprMixin):
     """Sampling temperature; 0 is greedy decoding."""
     description: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
-    correctness_rule: str = ""
-    """Description of the answers that count as correct."""
+    grading: Grading = Grading()
+    """Description of the grader."""
     contamination: Contamination | None = None
     """Number of questions that were trained on, None if it is unknown whether there are any."""
-    anywhere_rule: str = ""
-    """Description of how a correct answer is found anywhere in a completion, or why it is not."""
-    is_gold_compared: bool = True
-    """False if a function decides what is correct, which may read answers outside of the format."""
     model_id: str | None = None
     """Id of the adapter of a run (`Run.model_id`), empty for other models, None if unknown."""
-    unproven_grader_name: str = ""
-    """Name of the grader if it is a function that scored no gold answer above a wrong one."""
 
     @property
     def question_count(self) -> int:
@@ -85,31 +111,16 @@ class Evaluation(ReprMixin):
         return self.share_of("accuracy")
 
     @property
-    def interval(self) -> Interval:
-        """95 % Wilson interval of the accuracy."""
-        return self.interval_of("accuracy")
-
-    @property
-    def mean_length(self) -> float:
-        """Mean number of tokens of an answer."""
-        return fmean(row["tokens"] for row in self.rows)
-
-    @property
     def truncated_share(self) -> float:
         """Share of answers that were truncated at the length limit."""
         return fmean(row["is_truncated"] for row in self.rows)
 
     @property
-    def pass_at(self) -> dict[int, tuple[float, Interval]]:
-        """pass@k with its 95 % interval, for k = 1 and k = `samples`."""
+    def pass_at_samples(self) -> tuple[float, Interval]:
+        """pass@k for k = `samples`, with its 95 % interval. pass@1 is the accuracy."""
         groups = in_groups([row["is_correct"] for row in self.rows], self.samples)
-        shares = {
-            1: self.shares_of("accuracy"),
-            self.samples: [float(any(group)) for group in groups],
-        }
-        return {
-            k: (fmean(values), share_interval(values, self.samples)) for k, values in shares.items()
-        }
+        shares = [float(any(group)) for group in groups]
+        return fmean(shares), share_interval(shares, self.samples)
 
     @property
     def contamination_sentence(self) -> str:
@@ -130,9 +141,9 @@ class Evaluation(ReprMixin):
             rows.append((measure.label, value))
         # pass@1 is the accuracy, which has a row already.
         if self.samples > 1:
-            share, interval = self.pass_at[self.samples]
-            rows.append((f"pass@{self.samples}", in_percent(share, interval)))
-        rows.append(("mean length, tokens", f"{self.mean_length:.1f}"))
+            rows.append((f"pass@{self.samples}", in_percent(*self.pass_at_samples)))
+        mean_length = fmean(row["tokens"] for row in self.rows)
+        rows.append(("mean length, tokens", f"{mean_length:.1f}"))
         rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
         return rows
 
@@ -147,13 +158,13 @@ class Evaluation(ReprMixin):
     @property
     def anywhere_sentence(self) -> str:
         """Explanation of how a correct answer is found anywhere in a completion."""
-        return f"Correct answer anywhere in the completion: {self.anywhere_rule}."
+        return f"Correct answer anywhere in the completion: {self.grading.anywhere_rule}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the measures of this model for comparison.json."""
-        numbers = dict(vars(self))
+        numbers = vars(self) | vars(self.grading)
         # The completions have a file of their own, and `Comparison` adds the contamination.
-        del numbers["rows"], numbers["contamination"]
+        del numbers["rows"], numbers["contamination"], numbers["grading"]
         for name in MEASURES:
             numbers[name] = self.share_of(name)
             numbers[f"{name}_interval"] = self.interval_of(name)
@@ -162,7 +173,7 @@ class Evaluation(ReprMixin):
     def _shown_parts(self) -> Iterator[Part]:
         yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
         facts = [
-            f"{self.asked_sentence} Counted as correct: {self.correctness_rule}. "
+            f"{self.asked_sentence} Counted as correct: {self.grading.correctness_rule}. "
             f"{self.description}",
             self.contamination_sentence,
         ]

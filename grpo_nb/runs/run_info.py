@@ -52,7 +52,8 @@ RENAMED_FIELDS = {
 RENAMED_EVALUATION_FIELDS = {
     "counted_as_correct": "correctness_rule",
     "anywhere_note": "anywhere_rule",
-    "compares_gold": "is_gold_compared",
+    "compares_gold": "is_graded_by_slot",
+    "is_gold_compared": "is_graded_by_slot",
     "unproven_grader": "unproven_grader_name",
 }
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
@@ -206,7 +207,7 @@ class SavedEvaluation(ComparisonPart):
     in_format_interval: Interval | None
     anywhere_interval: Interval | None
     anywhere_rule: Text
-    is_gold_compared: bool
+    is_graded_by_slot: bool
     model_id: Text | None
 
     @model_validator(mode="before")

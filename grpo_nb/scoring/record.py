@@ -19,7 +19,8 @@ import numbers
 import pprint
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb import rewards
@@ -82,6 +83,8 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
+    if isinstance(reward, RecordedReward):
+        return dict(reward.record)
     source = source_of(reward)
     class_name = type(reward).__name__
     if is_from_kit(reward):
@@ -148,6 +151,34 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
         # A damaged or made-up record can fail in any way.
         return None
     return relative(reward) if record.get("is_relative") else reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedReward(Reward):
+    """A reward of which only the record is known, such as a user's function."""
+
+    record: Mapping[str, Any]
+
+
+def rewards_from_records(records: Iterable[Mapping[str, Any]]) -> list[Reward]:
+    """Return the rewards of a run from their records. Those of a user are `RecordedReward`s."""
+    rewards = []
+    for record in records:
+        reward = rebuild_reward(record)
+        if reward is None:
+            reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
+            if record.get("is_relative") or record.get("kind") == "judge":
+                # Neither a relative reward nor a judge may decide which answers are correct.
+                reward = relative(reward)
+        rewards.append(reward)
+    return rewards
+
+
+def matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
+    """Return True if a reward still matches a record of it."""
+    now = record_of(reward)
+    # An old record may have fewer fields. Fields that it does not have are not compared.
+    return not difference_in_words(now | record, now)
 
 
 def _compared_fields(value: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.evaluation.holdout import grade_answers
-from grpo_nb.evaluation.model_sources import Decoding, answers_of_model
+from grpo_nb.evaluation.model_sources import Decoding, complete_rows
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
@@ -291,14 +291,14 @@ class HoldoutObserver:
         is_due = row["step"] % prepared.settings.holdout_every == 0
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
+        # The CPU engine needs copies of the weights, which only a training on it has made.
+        can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
         greedy = Decoding(
-            max_completion_length=prepared.settings.max_completion_length,
+            settings=prepared.settings.replace(shared_prompts=can_use_cpu_engine),
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
-            # The CPU engine needs copies of the weights, which only a training on it has made.
-            shared_prompts=prepared.engine_choice.can_use_cpu_engine,
         )
-        completions = answers_of_model(prepared.model, prepared.tokenizer, self._questions, greedy)
+        completions = complete_rows(prepared.model, prepared.tokenizer, self._questions, greedy)
         graded = grade_answers(
             self._questions, completions, prepared.task.format, grader=self._grader
         )

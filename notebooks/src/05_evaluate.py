@@ -55,7 +55,6 @@ DRIVE = ""  # @param {"type": "string"}
 # %%
 if RUN:
     run = gn.open_run(RUN)
-    rewards = []  # the run folder knows the rewards of the kit
 else:
     folder = gn.machine.choose_run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, max_steps=STEPS, run_root=folder)
@@ -105,7 +104,7 @@ gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 # </details>
 
 # %%
-comparison = gn.compare(run, rewards=rewards)
+comparison = gn.compare(run)
 comparison
 
 # %% [markdown]
@@ -239,7 +238,7 @@ except ValueError as error:
 # %%
 assert comparison.contamination.trained_count == 0, comparison.contamination.sentence
 for side in (before, after):
-    assert side.pass_at[SAMPLES][0] >= side.pass_at[1][0], "more tries cannot be worse"
+    assert side.pass_at_samples[0] >= side.accuracy, "more tries cannot be worse"
 assert is_refused, "a question that was trained on was accepted"
 print(run.outcome(comparison))
 

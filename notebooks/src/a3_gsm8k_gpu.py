@@ -79,7 +79,7 @@ example = (
     "40",
 )
 task = gn.load_task(DATA, settings, example=example, holdout=16, tokenizer=tokenizer)
-test = gn.evaluation.load_holdout(TEST, limit=QUESTIONS, format=task.format, example=example)
+test = gn.evaluation.load_holdout(TEST, format=task.format, example=example)
 task
 
 # %% [markdown]
@@ -139,7 +139,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name="gsm8k", resume="
 # **Look once.** If you compare ten checkpoints and report the best, one of them is "better" by chance.
 
 # %%
-comparison = gn.compare(run, test)
+comparison = gn.compare(run, test, limit=QUESTIONS)
 comparison
 
 # %% [markdown]
@@ -168,7 +168,7 @@ exported
 # %%
 assert run.status == "finished", run.status_sentence
 assert not has_learned or exported.verification["passed"], "the export is not the trained model"
-print(f"{TEST}, {len(test.holdout)} questions of the test part.")
+print(f"{TEST}, {comparison.after.question_count} questions of the test part.")
 print(run.outcome(comparison))
 
 # %% [markdown]

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.evaluation.results import Evaluation, Grading
 from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
+GRADING = Grading(anywhere_rule="the last number")
 NONE_SHOWN = "no difference shown"
 
 VERDICTS = [
@@ -55,10 +56,10 @@ def test_comparison_of_other_numbers_of_answers_is_refused() -> None:
 def test_p_value_and_interval_equal_their_definitions() -> None:
     # 15 questions gained, 5 lost. The exact McNemar test is a two-sided binomial(20, 1/2).
     found = comparison([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)
-    assert found.result.p_value == pytest.approx(0.04139, abs=1e-5)
+    assert found.accuracy_test.p_value == pytest.approx(0.04139, abs=1e-5)
     # Bonett and Price add one question in each direction, to 42.
     half = 1.959964 * ((16 / 42 + 6 / 42 - (10 / 42) ** 2) / 42) ** 0.5
-    assert found.result.interval == pytest.approx((10 / 42 - half, 10 / 42 + half))
+    assert found.accuracy_test.interval == pytest.approx((10 / 42 - half, 10 / 42 + half))
     assert "changed by +25.0 points on 40 questions" in found.sentence
 
 
@@ -135,7 +136,7 @@ def shown_and_folded(found: Comparison | Evaluation) -> tuple[str, str]:
 
 
 def test_card_folds_the_explanations_of_its_table() -> None:
-    after = dataclasses.replace(BETTER.after, model_id="abc123", anywhere_rule="the last number")
+    after = dataclasses.replace(BETTER.after, model_id="abc123", grading=GRADING)
     shown, folded = shown_and_folded(dataclasses.replace(BETTER, after=after))
     assert folded.startswith("<small>How to read this table</small></summary>")
     for words in ("In brackets:", "p: how often", "abc123", "the last number", "80 % of the time"):
@@ -144,7 +145,9 @@ def test_card_folds_the_explanations_of_its_table() -> None:
 
 
 def test_card_does_not_fold_grader_and_warnings() -> None:
-    after = dataclasses.replace(BETTER.after, correctness_rule="what maths() likes")
+    after = dataclasses.replace(
+        BETTER.after, grading=Grading(correctness_rule="what maths() likes")
+    )
     shown, _ = shown_and_folded(dataclasses.replace(BETTER, after=after))
     assert "Counted as correct: what maths() likes." in shown
     assert "may have been trained on" in shown
@@ -164,7 +167,7 @@ def test_text_of_a_comparison_has_the_folded_notes() -> None:
 
 
 def test_card_of_one_model_folds_the_explanation_only() -> None:
-    side = dataclasses.replace(BETTER.after, anywhere_rule="the last number")
+    side = dataclasses.replace(BETTER.after, grading=GRADING)
     shown, folded = shown_and_folded(side)
     assert "the last number" in folded
     assert "the last number" not in shown
@@ -194,15 +197,15 @@ def eight_samples() -> Comparison:
 
 
 def test_samples_of_a_question_are_no_further_questions(eight_samples: Comparison) -> None:
-    assert eight_samples.result.questions == 12
+    assert eight_samples.accuracy_test.questions == 12
     assert eight_samples.verdict == NONE_SHOWN
-    assert eight_samples.result.p_value == 1.0
+    assert eight_samples.accuracy_test.p_value == 1.0
     as_questions = comparison([False] * 96, [True] * 8 + [False] * 88)
     assert as_questions.verdict == "better"
 
 
 def test_pass_at_k_counts_questions(eight_samples: Comparison) -> None:
-    assert eight_samples.after.pass_at[8][0] == pytest.approx(1 / 12)
+    assert eight_samples.after.pass_at_samples[0] == pytest.approx(1 / 12)
 
 
 def test_transcripts_have_all_samples_of_a_question(eight_samples: Comparison) -> None:

@@ -19,12 +19,6 @@ def correct_of(
     return [row["is_correct"] for row in rows]
 
 
-@pytest.mark.parametrize("limit", [-1, 0, 1.5])
-def test_load_holdout_names_an_impossible_limit(limit: float) -> None:
-    with pytest.raises(ValueError, match=f"limit = {limit} must be a whole number of at least 1"):
-        gn.evaluation.load_holdout([{"question": "1 + 1?", "answer": "2"}], limit=limit)
-
-
 TEXTS = ["<answer>\n17.4\n</answer>", "17.4", "<answer>17</answer>", "<answer>17</answer>!?"]
 
 

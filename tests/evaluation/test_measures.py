@@ -11,7 +11,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
-from grpo_nb.evaluation.results import MEASURES, Evaluation
+from grpo_nb.evaluation.results import MEASURES, Evaluation, Grading
 from grpo_nb.generation.completions import GeneratedCompletion
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
@@ -25,8 +25,10 @@ def answered(label: str, texts: list[str]) -> Evaluation:
     return Evaluation(
         label,
         read,
-        correctness_rule="answers to which correctness() gives the full score",
-        anywhere_rule="the last number",
+        grading=Grading(
+            correctness_rule="answers to which correctness() gives the full score",
+            anywhere_rule="the last number",
+        ),
     )
 
 
@@ -126,7 +128,7 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "kept" / "comparison.json").read_text())
     assert stored["sentence"] == comparison.sentence
     assert stored["tests"]["anywhere"]["verdict"] == "better"
-    assert stored["tests"]["accuracy"]["interval"] == list(comparison.result.interval)
+    assert stored["tests"]["accuracy"]["interval"] == list(comparison.accuracy_test.interval)
     assert stored["after"]["anywhere"] == 0.75
 
 
@@ -134,7 +136,7 @@ def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
     rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
     side = Evaluation("after", rows)
     assert not Comparison(side, side).majority.is_beaten
-    graded = replace(side, unproven_grader_name="everything")
+    graded = replace(side, grading=Grading(unproven_grader_name="everything"))
     assert Comparison(graded, graded).majority is None
 
 
@@ -167,6 +169,7 @@ def test_better_format_with_worse_answers_names_both() -> None:
 
 def test_function_as_grader_does_not_claim_the_format() -> None:
     comparison = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=True))
-    graded = replace(comparison, after=replace(comparison.after, is_gold_compared=False))
+    by_function = replace(comparison.after, grading=Grading(is_graded_by_slot=False))
+    graded = replace(comparison, after=by_function)
     assert "Correct, which needs both: 50 % to 75 %" in comparison.sentence
     assert "Correct: 50 % to 75 %" in graded.sentence

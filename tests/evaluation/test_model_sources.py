@@ -119,6 +119,12 @@ REFUSED = [
         "samples = 0 must be a whole number of at least 1",
         id="no samples",
     ),
+    pytest.param(
+        lambda run, task, path: gn.evaluate((run.model, run.tokenizer), task, grader="maths"),
+        ValueError,
+        "'maths' is not a reward function",
+        id="grader is a text",
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
 
 def test_main_function_of_a_run_grades(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
-    assert "answers to which brevity() gives " in comparison.after.correctness_rule
+    assert "answers to which brevity() gives " in comparison.after.grading.correctness_rule
     assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
@@ -55,7 +55,7 @@ def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, grader=gn.rewards.maths())
-    assert evaluation.correctness_rule == "answers to which maths() gives the full score"
+    assert evaluation.grading.correctness_rule == "answers to which maths() gives the full score"
     assert evaluation.share_of("anywhere") is not None
 
 
@@ -63,20 +63,19 @@ def test_function_without_a_run_grades_in_evaluate(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
     model = (tiny_run.model, tiny_run.tokenizer)
-    assert gn.evaluate(model, task, rewards=everything).accuracy == 1.0
-    assert (
-        "correctness()"
-        in gn.evaluate(model, task, rewards=[everything, gn.rewards.correctness()]).correctness_rule
-    )
+    assert gn.evaluate(model, task, grader=everything).accuracy == 1.0
+    assert "correctness()" in gn.evaluate(model, task).grading.correctness_rule
 
 
 def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> None:
     message = r"your function brevity\(\).*unless you write grader=brevity"
     with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
-    assert evaluation.correctness_rule == "answers to which correctness() gives the full score"
+    assert (
+        evaluation.grading.correctness_rule == "answers to which correctness() gives the full score"
+    )
     assert warned[0].filename == __file__
-    assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).correctness_rule
+    assert "brevity()" in gn.evaluate(run, limit=2, grader=brevity).grading.correctness_rule
 
 
 def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
@@ -92,13 +91,16 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert (
-        gn.evaluate(run, limit=2).correctness_rule
+        gn.evaluate(run, limit=2).grading.correctness_rule
         == "answers to which correctness() gives the full score"
     )
 
 
 def exam_of_reopened_run(
-    *, trained_with: tuple = (brevity,), minor: tuple = (), **arguments: object
+    *,
+    trained_with: tuple = (brevity,),
+    minor: tuple = (),
+    grader: Callable[..., list[float]] | None = None,
 ) -> Exam:
     """Questions for a run whose folder has records of these rewards.
 
@@ -121,11 +123,11 @@ def exam_of_reopened_run(
         tokenizer=lambda text, **options: {"input_ids": [0]},
     )
     task = Holdout(format=gn.tasks.xml(), holdout=[question])
-    return Exam(model_sources=[], run=run, task=task, **arguments)
+    return Exam(model_sources=[], run=run, task=task, grader_argument=grader)
 
 
 def test_exam_with_the_function_of_the_run_is_its_result() -> None:
-    assert exam_of_reopened_run(rewards=brevity).is_result_of_run
+    assert exam_of_reopened_run(grader=brevity).is_result_of_run
 
 
 @pytest.mark.filterwarnings("ignore:The main reward")
@@ -138,7 +140,7 @@ def test_exam_with_an_edited_function_is_not_its_result() -> None:
         return [0.5] * len(completions)
 
     edited.__name__ = "brevity"
-    exam = exam_of_reopened_run(rewards=edited)
+    exam = exam_of_reopened_run(grader=edited)
     assert exam.grading_reward is edited
     assert not exam.is_result_of_run
 
@@ -174,18 +176,6 @@ def test_exam_with_other_values_in_a_function_is_not_its_result() -> None:
 def test_record_without_a_state_is_compared_by_its_source() -> None:
     exam = exam_of_reopened_run(grader=brevity)
     del exam.run.info["rewards"][0]["state"]
-    assert exam.is_result_of_run
-
-
-class Lenient(gn.rewards.correctness):
-    """A user's reward for the answer slot."""
-
-
-def test_own_slot_reward_of_a_reopened_run_decides_at_any_weight() -> None:
-    exam = exam_of_reopened_run(
-        trained_with=(everything,), minor=(Lenient(),), rewards=[everything, Lenient()]
-    )
-    assert exam.grading_reward == Lenient()
     assert exam.is_result_of_run
 
 
@@ -225,7 +215,7 @@ def test_function_beside_code_tests_of_a_reopened_run_is_not_its_main_one(
 
 
 def test_exam_is_graded_by_the_given_reward() -> None:
-    assert exam_of_reopened_run(rewards=gn.rewards.maths()).grading_reward == gn.rewards.maths()
+    assert exam_of_reopened_run(grader=gn.rewards.maths()).grading_reward == gn.rewards.maths()
 
 
 def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.runs.Run) -> None:
@@ -252,7 +242,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         texts = [str(2 * i if i < count else 99) for i in range(4)]
         return [GeneratedCompletion(text, False, ids=range(1)) for text in texts]
 
-    monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
+    monkeypatch.setattr("grpo_nb.training.recorder.complete_rows", answers)
     task = SimpleNamespace(
         holdout=questions,
         format=gn.tasks.xml(),

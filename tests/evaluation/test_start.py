@@ -40,7 +40,7 @@ def test_run_from_a_trained_adapter_is_compared_with_it(staged_run: gn.runs.Run)
 
 
 def test_comparison_of_a_stage_is_kept_in_its_folder(staged_run: gn.runs.Run) -> None:
-    comparison = gn.compare(staged_run, rewards=brevity)
+    comparison = gn.compare(staged_run, grader=brevity)
     card = (staged_run.path / "README.md").read_text()
     assert "| held-out, 95 % interval | before | after |" in card
     assert staged_run.comparison.sentence == comparison.sentence

@@ -224,7 +224,7 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
     tiny_folder: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     """Other base weights are left, as a folded LoRA would be."""
-    stock = exam.answers_of_model
+    stock = exam.complete_rows
 
     def leaving(model: object, *asked: object) -> list:
         try:
@@ -236,7 +236,7 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
             )
             raise
 
-    monkeypatch.setattr(exam, "answers_of_model", leaving)
+    monkeypatch.setattr(exam, "complete_rows", leaving)
     monkeypatch.setattr(gpu_check, "_INTERRUPTS", 5)
     monkeypatch.setattr(gpu_check, "rewards", lambda: [brevity])
     asked = dataclasses.replace(rehearsal(tiny_folder, tmp_path, use_vllm=True), questions=3)

@@ -32,7 +32,7 @@ def test_task_reads_numbers_and_keeps_solutions_apart(gsm8k: Path) -> None:
 
 def test_verdict_has_a_number_before_and_after(gsm8k: Path) -> None:
     notebook = nbformat.read(gsm8k, as_version=4)
-    assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test)"))
+    assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test, limit=QUESTIONS)"))
     verdict = printed(cell_with(notebook, "run.outcome("))
     assert verdict.startswith("test.jsonl, 12 questions of the test part.\n")
     assert "Correct, which needs both: " in " ".join(verdict.split())

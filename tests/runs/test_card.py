@@ -233,7 +233,7 @@ def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
 
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
-    compare_by_hand(run, after=COMPARISON["after"] | {"is_gold_compared": False})
+    compare_by_hand(run, after=COMPARISON["after"] | {"is_graded_by_slot": False})
     assert "Correct: as a reward function decides." in model_card(run)
     compare_by_hand(run)
     assert "Correct: right, and in the format." in model_card(run)

@@ -73,15 +73,21 @@ def test_majority_baseline_with_an_earlier_name_is_read() -> None:
     assert SavedMajority.model_validate(earlier).is_beaten
 
 
-def test_comparison_side_with_earlier_names_is_read() -> None:
+EARLIER_NAMES = [
+    pytest.param(
+        ["counted_as_correct", "anywhere_note", "compares_gold", "unproven_grader"], id="first"
+    ),
+    pytest.param(["is_gold_compared"], id="is_gold_compared"),
+]
+
+
+@pytest.mark.parametrize("earlier_names", EARLIER_NAMES)
+def test_comparison_side_with_earlier_names_is_read(earlier_names: list[str]) -> None:
     now = side_of("after", 0.75, [0.53, 0.89], 1.0)
     now |= {"correctness_rule": "answers to which maths() gives 1", "unproven_grader_name": "maths"}
     earlier = dict(now)
-    for earlier_name, name in RENAMED_EVALUATION_FIELDS.items():
-        earlier[earlier_name] = earlier.pop(name)
-    assert {"counted_as_correct", "anywhere_note", "compares_gold", "unproven_grader"} <= set(
-        earlier
-    )
+    for earlier_name in earlier_names:
+        earlier[earlier_name] = earlier.pop(RENAMED_EVALUATION_FIELDS[earlier_name])
     side = SavedEvaluation.model_validate(earlier)
     assert side.model_dump() == {**now, "accuracy_interval": (0.53, 0.89)}
 

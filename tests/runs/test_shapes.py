@@ -171,8 +171,8 @@ FILES: dict[str, tuple[str, str, str]] = {
     ),
     "comparison.json, a side without a judge": (
         "comparison/comparison.json",
-        json.dumps(COMPARISON | {"after": without(COMPARISON["after"], "is_gold_compared")}),
-        "after.is_gold_compared Field required",
+        json.dumps(COMPARISON | {"after": without(COMPARISON["after"], "is_graded_by_slot")}),
+        "after.is_graded_by_slot Field required",
     ),
     "comparison.json, a side without a measure": (
         "comparison/comparison.json",

@@ -36,7 +36,7 @@ def side_of(label: str, accuracy: float, interval: list[float], format_share: fl
         "anywhere": None,
         "anywhere_interval": None,
         "anywhere_rule": "not measured",
-        "is_gold_compared": True,
+        "is_graded_by_slot": True,
         "model_id": None,
     }
 

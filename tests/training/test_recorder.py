@@ -175,7 +175,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     observers = "grpo_nb.training.recorder"
     decodings = []
     monkeypatch.setattr(
-        f"{observers}.answers_of_model", lambda *args: decodings.append(args[-1]) or []
+        f"{observers}.complete_rows", lambda *args: decodings.append(args[-1]) or []
     )
     monkeypatch.setattr(
         f"{observers}.grade_answers", lambda *args, grader: graders.append(grader) or answers
@@ -203,7 +203,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         watch(row, None)
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
     assert graders == paid_by[:1] * 4
-    assert not any(decoding.shared_prompts for decoding in decodings)
+    assert not any(decoding.settings.shared_prompts for decoding in decodings)
     assert rows[0]["holdout/accuracy"] == 0.95
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
     assert rows[0]["holdout/anywhere_low"] < 0.9 < rows[0]["holdout/anywhere_high"]

@@ -148,7 +148,7 @@ def test_run_names_the_grader_of_its_held_out_curve(tiny, tmp_path: Path) -> Non
     )
     assert run.info["grader_description"] == correctness_rule
     assert f"Counted as correct: {correctness_rule}." in repr(run)
-    assert gn.compare(run).after.correctness_rule == correctness_rule
+    assert gn.compare(run).after.grading.correctness_rule == correctness_rule
 
 
 def test_grader_that_fails_on_held_out_rows_leaves_no_run(tiny, tmp_path: Path) -> None:

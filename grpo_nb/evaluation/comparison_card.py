@@ -1,0 +1,155 @@
+"""The parts of a comparison's card: sentences, table, notes and figure.
+
+The card escapes all text that a model, a user or a data set wrote.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from grpo_nb.core.palette import BLUE, GREY, INK
+from grpo_nb.core.statistics import MIN_QUESTIONS, NO_DIFFERENCE, PairedResult
+from grpo_nb.core.tables import RichText, Table, notes
+from grpo_nb.evaluation.results import MEASURES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from grpo_nb.evaluation.comparison import Comparison
+
+MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
+"""Colour and marker of each model. In greyscale, the markers distinguish the models."""
+
+LINE_INCHES = 0.42
+"""Height of one line, which shows one measure of one model."""
+
+
+def measures_sentence(comparison: Comparison) -> str:
+    """Return the three measures before and after, each with its own verdict."""
+    # A function may call an answer correct that is not in the format.
+    needs_both = ", which needs both" if comparison.after.grading.is_graded_by_slot else ""
+    return (
+        f"The answers themselves: {_measure_in_words(comparison, 'anywhere')}. "
+        f"In the format: {_measure_in_words(comparison, 'in_format')}. "
+        f"Correct{needs_both}: {_measure_in_words(comparison, 'accuracy')}."
+    )
+
+
+def _measure_in_words(comparison: Comparison, measure: str) -> str:
+    """Return a measure before and after, with its own verdict."""
+    test = comparison.tests[measure]
+    if test is None:
+        return "not measured"
+    before = 100 * comparison.before.share_of(measure)
+    after = 100 * comparison.after.share_of(measure)
+    return f"{before:.0f} % to {after:.0f} % ({_verdict_of(test)})"
+
+
+def _verdict_of(test: PairedResult) -> str:
+    """Return the verdict of a test, with the p-value of a difference that is shown."""
+    if test.verdict == NO_DIFFERENCE:
+        return NO_DIFFERENCE
+    p_value = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
+    return f"{test.verdict}, {p_value}"
+
+
+def power_sentence(test: PairedResult) -> str:
+    """Return a sentence on the differences that a test can detect."""
+    if test.detectable_difference is None:
+        return (
+            f"With fewer than {MIN_QUESTIONS} questions no difference is claimed, however large "
+            "it is. Ask more questions."
+        )
+    return (
+        f"With {test.questions} questions, this test detects a true change of "
+        f"{100 * test.detectable_difference:.0f} points in the share of correct answers 80 % of "
+        "the time."
+    )
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the measures of each model, with the change and p-value of the three tested ones."""
+    before, after = comparison.sides.values()
+    # The three tested measures are the first rows of both tables. pass@k, lengths and truncation
+    # follow, without a test.
+    lines = zip_longest(before.table_rows, after.table_rows, comparison.tests.values())
+    rows = []
+    for (name, value_before), (_, value_after), test in lines:
+        cells = ["", ""]
+        if test is not None:
+            cells = [f"{100 * test.difference:+.1f} points", _verdict_of(test)]
+        rows.append([name, value_before, value_after, *cells])
+    number_columns = (1, 2, 3)
+    return Table(
+        rows,
+        head=["", before.label, after.label, "change", "verdict, p-value"],
+        right=number_columns,
+        narrow=number_columns,
+    )
+
+
+def comparison_notes(comparison: Comparison) -> RichText:
+    """Return the notes below the table. HTML folds those that only explain its numbers."""
+    # Both models are asked the same questions, so `after` can speak for both.
+    after = comparison.after
+    counts = ", ".join(f"{count} {name}" for name, count in comparison.change_counts.items())
+    majority = comparison.majority
+    facts = [
+        f"{after.asked_sentence} Counted as correct: {after.grading.correctness_rule}.",
+        f"Questions: {counts}. comparison.transcripts() has the answers.",
+        "" if majority is None else majority.sentence,
+        after.contamination_sentence,
+    ]
+    explanations = [
+        "In brackets: 95 % interval, the range in which the true share probably lies.",
+        "p: how often two equally good models show such a change, or a larger one, by chance. "
+        "0.05 is once in 20 comparisons.",
+    ]
+    power = power_sentence(comparison.accuracy_test)
+    if comparison.verdict == NO_DIFFERENCE:
+        # Not folded, so that nobody takes "no difference shown" for "equally good".
+        facts.append(power)
+    else:
+        explanations.append(power)
+    explanations.append(after.anywhere_sentence)
+    for side in comparison.sides.values():
+        model_id = f" Model {side.model_id}." if side.model_id else ""
+        explanations.append(f"{side.label}: {side.description}{model_id}")
+    return notes(facts, explanations)
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Draw the measures of each model, except those without a result."""
+    # Imported here, so that the numbers of a comparison load no matplotlib.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    measures = [name for name, test in comparison.tests.items() if test is not None]
+    height = 1.0 + LINE_INCHES * len(measures) * len(MARKERS)
+    figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")
+    axes = figure.subplots()
+    axes.set_facecolor("none")
+    labels = []
+    for measure in measures:
+        for name, side in comparison.sides.items():
+            share = side.share_of(measure)
+            colour, marker = MARKERS[name]
+            y = len(labels)
+            labels.append(f"{MEASURES[measure].label}: {side.label} {share:.0%}")
+            # The interval is the message, so it is drawn thick. The share is a point on it.
+            axes.hlines(y, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
+            axes.plot(share, y, marker, color=colour, markersize=8, clip_on=False)
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)
+    # As in the table, the first measure is at the top.
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_title(
+        f"Share of answers, {comparison.accuracy_test.questions} questions, 95 % intervals",
+        color=INK,
+    )
+    axes.spines[:].set_visible(False)
+    axes.grid(axis="x", color=INK, alpha=0.25)
+    axes.tick_params(colors=INK)
+    return figure
