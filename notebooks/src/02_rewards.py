@@ -336,11 +336,11 @@ fixed
 #
 # * Without the example: **no signal**. No completion contains a tag, so every total is 0. Training would run to its end with a flat curve and
 #   no error.
-# * With the example: **signal**. The totals differ in nearly every group. A larger model may know the format without an example.
+# * With the example: **signal**. The totals differ in all 8 groups. A larger model may know the format without an example.
 #
 # Then read two columns of the table by reward:
 #
-# * *groups with a signal* counts the groups in which the reward differs at all. For `gold_in_its_place` these are few.
+# * *groups with a signal* counts the groups in which the reward differs at all. For `gold_in_its_place` these are only 2 of 8.
 # * *std within groups* says how much the reward differs inside a group. Times the weight, it says how much this reward decides.
 # </details>
 
@@ -363,8 +363,8 @@ display(without_example, with_example)
 #
 # <details><summary>What you should see</summary>
 #
-# First the format, then the sum. When nearly all completions are in the format, its column falls towards 0, and the sum decides
-# what is left. Where both are 0, all totals are equal, and the step teaches nothing. In the figure, `gold_in_its_place` rises last.
+# First the format: in the first eight steps it differs by 0.51 and 0.45, the sum by 0.27 and 0.26. Then nearly all completions are in the
+# format, and the sum decides: 0.66 and 0.44, against 0.11 and 0.04. In the figure, `gold_in_its_place` rises last.
 # </details>
 
 # %%
@@ -384,10 +384,10 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL, printed under
-# each figure, gives no warning either. Only the held-out answers tell the two apart.
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning
+# either: 0.094 with loopholes, 0.184 without. Only the held-out answers tell the two apart.
 #
-# **Why is the format learned first?** It differs in more groups: before the training the sums differed in few of the 8. Its pushes probably
+# **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
 # also agree, because every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
