@@ -22,6 +22,11 @@ SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
 def import_variables(gpu: Any, *, can_use_vllm: bool) -> dict[str, str]:
     """Return the environment variables that must be set before unsloth is imported.
 
+    FlashInfer's sampler is not needed below compute capability 10.0: requests with
+    log-probabilities or seeds use another sampler, and vLLM prefers another attention. Unsloth
+    forces it on at each load (unsloth_zoo/vllm_utils.py, load_vllm), and if vLLM refuses it, the
+    engine does not start (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
+
     Args:
         gpu: GPU that trains (`machine.gpu.Gpu`), or None for a CPU.
         can_use_vllm: True if there is a GPU, and vLLM is installed.
@@ -36,9 +41,8 @@ def import_variables(gpu: Any, *, can_use_vllm: bool) -> dict[str, str]:
         # the completions of a group. Unsloth does that for six families; for the others the loss
         # would be wrong (docs/evidence/real_engines.md, "The trainer that a GPU runs").
         SHARED_SCORING_ENV: "0",
-        # Read by torch when it first compiles. If `CI` is set, torch turns a warning about the
-        # masks that Unsloth compiles into an error (torch/_functorch/config.py). The warning is
-        # harmless: torch's own memory planner returns parts of one block.
+        # Read by torch when it first compiles. If `CI` is set, torch turns a harmless warning
+        # about the masks that Unsloth compiles into an error (torch/_functorch/config.py).
         "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
     }
     if gpu is None:
@@ -51,11 +55,6 @@ def import_variables(gpu: Any, *, can_use_vllm: bool) -> dict[str, str]:
     # segments", with which torch joins free blocks.
     if can_use_vllm:
         variables[STANDBY_ENV] = "1"
-    # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
-    # load_vllm), and if vLLM refuses this sampler, the engine does not start
-    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below compute
-    # capability 10.0 the kit does not need FlashInfer: requests with log-probabilities or seeds use
-    # another sampler, and vLLM prefers another attention.
     if gpu.compute_capability < (10, 0):
         variables["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return variables
