@@ -113,6 +113,7 @@ class RewardLab(Panel):
         self.settings = settings or Settings()
         self.scores: Scores | None = None
         """Scores shown, with the weights shown; None if scoring itself failed."""
+        # The name of a task can be the id of a dataset on the Hub, such as openai/gsm8k.
         file_name = f"{task.name.replace('/', '_')}.hand_scores.csv"
         self._hand_score_file = HandScoreFile(Path(hand_scores or file_name).expanduser())
         self._rows = rows
@@ -123,6 +124,7 @@ class RewardLab(Panel):
         self._make_controls()
         self._lay_out()
         self._show_weights(weights_by_name(rewards))
+        # If a row or a reward fails, the lab still appears, and shows the error.
         with self.showing_errors():
             self._show_row()
             if golds_in_cell(self.row.get("answer")):
@@ -223,6 +225,7 @@ class RewardLab(Panel):
                 shared_prompts=self.settings.shared_prompts,
             )
         finally:
+            # After an error, the line must not say that the kernel is still busy.
             self._status.value = ""
         self._set_completions([completion.text for completion in group])
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
@@ -325,6 +328,7 @@ class RewardLab(Panel):
         return control
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
+        # `weights` reads these boxes: a second copy of the weights could differ from those shown.
         self._weight_boxes: dict[str, widgets.FloatText] = {}
         for name, weight in weights.items():
             box = widgets.FloatText(weight, step=0.1, description=control_description(name))

@@ -21,13 +21,15 @@ from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, Scores, effect_in_words
 def scores_html(scores: Scores) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
     advantages = scores.advantages()
+    # Nothing can be learned from a group of equal totals, and the view says so.
+    are_equal = max(map(abs, advantages)) < SMALLEST_ADVANTAGE
     return render(
         "lab/templates/scores.jinja",
         scores=scores,
         texts=[" ".join(text.split()) or "(empty)" for text in scores.completions],
         advantages=advantages,
         effects=[effect_in_words(advantage) for advantage in advantages],
-        are_equal=max(map(abs, advantages)) < SMALLEST_ADVANTAGE,
+        are_equal=are_equal,
         format_score=format_score,
         shorten=shorten,
     )
@@ -50,6 +52,7 @@ def marks_html(scores: Scores, rewards: Sequence[RewardFunction]) -> str:
         marks = []
         for name, reward in zip(scores.values, rewards, strict=True):
             weighted_score = scores.weights[name] * scores.values[name][i]
+            # nan: the reward gave this completion no score, so there is nothing to explain.
             if not math.isnan(weighted_score):
                 marks += marks_of(reward, name, weighted_score, text)
         completions.append(split_at_marks(text, marks))
@@ -76,6 +79,7 @@ def marks_of(reward: RewardFunction, name: str, weighted_score: float, text: str
         opening = reward.format.answer_open
         start = text.find(answer, text.find(opening) + len(opening))
         spans = [(start, start + len(answer))]
+    # One class for points, one for a penalty, and one for neither.
     css_class = "gn-nothing"
     if weighted_score:
         css_class = "gn-earned" if weighted_score > 0 else "gn-lost"
