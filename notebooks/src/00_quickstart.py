@@ -260,13 +260,9 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # 3 + 19 were in the format already. So for these it is not the format: the right number has overtaken the wrong one as the likeliest. All
 # questions share one LoRA, so a step can do this for sums that it never saw. Why it does, this run does not show.
 #
-# <details><summary>Two more doubts: the first tag, and swapped numbers</summary>
+# <details><summary>Another doubt: does the first tag help?</summary>
 #
-# *Does the tag help?* A little. 77 sums are right now, 53 before. If we write only the first tag, `<reasoning>`, for the original model, it
-# gets 58.
-#
-# *Does it know 3 + 7 because it was trained on 7 + 3?* Hardly. DD of the 96 sums were trained with their numbers swapped. Of the other EE, FF
-# were right before and GG after.
+# A little. 77 sums are right now, 53 before. If we write only the first tag, `<reasoning>`, for the original model, it gets 58.
 # </details>
 #
 # ## Ask your own question, and take the model with you
