@@ -50,7 +50,6 @@
 # | `DATA` | the path of your file, a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub |
 # | `COLUMNS` | the name of the column with the question, and of the one with the answer |
 # | `EXAMPLE` | one solved question: question, reasoning, answer. Every prompt shows it, and a small model needs it |
-#
 # | `MORE_DATA` | `None`, or the path of a second file for the second training: the same rows and more of the rarest label |
 #
 # Give your own file another name than `reviews.csv`. The cell of *A file as it comes* writes a file of that name.
