@@ -189,7 +189,8 @@ stage_one = gn.train(model, tokenizer, task, format_rewards, settings, name="for
 # </details>
 #
 # **A curve that moves is not yet a model that moves, so look at the KL as well.** It has no general scale: compare runs of one task. On these
-# sums it is 0.002 in the run that learns nothing, 0.046 in stage one, and 0.134 in the [quickstart](00_quickstart.ipynb), which learns the format.
+# sums it is 0.002 in the run that learns nothing, 0.046 in stage one, and 0.062 in the [quickstart](00_quickstart.ipynb), which learns the format and
+# the sums.
 
 
 # %%
