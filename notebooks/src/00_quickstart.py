@@ -113,7 +113,8 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
 # this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
-# On a CPU that is level 0, the easiest: 11 % are correct. *Correct* needs the tags, so the 11 % do not say whether the sums or the tags fail.
+# On a CPU that is level 0, the easiest: 11 % are correct. An answer without tags counts as wrong, so 11 % may mean bad sums or missing tags.
+# [Before and after](#Before-and-after) separates the two.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -153,19 +154,21 @@ print(choice.sentence)
 # In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
 # figure updates itself.
 #
-# You should see the format near its maximum by step 15, in the strong lines. Correct answers follow, and level off after step 25. Two things to
-# know about the curves:
+# You should see the format near its maximum by step 15, in the strong lines. Correct answers follow. Three things to know about the curves:
 #
-# * Each step has only two questions, so single steps say little: read the strong lines. The learning rate is 0 in step 1 and grows until step 5
-#   (*warm-up*), so the fall at the beginning may be luck as well.
+# * Each step has only two questions, so single steps say little: read the strong lines. Even they fall a little at the end, while the held-out
+#   answers (right) stay where they are. In steps 1 to 4 the learning rate is still small (*warm-up*), so the fall at the beginning is probably
+#   the luck of the questions.
+# * The right panel asks 16 questions, so its end, 94 %, is rough: the band reaches from 71 to 99 %.
 # * Left and middle show answers that were *sampled*: an unlikely token is picked now and then. The held-out questions (right) are answered
 #   *greedily*: each token is the most likely one.
 #
 # **KL** in the line under the figure says how far the model's token probabilities have moved from those of the original model: 0 means not at
 # all. A small penalty in the loss (`beta`) makes moving away costly.
 #
-# Below the figure you should see one alert, *collapse*: half of the completions repeat another one of their group. Here most of them are
-# right, so these questions have little left to teach. If they were wrong, the model would have stopped trying other answers.
+# Below the figure you should see one alert, *collapse*, of step 17: half of the completions repeat another one of their group. If they are right,
+# as the curve of correctness suggests, these questions have little left to teach. If most of them were wrong, it would be a fault: the model
+# would repeat wrong answers and try no others.
 #
 # Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
@@ -183,11 +186,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # You see a group of step 5, the first with the full learning rate, and a group of step 14, when the format is learned.
 # The first lines compute the advantages of the early group again, with the formula from *GRPO in one minute*.
 #
-# The advantages of a group add up to zero: what some completions gain, others lose.
-#
 # <details><summary>What you should see</summary>
 #
-# GRPO knows only these numbers. On a CPU you see two consequences.
+# GRPO knows only these numbers. They add up to zero: what some completions gain, others lose. On a CPU you see two consequences.
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. The three
@@ -238,8 +239,7 @@ display(early_group, later_group)
 # about 25 are sums that were wrong before.
 #
 # The *p-value* says how often chance alone would make a change this large. Of the sums, 29 became right and 5 became wrong. If each change
-# were a coin toss, 34 coins would split 29 to 5, or more unevenly, less than once in 1,000 cases: p < 0.001. (*69 gained* in the output
-# counts *correct*, which also needs the tags.)
+# were a coin toss, 34 coins would split 29 to 5, or more unevenly, less than once in 1,000 cases: p < 0.001.
 # </details>
 
 # %%
@@ -252,18 +252,16 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
-# **Has it learned sums?** Of the 71 points gained in *correct*, about 46 are the format and about 25 the sums. *Were these 96 questions lucky?*
-# Hardly: p < 0.001. *Was this training lucky?* No: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
+# **Has it learned sums?** *Were these 96 questions lucky?* Hardly: p < 0.001. (The figure above ended at 94 %, on 16 questions. Here are 96.) *Was this training lucky?* No: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
 # ([all numbers](../docs/evidence/quickstart_seeds.md)). It needs the 42 steps: after 14, only one seed of the three shows a difference.
 #
 # **Why do sums improve that were not trained on?** In the five rows above the sum itself was wrong before and is right now, and 8 + 18 and
 # 3 + 19 were in the format already. So for these it is not the format: the right number has overtaken the wrong one as the likeliest. All
-# questions share one LoRA, so a step can do this for sums that it never saw. Why it does, this run does not show.
+# questions share one LoRA, so a step can do this for sums that it was not trained on. Why it does, this run does not show.
 #
-# <details><summary>Another doubt: does the first tag help?</summary>
-#
-# A little. 77 sums are right now, 53 before. If we write only the first tag, `<reasoning>`, for the original model, it gets 58.
-# </details>
+# **Was 8 + 18 trained as 18 + 8?** It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped. But
+# [Rewards](02_rewards.ipynb) has no swapped pair, because its first number is never the smaller one. Its held-out sums rise as well, from 58 % to
+# 83 %.
 #
 # ## Ask your own question, and take the model with you
 #

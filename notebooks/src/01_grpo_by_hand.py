@@ -394,7 +394,8 @@ axes.margins(x=0.18)
 # ### Which token was good?
 #
 # GRPO does not know: all tokens of a completion get the same advantage. But completions with the same beginning share their first tokens, and
-# there only the sum of their advantages counts. So think of the eight texts as a tree:
+# there only the sum of their advantages counts. (Here each token counts the same. The loss of section 4 lets short texts push harder. All signs
+# below stay the same; exercise 1 shows a case in which they do not.) So think of the eight texts as a tree:
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #

@@ -233,8 +233,8 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # **1. The format.** Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is
 # the same for all remarks, so its pushes add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be learned by itself.
 #
-# **2. About 8,** two in five, and a few more once the format is learned. The other groups cannot teach the label, so *neutral* should come last,
-# if at all. The figure does not show the moods. The section *Why it fails* counts them: 13 of 21.
+# **2. About 8,** two in five. It will be 13: the five groups of the baseline are few, and a right answer needs no tags that are not learned by then.
+# So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -246,18 +246,18 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # The model answers each held-out remark greedily, as somebody who uses it would do. In the card read the three rows *correct*, *in the
 # format* and *correct anywhere*, and the sentence about the majority-class baseline.
 #
-# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The last table shows which
-# labels the trained model gave to each mood.
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The last two tables show
+# which labels each mood got, before and after the training.
 #
 # **Predict before you run:** which mood has the fewest right answers?
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains, and clearly: 23 of 42 remarks are right before, 33 after. That is above *always positive* (43 %). (The baseline's 68 % were
-# other remarks, with fewer neutral ones: 5 of 40 instead of 9 of 42.)
+# The model gains, and clearly: 23 of 42 remarks are right before, 33 after. That is above *always positive* (43 %). The baseline said 68 %
+# before the training: it asked 40 training remarks, of which only 5 were neutral.
 #
 # The last table shows what this number hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of
-# them are called *positive*. The one label that the example in the prompt shows is never given.
+# them are called *positive*. The first table shows that *positive* was the likeliest label from the start, also for neutral remarks.
 # </details>
 
 # %%
@@ -265,15 +265,15 @@ comparison = gn.compare(run, task)
 labels = sorted({row["answer"] for row in task.train})
 
 
-def labels_given(comparison):
-    """Count the labels that the trained model gave to the held-out remarks of each mood."""
+def labels_given(comparison, when="after"):
+    """Count the labels that a model gave to the held-out remarks of each mood."""
     answers = comparison.transcripts()
-    given = answers["after"].map(task.format.extract_final)
-    given = given.where(given.isin(labels), "no label").rename("answer")
-    return pandas.crosstab(answers["answer"].rename("mood"), given)
+    given = answers[when].map(task.format.extract_final)
+    given = given.where(given.isin(labels), "no label")
+    return pandas.crosstab(answers["answer"].rename("mood"), given.rename(f"answer {when}"))
 
 
-display(comparison)
+display(comparison, labels_given(comparison, "before"))
 labels_given(comparison)
 
 # %% [markdown]
@@ -284,13 +284,12 @@ labels_given(comparison)
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
 # 2. how much each answer was pushed by the remarks of each mood: the sum of its advantages. *All* adds the moods up.
 #
-# **Predict before you run:** to a neutral remark four completions answer *positive* in the format, and four write no tags. Nobody answers *neutral*.
-# Which of them are pushed up? An advantage compares a completion with its group, not with the truth.
+# **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
-# <details><summary>Answer</summary>
+# <details><summary>What you should see</summary>
 #
-# The four wrong *positive*. They earn 1.5 for the format and the others 0, so their advantage is +0.94. **A group without a right answer still
-# pushes: it prefers the tidy wrong answers.** Here this happened in 8 of the 21 groups with a neutral remark.
+# The neutral remarks push *neutral* up (+36.9) and *positive* down (−7.0), as they should. All other remarks push *neutral* down: for them it is
+# a wrong answer.
 # </details>
 
 # %%
@@ -317,16 +316,20 @@ groups = neutral.drop_duplicates(["step", "prompt"])
 print(f"{(~groups['has_right']).sum()} of {len(groups)} neutral groups have no right answer.")
 
 # %% [markdown]
-# **A rare label loses against frequent ones.** Right answers to *negative* and *positive* remarks became frequent, those to *neutral* remarks
-# did not. The last row shows why. *Neutral* was pushed up by 14, *positive* by 44 and *negative* by 72. The three compete for one place in the
-# answer, as at a fork in [GRPO by hand](01_grpo_by_hand.ipynb). *Neutral* has the fewest rows, so it gets the fewest pushes, and it does not
-# catch up with *positive*, which was the likeliest from the start.
+# **A rare label loses against frequent ones.** Read the row *all*. *Neutral* was pushed up by 14, *positive* by 44, *negative* by 72. As long as the
+# model does not tell the remarks apart, all remarks push at the same place in the answer, and only this row counts. There *neutral* is
+# last, because the fewest rows speak for it. So right answers to neutral remarks did not become more frequent: 13 of 72, 2 of 32, 10 of 64.
+#
+# (A group without a right answer pushes too: it prefers the tidy wrong answers. That were 8 of the 21 neutral groups. But over all 21 the wrong
+# *positive* lost, so it is not the main reason.)
+#
+# This explanation fits the numbers. Whether it is right, only another training can tell.
 #
 # ## The remedy: more rows of the rare label
 #
-# If this is the reason, more neutral rows should help, and nothing else has to change. The next cell adds 20 of them, with two new phrases.
-# *Neutral* then has as many training rows as *positive*. The model is loaded again, without the first training. Steps, seed and the 42
-# held-out remarks stay the same: they are passed as `holdout=`.
+# If this is the reason, more neutral rows should help. The next cell adds 20 of them, with two new phrases: 41 in place of 21, next to 42
+# *positive* ones. Nothing else changes. The model is loaded again, without the first training, and steps, seed and the 42 held-out remarks
+# stay the same (they are passed as `holdout=`).
 #
 # **Predict before you run:** will all three labels be learned? The number of steps is the same, so what do *negative* and *positive* lose?
 #
@@ -369,7 +372,7 @@ labels_given(second_comparison)
 # ### A competitor
 #
 # The last line comes from a few lines of code that count which words came with which mood. They get all 42 remarks right: for labels alone, a
-# small classifier is the better tool. GRPO earns its place where the output is more than a label.
+# small classifier is the better tool.
 
 # %%
 import collections

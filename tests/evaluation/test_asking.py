@@ -122,7 +122,9 @@ def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.t
         pytest.param({"limit": 0}, "limit = 0 must be a whole number of at least 1", id="limit"),
         pytest.param({"limit": -1}, "limit = -1 must be a whole number", id="negative limit"),
         pytest.param({"limit": 10.0}, "limit = 10.0 must be a whole number", id="float limit"),
-        pytest.param({"max_completion_length": 0}, "max_completion_length\n  Input should be", id="length"),
+        pytest.param(
+            {"max_completion_length": 0}, "max_completion_length\n  Input should be", id="length"
+        ),
         pytest.param(
             {"task": Holdout(format=gn.tasks.xml(), holdout=[])},
             "there are no held-out questions",
