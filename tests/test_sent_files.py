@@ -113,8 +113,9 @@ def test_what_a_file_names_lies_in_its_folder(
     theirs: Path, read: Callable[[Path, str], object], name: str
 ) -> None:
     name = str(theirs.parent / name[1:]) if name.startswith("/") else name
+    # `gn.export.open` comes upon the links of the fixture first.
     with pytest.raises(
-        ValueError, match=r"leads out of the folder|names a file that is not in its folder"
+        ValueError, match=r"leads out of the folder|is not in its folder|'out' is, .* symbolic link"
     ):
         read(theirs, name)
 
@@ -138,7 +139,7 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(
     (run.path / name).symlink_to(tmp_path / "mine")
     with pytest.raises(
         ValueError,
-        match=rf"'{name}' is, or goes through, a symbolic link, .* Replace the link with a copy of its target",
+        match=rf"'{name}' is, or goes through, a symbolic link.* Replace the link with a copy",
     ):
         gn.open_run(run.path)
     listed = gn.runs.list(run.path.parent)

@@ -132,7 +132,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             {"trl": None},
             "Some packages are missing.",
             "Not ready.",
-            "packages: missing: trl. Run the Setup cell",
+            "packages: missing: trl. Restart the kernel and run the Setup cell",
             id="GPU without a package",
         ),
         pytest.param((NO_GPU, CPU), {}, "Training runs on the CPU (", "Ready.", "", id="CPU alone"),
