@@ -17,8 +17,8 @@ from grpo_nb.core.words import did_you_mean
 LossType = Literal["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"]
 LOSS_TYPES = get_args(LossType)
 
-#: Fields of `GRPOConfig` in trl 1.15.0 with transformers 5.17.0.
-GRPO_CONFIG_FIELDS = frozenset(
+#: Arguments of `GRPOConfig` in trl 1.15.0 with transformers 5.17.0.
+GRPO_CONFIG_ARGUMENTS = frozenset(
     """
     accelerator_config adam_beta1 adam_beta2 adam_epsilon auto_find_batch_size
     average_tokens_across_devices batch_eval_metrics beta bf16 bf16_full_eval
@@ -70,13 +70,14 @@ GRPO_CONFIG_FIELDS = frozenset(
 _REFUSALS = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("utf-8"))
 #: Arguments that make a trainer publish on the Hub.
 HUB_ARGUMENTS = frozenset(_REFUSALS["hub"]["names"])
-# The reason why a name cannot be set, and what to write instead, for each single name.
-_REASON_OF_REFUSAL = {}
+_OTHER_NAMES = _REFUSALS.pop("other_names_of_settings")
+# Maps each refused name to its reason, which includes what to write instead.
+_REASON_OF_REFUSAL = {name: f"the setting is {setting}" for name, setting in _OTHER_NAMES.items()}
 for _refusal in _REFUSALS.values():
     _REASON_OF_REFUSAL |= dict.fromkeys(_refusal["names"], _refusal["reason"])
 
 #: Arguments of GRPOConfig that a user can set: as a setting, or else in `extra`.
-SETTABLE_ARGUMENTS = GRPO_CONFIG_FIELDS - _REASON_OF_REFUSAL.keys()
+SETTABLE_ARGUMENTS = GRPO_CONFIG_ARGUMENTS - _REASON_OF_REFUSAL.keys()
 
 #: Arguments in `extra` that change sampling, also in evaluations.
 SAMPLING_ARGUMENTS_IN_EXTRA = ("min_p", "repetition_penalty")
@@ -95,11 +96,15 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
-    extra = values.get("extra") or {}
+    extra = values.get("extra")
+    if not isinstance(extra, Mapping):
+        # Nothing to check: pydantic refuses the value.
+        extra = {}
     known = SETTABLE_ARGUMENTS.union(setting_names)
+    written = {**extra, **values}
     # People paste whole configurations, so all problems are collected first.
     problems = []
-    for name in {**values, **extra}:
+    for name in written:
         if name in _REASON_OF_REFUSAL:
             problems.append(f"{name!r}: {_REASON_OF_REFUSAL[name]}")
         elif name not in known:
@@ -107,11 +112,12 @@ def check_names(values: Mapping[str, Any], setting_names: Collection[str]) -> No
         elif name in extra and name in setting_names:
             problems.append(f"{name!r} in extra: it is a setting, write {name}={extra[name]!r}")
     only_in_trl = SETTABLE_ARGUMENTS.difference(setting_names)
-    misplaced = {name: value for name, value in values.items() if name in only_in_trl}
-    if misplaced:
-        # The suggested line replaces `extra`, so the line includes what `extra` holds already.
-        whole_extra = {**extra, **misplaced}
-        problems.append(f"arguments of TRL without a setting: write extra={whole_extra}")
+    if not only_in_trl.isdisjoint(values):
+        # The suggested line replaces `extra`, so it includes what `extra` may keep.
+        whole_extra = {name: value for name, value in written.items() if name in only_in_trl}
+        problems.append(
+            f"these arguments of TRL are not settings of the kit: write extra={whole_extra}"
+        )
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ValueError(f"Some settings cannot be set as written:{lines}")

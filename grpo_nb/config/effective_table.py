@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
+from grpo_nb.config.arguments import GRPO_CONFIG_ARGUMENTS
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import ReprMixin, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
@@ -70,7 +70,7 @@ class EffectiveSettings(ReprMixin):
 
 
 def passed_arguments(
-    settings: Settings, *, gpu: Gpu | None, dtype: str, has_vllm: bool
+    settings: Settings, *, gpu: Gpu | None, dtype: str, can_use_vllm: bool
 ) -> dict[str, Any]:
     """Return the arguments that the kit passes to `GRPOConfig`: the user's, and its own defaults.
 
@@ -80,15 +80,16 @@ def passed_arguments(
         settings: Settings of the run.
         gpu: GPU that trains, or None for a CPU.
         dtype: `float32`, `bfloat16` or `float16`.
-        has_vllm: True if vLLM generates. A loaded model needs an engine for that.
+        can_use_vllm: True if vLLM can generate (`generation.choose_engine`). It is used only with
+            `fast_inference`, even if a loaded model has an engine.
     """
     # Most settings have the name of an argument. `save_steps` is not passed on, because the kit
     # saves checkpoints itself.
-    same_names = GRPO_CONFIG_FIELDS - {"save_steps"}
+    same_names = GRPO_CONFIG_ARGUMENTS - {"save_steps"}
     arguments = {name: value for name, value in vars(settings).items() if name in same_names}
     return {
         **arguments,
-        "use_vllm": settings.fast_inference and has_vllm,
+        "use_vllm": settings.fast_inference and can_use_vllm,
         "adam_beta2": 0.99,
         "bf16": dtype == "bfloat16",
         "fp16": dtype == "float16",

@@ -40,20 +40,20 @@ def choose_dtype(settings: Settings, gpu: Gpu | None, model: Any = None) -> str:
             settings decide, because Unsloth may store some layers in another dtype than the one
             that it computes in.
     """
-    # The weights of a loaded model keep their dtype, whatever the settings say.
-    if gpu is None and model is not None:
-        return str(model.dtype).removeprefix("torch.")
-    # A CPU computes float16 slowly, and its gradients would vanish.
-    if gpu is None and settings.dtype == "float16":
-        return "float32"
-    if settings.dtype != "auto":
-        return settings.dtype
+    dtype = settings.dtype
     if gpu is not None:
-        return "bfloat16" if gpu.compute_capability >= (8, 0) else "float16"
-    # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
-    if os.environ.get(CPU_BF16_ENV, "").strip().lower() in ("1", "true", "yes", "on"):
-        return "bfloat16"
-    return "float32"
+        if dtype == "auto":
+            dtype = "bfloat16" if gpu.compute_capability >= (8, 0) else "float16"
+        return dtype
+    # The weights of a loaded model keep their dtype, whatever the settings say.
+    if model is not None:
+        return str(model.dtype).removeprefix("torch.")
+    if dtype == "auto":
+        # The texts that Unsloth takes for "on" (unsloth_zoo/cpu/runtime.py).
+        variable = os.environ.get(CPU_BF16_ENV, "").strip().lower()
+        return "bfloat16" if variable in ("1", "true", "yes", "on") else "float32"
+    # A CPU computes float16 slowly, and its gradients would vanish.
+    return "float32" if dtype == "float16" else dtype
 
 
 def has_vllm_engine(model: Any) -> bool:

@@ -5,20 +5,16 @@ QLoRA, arXiv:2305.14314, section 3). On a CPU the estimate is checked against me
 (benchmarks/results/plan_memory.md). On a GPU it is not.
 """
 
-import functools
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
+from grpo_nb.config.model_sizes import ModelSizes
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 
 #: Python, torch, unsloth, transformers, trl, a tokenizer and a task, measured in pinned versions.
 CPU_BASE_BYTES = 0.72e9
+_BYTES_OF_FLOAT32 = 4
 _BYTES_PER_4_BIT_WEIGHT = (4 + 0.127) / 8
 # CUDA context and fragmentation: a margin, not a measurement.
 _GPU_RESERVE_BYTES = 1.07e9
@@ -27,45 +23,14 @@ _GPU_RESERVE_BYTES = 1.07e9
 # residuals) and 4 MLP widths (gate, its activation, up, their product).
 _HIDDEN_WIDTHS_PER_TOKEN = 12
 _MLP_WIDTHS_PER_TOKEN = 4
-# Largest number of logits in one chunk (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
-_LOGITS_PER_CHUNK = 16 * 1024 * 1024
-_COPIES_OF_LOGITS_PER_CHUNK = 4
-_BYTES_OF_FLOAT32 = 4
-# Bytes per weight in bitsandbytes' 8-bit AdamW. Each of the two states takes a byte, plus a float32
-# scale for every 256 weights (bitsandbytes/optim/optimizer.py, Optimizer2State.init_state).
-# Matrices with fewer than 4096 weights keep float32, but are too small to matter.
-_STATE_BYTES_PER_WEIGHT_8_BIT = 2 * (1 + 4 / 256)
+# Four copies of the largest chunk of logits (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
+_LOGITS_BYTES_ON_CPU = 4 * 16 * 1024 * 1024 * _BYTES_OF_FLOAT32
 _OPTIMIZERS_IN_8_BIT = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
 # Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks):
 # bytes per hidden number and per logit, copies included.
 _UNSLOTH_BYTES_PER_NUMBER = 16
 # Minimum number of chunks into which Unsloth splits the logits.
 _UNSLOTH_MIN_CHUNKS = 4
-
-#: Sizes of the models of the presets, so that a plan for them needs no download.
-PRESET_MODEL_SIZES = json.loads(
-    Path(__file__).with_name("preset_model_sizes.json").read_text("utf-8")
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSizes:
-    """Sizes of a model that its memory depends on."""
-
-    parameters: int
-    hidden_width: int
-    mlp_width: int
-    layers: int
-    key_value_width: int
-    """Width of the keys of all heads together. The values have the same width."""
-    query_width: int
-    """Width of the queries of all heads together."""
-    vocabulary: int
-    linear_weights: int
-    """Weights of all linear layers except the output layer. 4-bit loading packs these layers."""
-    lora_weights_per_rank: int
-    """Sum of in_features + out_features over these layers. A LoRA has `rank` times as many weights
-    (arXiv:2106.09685)."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +41,9 @@ class MemoryPart:
     bytes_needed: float
     explanation: str
     """Numbers that `bytes_needed` was computed from, or its source."""
-    phase: Literal["always", "in generation", "in training"] = "always"
-    """Phase that needs the part. The peak includes only the larger of the two phases."""
+    phase: str = "always"
+    """Phase that needs the part: `in generation`, `in training` or `always`. The peak includes only
+    the larger of the two phases."""
 
     @property
     def gb(self) -> float:
@@ -85,33 +51,11 @@ class MemoryPart:
         return self.bytes_needed / 1e9
 
 
-@functools.cache
-def sizes_of(name: str) -> ModelSizes:
-    """Return the sizes of a model.
-
-    Args:
-        name: A model of a preset, a folder, or a Hub id, whose config.json is downloaded.
-
-    Raises:
-        ValueError: The model has no configuration that can be read.
-
-    >>> sizes_of("SmolLM2-135M-Instruct").layers
-    30
-    """
-    if name in PRESET_MODEL_SIZES:
-        return ModelSizes(**PRESET_MODEL_SIZES[name])
-    script = Path(__file__).with_name("counting.py")
-    try:
-        return ModelSizes(**run_script(script, {"model": os.path.expanduser(name)}))
-    except ChildError as error:
-        # Two lines of advice can follow an error of transformers.
-        raise ValueError(f"The sizes of {name!r} cannot be read:\n{error.last(3)}") from None
-
-
 def has_weight_copies(settings: Settings, gpu: Gpu | None, dtype: str) -> bool:
     """Return True if `grpo_nb.cpu` samples with two copies of the weights, kept during training."""
-    is_float32_on_cpu = gpu is None and dtype == "float32"
-    return is_float32_on_cpu and settings.shared_prompts and not settings.load_in_4bit
+    return (
+        gpu is None and dtype == "float32" and settings.shared_prompts and not settings.load_in_4bit
+    )
 
 
 def estimate_memory_parts(
@@ -141,17 +85,17 @@ def estimate_memory_parts(
     # PEFT keeps the LoRA in float32, even over 16-bit weights.
     lora_weights = settings.lora_rank * sizes.lora_weights_per_rank
     explanation = f"rank {settings.lora_rank}: {lora_weights / 1e6:,.1f} million in float32"
-    yield MemoryPart("LoRA", lora_weights * _BYTES_OF_FLOAT32, explanation)
-    yield MemoryPart(
-        "gradients", lora_weights * _BYTES_OF_FLOAT32, "one for each LoRA weight", "in training"
-    )
-    state_bytes_per_weight = 2 * _BYTES_OF_FLOAT32
+    lora_bytes = lora_weights * _BYTES_OF_FLOAT32
+    yield MemoryPart("LoRA", lora_bytes, explanation)
+    yield MemoryPart("gradients", lora_bytes, "one for each LoRA weight", "in training")
+    optimizer_bytes = 2 * lora_bytes
     explanation = "two states in float32"
     # On a CPU, Unsloth replaces 8-bit optimizers by AdamW in float32 (unsloth_zoo/cpu/trainer.py).
     if gpu is not None and settings.optim in _OPTIMIZERS_IN_8_BIT:
-        state_bytes_per_weight = _STATE_BYTES_PER_WEIGHT_8_BIT
+        # Their scales are left out: 2 % of the states.
+        optimizer_bytes = 2 * lora_weights
         explanation = "two states in 8 bit"
-    yield MemoryPart("optimizer", lora_weights * state_bytes_per_weight, explanation)
+    yield MemoryPart("optimizer", optimizer_bytes, explanation)
     if gpu is None:
         yield MemoryPart(
             "Python and libraries", CPU_BASE_BYTES, "measured with the pinned versions"
@@ -161,7 +105,7 @@ def estimate_memory_parts(
             "CUDA and fragmentation", _GPU_RESERVE_BYTES, "a margin, not a measurement"
         )
     if gpu is not None and settings.fast_inference:
-        # 0 if the share is too small for the weights, as `Plan.fits` checks.
+        # If the share cannot hold the weights, this part is 0, and `Plan.fits` is False.
         share_bytes = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
         yield MemoryPart(
             "vLLM",
@@ -176,10 +120,9 @@ def estimate_memory_parts(
         length = settings.max_completion_length
         # A key and a value in each layer.
         bytes_per_token = 2 * sizes.key_value_width * sizes.layers * bytes_per_number
-        cache_bytes = rows * (prompt_tokens + length) * bytes_per_token
         yield MemoryPart(
             "KV cache",
-            cache_bytes,
+            rows * (prompt_tokens + length) * bytes_per_token,
             f"{rows} rows of {prompt_tokens} + {length} tokens",
             "in generation",
         )
@@ -240,9 +183,12 @@ def _training_pass_parts(
     else:
         layers = sizes.layers
         layers_text = f"{layers} layers"
-        logits_bytes = _LOGITS_PER_CHUNK * _COPIES_OF_LOGITS_PER_CHUNK * _BYTES_OF_FLOAT32
+        logits_bytes = _LOGITS_BYTES_ON_CPU
         logits_explanation = "four copies of the largest block, 17 million"
-    activation_bytes = layers * numbers_per_layer * bytes_per_number
-    explanation = f"{computed_tokens:,} tokens in {layers_text}, micro-batch of {micro_batch}"
-    yield MemoryPart("activations", activation_bytes, explanation, "in training")
+    yield MemoryPart(
+        "activations",
+        layers * numbers_per_layer * bytes_per_number,
+        f"{computed_tokens:,} tokens in {layers_text}, micro-batch of {micro_batch}",
+        "in training",
+    )
     yield MemoryPart("logits", logits_bytes, logits_explanation, "in training")

@@ -1,8 +1,8 @@
 """Plan the memory of a run (`gn.plan`): what it needs, if that fits, and smaller settings that fit.
 
 The memory is estimated from the sizes of the model; `memory` has the formulas and their sources.
-The time of a step is not estimated. After an out-of-memory error, `out_of_memory_advice` names the
-first of the same smaller settings that helps.
+The time of a step is not estimated. After an out-of-memory error, `out_of_memory_advice` proposes
+the first of these smaller settings that helps.
 """
 
 import dataclasses
@@ -13,16 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
 from grpo_nb.config.memory import (
     CPU_BASE_BYTES,
     MemoryPart,
-    ModelSizes,
     estimate_memory_parts,
     has_weight_copies,
-    sizes_of,
 )
+from grpo_nb.config.model_sizes import ModelSizes, count_sizes, sizes_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
@@ -55,21 +53,22 @@ class Plan(ReprMixin):
     """Tokens of the longest prompt, or `max_prompt_length` if no prompt was measured."""
     sizes: ModelSizes
     """Sizes of the model."""
-    vllm_obstacle: str | None = None
+    vllm_obstacle: str | None
     """Reason why vLLM does not generate although it was asked for; None otherwise."""
 
     @property
     def memory_parts(self) -> list[MemoryPart]:
         """Memory by part."""
-        parts = estimate_memory_parts(
-            self.settings, self.sizes, self.gpu, self.dtype, self.prompt_tokens
+        return list(
+            estimate_memory_parts(
+                self.settings, self.sizes, self.gpu, self.dtype, self.prompt_tokens
+            )
         )
-        return list(parts)
 
     @property
     def peak_gb(self) -> float:
         """Memory of the larger phase, with completions of full length."""
-        sums: Counter[str] = Counter()
+        sums = Counter()
         for part in self.memory_parts:
             sums[part.phase] += part.gb
         return sums["always"] + max(sums["in generation"], sums["in training"])
@@ -109,10 +108,9 @@ class Plan(ReprMixin):
             return f"The run fits {machine}: it needs {need}; {free}."
         problem = f"This run needs {need}; {free}."
         if self._is_vllm_share_too_small:
-            share = self.settings.gpu_memory_utilization
             problem += (
-                f" vLLM's share of the GPU, gpu_memory_utilization={share}, is too small for the "
-                "weights."
+                " vLLM's share of the GPU, gpu_memory_utilization="
+                f"{self.settings.gpu_memory_utilization}, is too small for the weights."
             )
         changes = self._fitting_changes()
         if not changes:
@@ -121,33 +119,39 @@ class Plan(ReprMixin):
 
     def _fitting_changes(self) -> dict[str, Any]:
         """Return the changes with which the run fits; empty if no smaller settings fit."""
-        changes: dict[str, Any] = {}
+        changes = {}
         current = self
-        # Each saving can be repeated only a few times, so the loop ends.
+        # Each change helps only a few times, so the loop ends.
         while not current.fits:
-            for _reason, change in _memory_savings(current.settings, self.gpu):
-                smaller_settings = current.settings.replace(**change)
-                smaller = dataclasses.replace(current, settings=smaller_settings)
-                # A plan that fits is accepted even at an equal peak: turning vLLM off fixes a share
-                # that is too small for the weights, without a lower peak.
-                if smaller.fits or smaller.peak_gb < current.peak_gb:
+            for candidate in current._candidate_changes():
+                new_settings = current.settings.replace(**candidate)
+                new_plan = dataclasses.replace(current, settings=new_settings)
+                # A larger share and turning vLLM off can make a run fit without a lower peak.
+                if new_plan.fits or new_plan.peak_gb < current.peak_gb:
                     break
             else:
                 return {}
-            changes |= change
-            current = smaller
+            changes |= candidate
+            current = new_plan
         return changes
+
+    def _candidate_changes(self) -> Iterator[dict[str, Any]]:
+        """Yield the changes that may help, in the order in which to try them."""
+        if self._is_vllm_share_too_small:
+            for larger_share in (0.3, 0.6, 0.9):
+                yield {"gpu_memory_utilization": larger_share}
+            yield {"fast_inference": False}
+        for _reason, saving in _memory_savings(self.settings, self.gpu):
+            yield saving
 
     def _shown_parts(self) -> Iterable[str | Table]:
         """Yield the verdict and the table."""
         settings = self.settings
         yield f"Plan for {settings.model}. {self._verdict()}"
-        passes = f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}"
-        engine = "vLLM" if settings.fast_inference else "without vLLM"
         why_engine = (
             f"requested: vLLM. {self.vllm_obstacle}" if self.vllm_obstacle else "as requested"
         )
-        parts = [
+        part_rows = [
             (part.name, f"{part.gb:.2f} GB", f"{part.explanation}; {part.phase}")
             for part in self.memory_parts
         ]
@@ -157,12 +161,13 @@ class Plan(ReprMixin):
             (
                 "completions a step",
                 settings.completions_per_step,
-                f"{passes}, in groups of {settings.num_generations}",
+                f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}, "
+                f"in groups of {settings.num_generations}",
             ),
             ("dtype", self.dtype, f"requested: {settings.dtype}"),
-            ("sampling", engine, why_engine),
+            ("sampling", "vLLM" if settings.fast_inference else "without vLLM", why_engine),
             (bold("needed (estimate)"), "", ""),
-            *parts,
+            *part_rows,
             (
                 bold("memory, peak"),
                 bold(f"{self.peak_gb:.2f} GB"),
@@ -191,20 +196,24 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
             longest prompt is assumed to have `max_prompt_length` tokens.
 
     Raises:
-        ValueError: The model has no configuration that can be read.
+        ValueError: The model has no configuration that can be read, or no attention heads.
 
     >>> plan(Settings(max_steps=3)).settings.max_steps
     3
     """
-    example = "gn.plan(settings, task, model=model, tokenizer=tokenizer)"
-    require_types(example, optional=("task", "model"), settings=settings, task=task, model=model)
+    require_types(
+        "gn.plan(settings, task, model=model, tokenizer=tokenizer)",
+        optional=("task", "model"),
+        settings=settings,
+        task=task,
+        model=model,
+    )
     gpu = find_gpu()
     prompt_tokens = settings.max_prompt_length
     if task is not None and tokenizer is not None:
         # The training leaves out prompts of more than `max_prompt_length` tokens.
         longest = max(task.prompt_lengths(task.train, tokenizer))
         prompt_tokens = min(longest, prompt_tokens)
-    sizes = sizes_of(settings.model) if model is None else ModelSizes(**count_sizes(model))
     obstacle = None
     if settings.fast_inference and not has_vllm_engine(model):
         obstacle = vllm_obstacle(settings, gpu)
@@ -219,7 +228,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
         available_gb=_available_bytes(gpu, model) / 1e9,
         dtype=choose_dtype(settings, gpu, model),
         prompt_tokens=prompt_tokens,
-        sizes=sizes,
+        sizes=sizes_of(settings.model) if model is None else count_sizes(model),
         vllm_obstacle=obstacle,
     )
 
@@ -233,17 +242,16 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
         # The plan counts Python and its libraries, so add the memory that they hold already.
         held_by_python = min(psutil.Process().memory_info().rss, CPU_BASE_BYTES)
         return free_memory_bytes() + held_by_python + held_by_model
-    total = gpu.memory_gib * 2**30
     # A vLLM engine does not report how much memory it could give back, so assume the whole GPU.
     if has_vllm_engine(model):
-        return total
+        return gpu.memory_gib * 2**30
     free = read_gpu_state().free_gib * 2**30
     if model is not None:
         import torch
 
         # Torch keeps this memory for its next tensors, so the run can use it.
         free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return min(total, free + held_by_model)
+    return free + held_by_model
 
 
 def _memory_savings(
@@ -274,19 +282,19 @@ def _memory_savings(
     # In standby vLLM frees its cache while gradients are computed. The weights stay, because
     # training uses them too.
     vllm_takes_memory = gpu is not None and settings.fast_inference and phase != "training"
-    share = settings.gpu_memory_utilization
-    if vllm_takes_memory and share - 0.1 >= _MIN_VLLM_SHARE:
+    smaller_share = round(settings.gpu_memory_utilization - 0.1, 3)
+    if vllm_takes_memory and smaller_share >= _MIN_VLLM_SHARE:
         yield (
-            "vLLM takes its share at once, and the remaining memory is too little for the rest.",
-            {"gpu_memory_utilization": round(share - 0.1, 3)},
+            "vLLM reserves its whole share when it starts, which leaves too little memory for the "
+            "rest.",
+            {"gpu_memory_utilization": smaller_share},
         )
     if gpu is not None and not settings.load_in_4bit and phase != "generation":
         yield (
             "In 4 bit the weights need about a third of the memory.",
             {"load_in_4bit": True},
         )
-    dtype = choose_dtype(settings, gpu)
-    if has_weight_copies(settings, gpu, dtype) and phase != "loading":
+    if has_weight_copies(settings, gpu, choose_dtype(settings, gpu)) and phase != "loading":
         yield (
             "Sampling with shared prompts holds two copies of the weights. Without them the "
             "training stays the same, but each step takes longer.",
@@ -300,14 +308,14 @@ def _memory_savings(
         )
     if vllm_takes_memory:
         yield (
-            "Without vLLM, the memory of vLLM itself is free, but generation is slower.",
+            "Without vLLM, the memory that vLLM takes is free, but generation is slower.",
             {"fast_inference": False},
         )
 
 
-def _line_to_write(change: Mapping[str, Any]) -> str:
+def _line_to_write(changes: Mapping[str, Any]) -> str:
     """Return the line that changes settings, such as `settings = settings.replace(beta=0.1)`."""
-    keywords = ", ".join(f"{name}={value!r}" for name, value in change.items())
+    keywords = ", ".join(f"{name}={value!r}" for name, value in changes.items())
     return f"settings = settings.replace({keywords})"
 
 
@@ -332,15 +340,18 @@ def out_of_memory_advice(
     text = "".join(traceback.format_exception(error)).lower()
     if not is_out_of_memory(error) or re.search(VLLM_CACHE_TOO_SMALL, text):
         return None
-    phase = "loading" if is_loading else "training"
+    if is_loading:
+        phase = "loading"
     # Only the traceback shows in which phase of a step an error was raised.
-    if not is_loading and re.search(_SAMPLING_LINE_PATTERN, text):
+    elif re.search(_SAMPLING_LINE_PATTERN, text):
         phase = "generation"
+    else:
+        phase = "training"
     advice = "No setting of this run is left to lower. Take a smaller model"
     savings = list(_memory_savings(settings, find_gpu(), phase))
     if savings:
-        reason, change = savings[0]
-        advice = f"{reason} Write {_line_to_write(change)}"
+        reason, changes = savings[0]
+        advice = f"{reason} Write {_line_to_write(changes)}"
     return (
         f"Out of memory during {phase}. {advice}, in a fresh kernel: the failed one still holds "
         "its memory."

@@ -27,8 +27,9 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     """
     if name == "auto":
         name = _preset_for_this_machine()
-    # No similar name is suggested, because it might be the preset of another machine.
-    if name not in PRESETS:
+    # No similar name is suggested, because it might be the preset of another machine. A list can be
+    # searched for a name without a hash too, such as a dict.
+    if name not in list(PRESETS):
         raise ValueError(
             f'preset = {name!r:.80} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '
             "which chooses by the memory of the GPU, and chooses cpu if there is no GPU."

@@ -23,11 +23,12 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from grpo_nb.config import arguments
+from grpo_nb.config.arguments import SAMPLING_ARGUMENTS_IN_EXTRA, LossType, check_names
+from grpo_nb.core.words import require_whole_number
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
-_AtMostOne = Annotated[float, Field(gt=0, le=1)]
+_PositiveUpToOne = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(
@@ -56,7 +57,7 @@ class Settings:
     bfloat16, or float16 where the GPU has no bfloat16."""
     fast_inference: bool = False
     """Sample with vLLM, which needs a GPU."""
-    gpu_memory_utilization: _AtMostOne = 0.6
+    gpu_memory_utilization: _PositiveUpToOne = 0.6
     """Share of GPU memory that vLLM takes. The share holds the weights, which training also uses,
     and vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
     switches on), so the presets of GPUs have larger shares. Unused on a CPU."""
@@ -97,7 +98,7 @@ class Settings:
     max_steps: PositiveInt = 14
     """14 steps teach the format of the arithmetic task on every seed measured. The 42 of the preset
     `cpu` also teach the sums (docs/evidence/quickstart_seeds.md)."""
-    learning_rate: _AtMostOne = 1e-4
+    learning_rate: _PositiveUpToOne = 1e-4
     """High, for a LoRA on a small model and a short run. Larger models need 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
@@ -115,11 +116,11 @@ class Settings:
     temperature: Annotated[float, Field(ge=0.01)] = 1.0
     """1 samples from the policy itself. Lower values make completions alike, but GRPO learns from
     their differences."""
-    top_p: _AtMostOne = 1.0
+    top_p: _PositiveUpToOne = 1.0
     """1 keeps all tokens, as the policy gradient assumes."""
     top_k: NonNegativeInt = 0
     """0 keeps all tokens. The default of transformers keeps only the 50 likeliest."""
-    loss_type: arguments.LossType = "bnpo"
+    loss_type: LossType = "bnpo"
     """Mean over the tokens of a micro-batch. Equals TRL's default `dapo` for one process and
     `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other settings
     (docs/reference/settings.md)."""
@@ -147,12 +148,16 @@ class Settings:
     """Further arguments of TRL's `GRPOConfig`, with JSON values."""
 
     def __post_init__(self) -> None:
-        arguments.check_names({"extra": self.extra}, vars(self))
+        check_names(vars(self), vars(self))
         if isinstance(self.warmup_steps, float) and self.warmup_steps >= 1:
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps}: write a whole number of steps, or a share of "
                 "max_steps below 1."
             )
+        # `generation_batch_size` is computed from this argument. None is TRL's default.
+        steps_per_generation = self.extra.get("steps_per_generation")
+        if steps_per_generation is not None:
+            require_whole_number("steps_per_generation", steps_per_generation, 1)
         # TRL refuses split groups too, but on a GPU Unsloth would change the batch size instead.
         group = self.num_generations
         if self.generation_batch_size % group:
@@ -175,16 +180,21 @@ class Settings:
 
     @property
     def generation_batch_size(self) -> int:
-        """Completions generated at a time: those of one optimizer step, unless `extra` differs."""
+        """Completions generated at a time.
+
+        Those of one optimizer step, unless `extra` sets `steps_per_generation`.
+        """
         steps = self.extra.get("steps_per_generation") or self.gradient_accumulation_steps
         return self.per_device_train_batch_size * steps
 
     @property
     def sampling_besides_temperature(self) -> dict[str, Any]:
         """Sampling parameters besides the temperature, under the names of transformers and vLLM."""
-        in_extra = arguments.SAMPLING_ARGUMENTS_IN_EXTRA
-        extra = {name: self.extra[name] for name in in_extra if name in self.extra}
-        return {"top_p": self.top_p, "top_k": self.top_k, **extra}
+        sampling = {"top_p": self.top_p, "top_k": self.top_k}
+        for name in SAMPLING_ARGUMENTS_IN_EXTRA:
+            if name in self.extra:
+                sampling[name] = self.extra[name]
+        return sampling
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some settings changed.
@@ -205,7 +215,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return settings with the values of `to_dict`, after checking names and values."""
-        arguments.check_names(values, cls.__annotations__)
+        check_names(values, cls.__annotations__)
         try:
             return cls(**values)
         except ValidationError as error:

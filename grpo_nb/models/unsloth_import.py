@@ -12,7 +12,7 @@ from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import INSTALL_COMMAND
 from grpo_nb.upstream.transformers import hide_loading_bars
-from grpo_nb.upstream.unsloth import import_variables, patch_vllm_for_notebooks
+from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, variables_before_import
 from grpo_nb.upstream.vllm import hiding_stdout
 
 # Attribute that marks the module unsloth as imported by the kit, also after a reload of the kit.
@@ -30,7 +30,7 @@ def import_unsloth() -> Any:
     can_use_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     if gpu is not None:
         _require_import_order()
-    variables = import_variables(gpu, can_use_vllm=can_use_vllm)
+    variables = variables_before_import(gpu, can_use_vllm=can_use_vllm)
     # In a container torch would start one thread per core of the host, more than can run at once.
     cores = usable_cores()
     if cores < (os.cpu_count() or 1):

@@ -261,8 +261,8 @@ def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]
     dtype = choose_dtype(settings, gpu, model)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
-    has_vllm = choose_engine(model, settings).vllm_obstacle is None
-    return passed_arguments(settings, gpu=gpu, dtype=dtype, has_vllm=has_vllm)
+    can_use_vllm = choose_engine(model, settings).vllm_obstacle is None
+    return passed_arguments(settings, gpu=gpu, dtype=dtype, can_use_vllm=can_use_vllm)
 
 
 def set_training_dtype(settings: Settings, model: Any) -> None:

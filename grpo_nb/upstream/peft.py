@@ -14,6 +14,9 @@ def single_plain_adapter(layer: Any) -> str | None:
     (peft/tuners/lora/layer.py, `LoraLayer.__init__`). PEFT has no public function that answers
     this. Without the check the CPU engine would fold DoRA and biases as if they were a plain LoRA,
     and its completions would come from another model.
+
+    An adapter that is switched off (`disable_adapters`) counts as active too. The caller checks
+    that.
     """
     import torch
     from peft.tuners.lora import LoraLayer

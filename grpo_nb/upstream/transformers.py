@@ -18,8 +18,9 @@ def sampling_setup(
     """Return the complete generation config and the logits processors that `generate` would use.
 
     The CPU sampler samples the same tokens as `model.generate`, because it uses the same config and
-    processors (transformers/generation/utils.py, `GenerationMixin.generate`). When `generate`
-    computes a common prompt once and drops finished rows, the CPU sampler can call `generate`.
+    processors (transformers/generation/utils.py, `GenerationMixin.generate`). Once `generate`
+    computes a common prompt once and drops finished rows, the CPU sampler can call it, and this
+    function can go.
 
     Args:
         model: The model that samples.
@@ -47,7 +48,7 @@ def attention_functions() -> MutableMapping[str, Any]:
 
     The CPU engine replaces the entry `sdpa` while it runs (transformers/modeling_utils.py,
     `ALL_ATTENTION_FUNCTIONS`). With a mask, the original copies keys and values for each query head
-    (transformers/integrations/sdpa_attention.py, `use_gqa_in_sdpa`). When it needs no copies on a
+    (transformers/integrations/sdpa_attention.py, `use_gqa_in_sdpa`). Once it needs no copies on a
     CPU, this function and `grpo_nb.cpu.attention` can go.
     """
     from transformers import modeling_utils
@@ -75,8 +76,8 @@ def silence_gguf_reader() -> None:
 
     `load_gguf_checkpoint` (transformers/modeling_gguf_pytorch_utils.py) imports tqdm itself, so
     transformers' `disable_progress_bar` has no effect on its bar. transformers' new reader has no
-    bar. This function can go when the new reader takes Llama models, that is, when `GGUF_ARCHS`
-    lists them (transformers/integrations/gguf/gguf_conversion_mapping.py).
+    bar. Once it takes Llama models, that is, once `GGUF_ARCHS` lists them
+    (transformers/integrations/gguf/gguf_conversion_mapping.py), this function can go.
     """
     from transformers import modeling_gguf_pytorch_utils as reader
 

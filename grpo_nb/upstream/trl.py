@@ -52,7 +52,7 @@ def last_generation(trainer: Any) -> Any:
     """Return the prompts, completions and scores of a trainer's last generation batch.
 
     TRL fills `_logs` even if it prints nothing (trl/trainer/grpo_trainer.py,
-    `_generate_and_score_completions`). To callbacks it passes only metrics. When it also passes the
+    `_generate_and_score_completions`). To callbacks it passes only metrics. Once it also passes the
     completions, this function can go.
     """
     return require_symbol(trainer, "_logs", "trl")
@@ -64,7 +64,7 @@ def micro_batch_count(trainer: Any) -> int:
     TRL samples when this counter is a multiple of `steps_per_generation * num_iterations`
     (trl/trainer/grpo_trainer.py, `_prepare_inputs`), and does not save it. Therefore the kit's
     checkpoints store it. A run that is resumed without it would continue with the wrong generation.
-    This function can go when TRL's checkpoints hold the counter.
+    Once TRL's checkpoints hold the counter, this function can go.
     """
     return require_symbol(trainer, "_step", "trl")
 
@@ -95,8 +95,8 @@ def tool_loop_trainer(
 
     With this trainer, episodes outside a training follow TRL's own rules for the tokens after the
     result of a tool, for the length limit, and for parsing calls (trl/trainer/grpo_trainer.py,
-    `_tool_call_loop` and `_get_tool_suffix_ids`). This function and `run_tool_loop` can go when TRL
-    offers the loop as a function.
+    `_tool_call_loop` and `_get_tool_suffix_ids`). Once TRL offers the loop as a function, this
+    function and `run_tool_loop` can go.
 
     Args:
         model_config: Config of the model; the loop reads the longest sequence from it.
@@ -122,7 +122,7 @@ def tool_loop_trainer(
         tools=schemas,
         chat_template_kwargs=dict(chat_template_kwargs),
         max_tool_calling_iterations=max_rounds,
-        # Then the limit of a sequence is `max_position_embeddings` of the model's config.
+        # Without vLLM, the loop limits a sequence to `max_position_embeddings` of `model.config`.
         use_vllm=False,
         vllm_mode=None,
         max_completion_length=max_completion_length,

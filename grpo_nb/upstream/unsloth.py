@@ -14,12 +14,12 @@ from grpo_nb.upstream.symbols import require_symbol
 CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
 #: Unsloth's variable, read at its import. vLLM then frees its memory while gradients are computed.
 STANDBY_ENV = "UNSLOTH_VLLM_STANDBY"
-#: Unsloth's variable. Unless it is 0, Unsloth scores all completions of a group in one sequence
-#: that has their prompt once. With vLLM it does not.
+#: Unsloth's variable. Unless it is 0, Unsloth scores a group as one sequence: the prompt once, then
+#: all completions. With vLLM it scores them separately.
 SHARED_SCORING_ENV = "UNSLOTH_GRPO_PREFIX_GROUPER"
 
 
-def import_variables(gpu: Any, *, can_use_vllm: bool) -> dict[str, str]:
+def variables_before_import(gpu: Any, *, can_use_vllm: bool) -> dict[str, str]:
     """Return the environment variables that must be set before unsloth is imported.
 
     FlashInfer's sampler is not needed below compute capability 10.0: requests with
@@ -70,8 +70,8 @@ def give_vllm_lora_copies() -> None:
 
     `_build_lora_request` is replaced, and not `load_lora`, because it builds all of Unsloth's
     requests. Merged rollouts that fall back to a LoRA do not call `load_lora`
-    (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`). The replacement can go when
-    `_build_lora_request` copies the tensors itself, or vLLM no longer changes them.
+    (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`). Once `_build_lora_request` copies
+    the tensors itself, or vLLM no longer changes them, this function can go.
     """
     from unsloth_zoo import vllm_utils
 
@@ -102,8 +102,8 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
     (unsloth_zoo/cpu/loader.py, `_resolve_dtype`, and cpu/trainer.py,
     `normalize_cpu_training_arguments`). Without this function, a trainer could switch bfloat16 on
     or off for a model that was loaded with the other dtype. The environment variable is restored
-    before the function returns. This function can go when Unsloth's trainer follows the dtype of
-    the model.
+    before the function returns. Once Unsloth's trainer follows the dtype of the model, this
+    function can go.
 
     Args:
         use_bfloat16: True for bfloat16, False for float32.
@@ -113,7 +113,6 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
     probe = require_symbol(runtime, "cpu_bf16_supported", "unsloth_zoo")
     # `functools.cache` gives the function this method.
     clear_answer = require_symbol(probe, "cache_clear", "unsloth_zoo")
-    # `patch.dict` puts the user's value back, also after an error.
     with patch.dict(os.environ, {CPU_BF16_ENV: "1" if use_bfloat16 else "0"}):
         clear_answer()
         probe()
@@ -124,9 +123,9 @@ def patch_vllm_for_notebooks() -> None:
 
     Unsloth also does this while it is imported (unsloth/_gpu_init.py). At that moment the kit has
     replaced stdout, so Unsloth examines the replacement. The kit therefore calls the function again
-    after the import. If the notebook's stdout has a descriptor, the call changes nothing. This
-    function can go when vLLM starts without the descriptor (vllm/utils/system_utils.py,
-    `suppress_stdout`).
+    after the import. If the notebook's stdout has a descriptor, the call changes nothing. Once vLLM
+    starts without the descriptor (vllm/utils/system_utils.py, `suppress_stdout`), this function can
+    go.
     """
     from unsloth import import_fixes
 

@@ -88,7 +88,7 @@ def drop_requests(engine: Any) -> None:
     - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
       (v1/engine/core.py, `step_with_batch_queue`).
 
-    This function can go when an interrupted `LLM.generate` removes its requests itself.
+    Once an interrupted `LLM.generate` removes its requests itself, this function can go.
     """
     llm_engine = require_symbol(engine, "llm_engine", "vllm")
     request_ids = list(_require_path(llm_engine, "output_processor", "request_states"))

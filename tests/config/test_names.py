@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS, HUB_ARGUMENTS
+from grpo_nb.config.arguments import GRPO_CONFIG_ARGUMENTS, HUB_ARGUMENTS
 from tests.support.run_folders import info_of
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an
@@ -125,7 +125,7 @@ def test_best_model_argument_names_an_observer(place: str) -> None:
         gn.preset("cpu", **settings)
 
 
-@pytest.mark.parametrize("name", sorted(GRPO_CONFIG_FIELDS))
+@pytest.mark.parametrize("name", sorted(GRPO_CONFIG_ARGUMENTS))
 def test_each_trl_argument_works_or_says_what_to_write(name: str) -> None:
     """No hint leads in a circle: what a name is refused with is accepted, or is no setting."""
     if name in NAMES:
@@ -154,6 +154,13 @@ def test_hint_for_an_argument_of_trl_keeps_those_in_extra() -> None:
     settings = gn.preset("cpu", extra={"epsilon": 0.1})
     with pytest.raises(ValueError) as error:
         settings.replace(num_iterations=2)
+    assert suggested_extra(error.value) == {"epsilon": 0.1, "num_iterations": 2}
+
+
+def test_hint_for_an_argument_of_trl_leaves_out_refused_names() -> None:
+    extra = {"beta": 0.1, "output_dir": "outputs", "epsilonn": 0.1, "num_iterations": 2}
+    with pytest.raises(ValueError) as error:
+        gn.preset("cpu", epsilon=0.1, extra=extra)
     assert suggested_extra(error.value) == {"epsilon": 0.1, "num_iterations": 2}
 
 

@@ -12,9 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.config import memory, planning, presets
-from grpo_nb.config.memory import ModelSizes, sizes_of
+from grpo_nb.config import planning, presets
+from grpo_nb.config.model_sizes import ModelSizes, sizes_of
 from grpo_nb.config.planning import out_of_memory_advice
+from grpo_nb.core import processes
 from grpo_nb.core.processes import ChildError
 from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS, plan_on
@@ -44,7 +45,7 @@ def test_sizes_of_a_path_with_tilde_are_counted(
         return dict.fromkeys(SIZE_NAMES, 1)
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(memory, "run_script", count)
+    monkeypatch.setattr(processes, "run_script", count)
     assert sizes_of("~/models/own").layers == 1
     sizes_of("owner/~name")
     assert counted == [f"{tmp_path}/models/own", "owner/~name"]
@@ -61,7 +62,7 @@ def test_sizes_of_unknown_model_show_the_error(
         ]
         raise ChildError("ended with 1", lines)
 
-    monkeypatch.setattr(memory, "run_script", fail)
+    monkeypatch.setattr(processes, "run_script", fail)
     with pytest.raises(
         ValueError, match=r"cannot be read:\n.*\nOSError: owner/typo is not a model\n"
     ):
@@ -112,8 +113,8 @@ def test_plan_in_4_bit_counts_only_the_packed_weights_as_4_bit() -> None:
 @pytest.mark.parametrize(
     ("machine", "optim", "bytes_per_weight"),
     [
-        ("t4", "adamw_8bit", 2.03125),
-        ("t4", "paged_adamw_8bit", 2.03125),
+        ("t4", "adamw_8bit", 2),
+        ("t4", "paged_adamw_8bit", 2),
         ("t4", "adamw_torch_fused", 8),
         ("cpu", "adamw_8bit", 8),
     ],
@@ -309,6 +310,9 @@ def test_plan_of_16_bit_weights_larger_than_the_card_loads_4_bit(monkeypatch) ->
     )
 
 
+IN_16_BIT = {"model": "unsloth/Qwen2.5-7B-Instruct", "load_in_4bit": False}
+
+
 def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
     settings = gn.preset("t4", load_in_4bit=False, gpu_memory_utilization=0.15)
     plan = plan_on(GPUS["t4"], settings)
@@ -317,17 +321,28 @@ def test_plan_of_a_share_too_small_for_the_weights_does_not_fit() -> None:
     assert sentence in repr(plan)
 
 
-def test_plan_of_a_share_too_small_for_4_bit_weights_names_what_fits() -> None:
-    settings = gn.preset(
-        "t4",
-        gpu_memory_utilization=0.05,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=16,
-        max_completion_length=64,
-        load_in_4bit=True,
-    )
-    shown = repr(plan_on(GPUS["t4"], settings))
-    assert "These settings fit: settings = settings.replace(fast_inference=False)" in shown
+@pytest.mark.parametrize(
+    ("gpu", "changes", "share"),
+    [
+        pytest.param("h100", {"gpu_memory_utilization": 0.1}, 0.3, id="h100"),
+        pytest.param("t4", {"gpu_memory_utilization": 0.05}, 0.3, id="t4"),
+        pytest.param("l4", {"gpu_memory_utilization": 0.2, **IN_16_BIT}, 0.9, id="l4"),
+    ],
+)
+def test_plan_of_a_share_too_small_only_raises_the_share(
+    gpu: str, changes: dict, share: float
+) -> None:
+    shown = repr(plan_on(GPUS[gpu], gn.preset(gpu, **changes)))
+    line = f"settings = settings.replace(gpu_memory_utilization={share})"
+    assert f"These settings fit: {line}" in shown
+
+
+def test_plan_without_room_for_a_larger_share_turns_vllm_off() -> None:
+    settings = gn.preset("t4", load_in_4bit=True, gpu_memory_utilization=0.05)
+    plan = plan_on(GPUS["t4"], settings)
+    # Another process has the rest of the GPU.
+    plan = dataclasses.replace(plan, available_gb=4.0)
+    assert "These settings fit: settings = settings.replace(fast_inference=False)" in repr(plan)
 
 
 def test_plan_for_a_cpu_gives_up_the_copies_of_the_weights(monkeypatch) -> None:

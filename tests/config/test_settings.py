@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.config import arguments
-from grpo_nb.config.arguments import GRPO_CONFIG_FIELDS
+from grpo_nb.config.arguments import GRPO_CONFIG_ARGUMENTS
 from grpo_nb.config.presets import PRESETS
 from grpo_nb.machine.gpu import Gpu
 from tests.support.gpus import GPUS
@@ -72,6 +72,15 @@ def test_preset_has_whole_groups_and_a_kl_curve(name: str) -> None:
             "stop\n  input was not a valid JSON value [type=invalid-json-value, input_value=<object",
         ),
         ({"extra": None}, "Input should be a valid dictionary"),
+        (
+            {"extra": "epsilon=0.1"},
+            "extra\n  Input should be a valid dictionary [type=dict_type, input_value='epsilon=0.1'",
+        ),
+        ({"extra": [("beta", 0.1)]}, "Input should be a valid dictionary"),
+        (
+            {"extra": {"steps_per_generation": "2"}},
+            "steps_per_generation = '2' must be a whole number of at least 1.",
+        ),
         ({"extra": {"bf16": True}}, "the setting is dtype"),
         (
             {"loss_type": "drgrpo"},
@@ -95,6 +104,11 @@ def test_preset_of_unknown_name_lists_all_choices(name: str) -> None:
     message = f"preset = '{name}' is unknown. Choose from: cpu, t4, l4, a100, h100; or \"auto\", "
     with pytest.raises(ValueError, match=re.escape(message + "which chooses by the memory")):
         gn.preset(name)
+
+
+def test_preset_that_is_a_list_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"preset = \['t4'\] is unknown"):
+        gn.preset(["t4"])
 
 
 def test_settings_dict_is_independent_of_the_settings() -> None:
@@ -187,12 +201,12 @@ def test_stored_settings_with_a_wrong_name_are_refused(unusual: gn.Settings) -> 
 def test_written_down_fields_are_those_of_grpo_config() -> None:
     from trl import GRPOConfig
 
-    assert {field.name for field in dataclasses.fields(GRPOConfig)} == GRPO_CONFIG_FIELDS
+    assert {field.name for field in dataclasses.fields(GRPOConfig)} == GRPO_CONFIG_ARGUMENTS
 
 
 def test_publishing_arguments_are_all_that_name_the_hub() -> None:
-    named = {name for name in GRPO_CONFIG_FIELDS if "hub" in name or name.startswith("trackio_")}
-    assert named == GRPO_CONFIG_FIELDS & arguments.HUB_ARGUMENTS
+    named = {name for name in GRPO_CONFIG_ARGUMENTS if "hub" in name or name.startswith("trackio_")}
+    assert named == GRPO_CONFIG_ARGUMENTS & arguments.HUB_ARGUMENTS
 
 
 def test_written_down_losses_are_those_of_trl() -> None:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.config import memory
+from grpo_nb.config.model_sizes import sizes_of
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.upstream.unsloth import STANDBY_ENV, give_vllm_lora_copies
@@ -69,7 +69,7 @@ def test_lora_sizes_of_the_plan_are_those_of_peft(tiny_folder: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), lora_rank=5)
     model, _ = gn.load_model(settings)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert memory.sizes_of(str(tiny_folder)).lora_weights_per_rank * 5 == trained
+    assert sizes_of(str(tiny_folder)).lora_weights_per_rank * 5 == trained
 
 
 def test_plan_before_loading_equals_that_of_the_model(tiny_folder: Path) -> None:

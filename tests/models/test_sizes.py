@@ -10,8 +10,9 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.config import counting, memory
-from grpo_nb.config.memory import PRESET_MODEL_SIZES, sizes_of
+from grpo_nb.config import model_sizes
+from grpo_nb.config.model_sizes import PRESET_MODEL_SIZES, count_sizes, sizes_of
+from grpo_nb.core import processes
 from grpo_nb.core.processes import ChildError
 from tests.support.small_models import FAMILIES, SIZES
 
@@ -37,11 +38,11 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_script(script: Path, request: dict) -> dict:
         try:
-            return json.loads(json.dumps(counting.answer(request)))
+            return json.loads(json.dumps(model_sizes.answer(request)))
         except (OSError, ValueError) as error:
             raise ChildError("ended with 1", [str(error)]) from error
 
-    monkeypatch.setattr(memory, "run_script", run_script)
+    monkeypatch.setattr(processes, "run_script", run_script)
 
 
 @pytest.mark.parametrize("name", PRESET_MODEL_SIZES)
@@ -83,6 +84,18 @@ def test_sizes_of_a_model_with_images_are_counted(counted_here: None, tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(config))
     sizes = sizes_of(str(tmp_path))
     assert (sizes.hidden_width, sizes.layers, sizes.vocabulary) == (64, 2, 100)
+
+
+def test_model_without_attention_is_refused() -> None:
+    config = transformers.MambaConfig(
+        vocab_size=16, hidden_size=8, num_hidden_layers=1, state_size=4, intermediate_size=16
+    )
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    with pytest.raises(
+        ValueError, match=r"family 'mamba' has no attention heads.*Take a model with"
+    ):
+        count_sizes(model)
 
 
 @pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "no such/folder/at all"])

@@ -145,7 +145,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     from tests.support.gpus import GPUS
 
     settings = first_losses.asked(case, place / "model")
-    handed = passed_arguments(settings, gpu=GPUS["t4"], dtype="float32", has_vllm=False)
+    handed = passed_arguments(settings, gpu=GPUS["t4"], dtype="float32", can_use_vllm=False)
     stock = [kind for kind in GRPOConfig.__mro__ if kind.__name__ == "GRPOConfig"][-1]
     built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
     return {
