@@ -71,13 +71,13 @@ def main() -> None:
             "make PYTHON=python3.12"
         )
     from grpo_nb.core.problems import EnvironmentProblem
-    from grpo_nb.machine.gpu import driver_cuda
+    from grpo_nb.machine.gpu import read_newest_cuda
 
     place = Path(os.environ.get("GRPO_NB_VENV") or ROOT / ".venv").expanduser().absolute()
     device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower()
     if not device:
-        # driver_cuda asks nvidia-smi, because torch is not installed yet.
-        device = "gpu" if driver_cuda() else "cpu"
+        # read_newest_cuda asks nvidia-smi, because torch is not installed yet.
+        device = "gpu" if read_newest_cuda() else "cpu"
     if device not in COSTS:
         raise SystemExit(
             f"GRPO_NB_DEVICE is {device!r}; it can be cpu or gpu. "

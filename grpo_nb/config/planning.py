@@ -25,8 +25,8 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, warn_user
 from grpo_nb.core.tables import ReprMixin, Table, bold
-from grpo_nb.machine.faults import VLLM_CACHE_TOO_SMALL, is_out_of_memory
-from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
+from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu_state
+from grpo_nb.machine.gpu_errors import VLLM_CACHE_TOO_SMALL, is_out_of_memory
 from grpo_nb.machine.host import free_memory_bytes
 
 # Below this share the weights of a model hardly fit into vLLM's memory.
@@ -245,7 +245,7 @@ def _available_bytes(gpu: Gpu | None, model: Any) -> float:
     # A vLLM engine does not report how much memory it could give back, so assume the whole GPU.
     if has_vllm_engine(model):
         return gpu.memory_gib * 2**30
-    free = read_gpu().free_gib * 2**30
+    free = read_gpu_state().free_gib * 2**30
     if model is not None:
         import torch
 

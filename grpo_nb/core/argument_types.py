@@ -17,7 +17,7 @@ from typing import Any
 class ArgumentRule:
     """Values that an argument accepts."""
 
-    takes: str
+    accepted: str
     """Description of the accepted values."""
     example: str
     """Line of code that makes such a value, or the value itself."""
@@ -50,11 +50,12 @@ _RULES = {
 }
 
 
-def require_types(call: str, /, *, optional: Iterable[str] = (), **values: Any) -> None:
+def require_types(signature: str, /, *, optional: Iterable[str] = (), **values: Any) -> None:
     """Raise if an argument of a public function has a wrong type.
 
     Args:
-        call: The call as it should be written, such as `gn.score(rewards, completions, rows)`.
+        signature: The call as it should be written, such as
+            `gn.score(rewards, completions, rows)`.
         optional: Arguments that may be None.
         **values: The arguments by name.
 
@@ -66,13 +67,15 @@ def require_types(call: str, /, *, optional: Iterable[str] = (), **values: Any) 
     TypeError: settings is of type int, but gn.plan(settings) takes gn.Settings. Write ...
     """
     for name, value in values.items():
+        if value is None and name in optional:
+            continue
         rule = _RULES[name]
-        is_omitted = value is None and name in optional
         class_names = {parent.__name__ for parent in type(value).__mro__}
-        has_method = hasattr(value, rule.method)
-        if not (is_omitted or has_method or class_names.intersection(rule.classes)):
+        # Some objects, such as mocks, have every attribute, even one with an empty name.
+        has_method = bool(rule.method) and hasattr(value, rule.method)
+        if not has_method and class_names.isdisjoint(rule.classes):
             # The value itself is not shown: its text can be long, and its `repr` slow.
             raise TypeError(
-                f"{name} is of type {type(value).__name__}, but {call} takes {rule.takes}. Write "
-                f"{rule.example}."
+                f"{name} is of type {type(value).__name__}, but {signature} takes "
+                f"{rule.accepted}. Write {rule.example}."
             )

@@ -1,8 +1,8 @@
 """Stop a user's function that runs too long.
 
 On the main thread an alarm interrupts the call, also inside a slow regular expression or
-`10 ** 10**8`, whose C code checks for signals. On other threads there is no limit. There is none
-either once the called function sets an alarm of its own, as math-verify does.
+`10 ** 10**8`, whose C code checks for signals. The limit ends when the called function sets an
+alarm of its own, as math-verify does. On other threads there is no limit.
 """
 
 import signal

@@ -93,12 +93,18 @@ def copy_files(source: Path, target: Path, pattern: str = "*") -> None:
 def cached_folder(folder: Path, marker: str, fill: Callable[[Path], None]) -> Path:
     """Return a cache folder; call `fill` first if the folder has no file named `marker`.
 
-    If another process fills the folder meanwhile, its files are replaced by the same ones.
+    If another process fills the folder meanwhile, the files are the same in either case.
     """
-    if not (folder / marker).is_file():
+    marker_file = folder / marker
+    if not marker_file.is_file():
         with staged_folder(folder) as staged:
             fill(staged)
-            put_in_place(staged, folder)
+            try:
+                put_in_place(staged, folder)
+            except OSError:
+                # Another process may have put its folder in place at the same moment.
+                if not marker_file.is_file():
+                    raise
     return folder
 
 
@@ -133,8 +139,7 @@ def check_target(target: Path, overwrite: bool, protected: Sequence[Path] = ()) 
             raise FileExistsError(
                 f"{str(target)!r} is or contains {str(path)!r}, which would be deleted too."
             )
-    has_content = any(target.iterdir())
-    if has_content and not overwrite:
+    if any(target.iterdir()) and not overwrite:
         raise FileExistsError(
             f"{str(target)!r} exists, and is kept. Choose another folder, or pass overwrite=True."
         )
@@ -170,14 +175,15 @@ def safe_path(folder: Path, name: Any) -> Path:
         path = path / part
         if path.is_symlink():
             raise _link_error(name, folder)
-    return folder / name
+    return path
 
 
 def _link_error(name: str, folder: Path) -> ValueError:
     return ValueError(
-        f"{short_repr(name)} leads out of the folder {str(folder)!r} by a symbolic link, or could. "
-        "Links are not followed, because a folder that somebody sends could use them to read or "
-        "overwrite other files. Replace the link with a copy of its target."
+        f"{short_repr(name)} is, or goes through, a symbolic link, which could lead out of the "
+        f"folder {str(folder)!r}. Links are not followed, because a folder that somebody sends "
+        "could use them to read or overwrite other files. Replace the link with a copy of its "
+        "target."
     )
 
 

@@ -71,7 +71,7 @@ def _acquire_lock(descriptor: int) -> None:
 
 
 def writer_status(folder: Path, host: str | None) -> Literal["running", "crashed", "unknown"]:
-    """Return whether the process that was writing an unfinished folder still runs.
+    """Return the state of the process that was writing an unfinished folder.
 
     Args:
         folder: Folder without a recorded end of the writing.

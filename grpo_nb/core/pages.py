@@ -59,9 +59,9 @@ def code_block(text: str, language: str = "") -> Markup:
     return Markup(f"{fence}{language}\n{text.rstrip()}\n{fence}")
 
 
-# How a value is escaped in a template, by its language. HTML values are then escaped by Jinja too,
-# which keeps lone surrogates and NUL: a model can write them, and no notebook can hold them. Values
-# in programs are not escaped.
+# Escape function of each template language. Jinja escapes HTML values as well, but keeps lone
+# surrogates and NUL. A model can write these characters, and no notebook can store them, so
+# `displayable` escapes them. Values in programs are not escaped.
 _ESCAPES = {"html": displayable, "md": markdown_text}
 
 

@@ -18,8 +18,9 @@ from grpo_nb.core.words import displayable
 class Panel(widgets.VBox):
     """Base class of widgets that show the errors of their own callbacks.
 
-    A saved notebook shows a panel without a kernel. For that, a subclass sets `_static_views` to
-    pairs of a heading and a view, and the page shows those that are not empty.
+    A subclass puts `_header()` and `_error_view` among its children. A saved notebook shows a panel
+    without a kernel. For that, a subclass sets `_static_views` to pairs of a heading and a view,
+    and the page shows the views that are not empty.
     """
 
     panel_title: str = ""
@@ -56,10 +57,9 @@ class Panel(widgets.VBox):
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the widget and, for pages that cannot show it, its current views as HTML."""
         shown = [(heading, html.value) for heading, html in self._static_views if html.value]
-        page = pages.render_macro("page", pages.style_tag(), self.panel_title, shown)
         return {
             "text/plain": repr(self),
-            "text/html": page,
+            "text/html": pages.render_macro("page", pages.style_tag(), self.panel_title, shown),
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2,
                 "version_minor": 0,

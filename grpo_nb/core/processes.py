@@ -27,29 +27,29 @@ SPIN_VARIABLES = {"GOMP_SPINCOUNT": "20000"}
 
 _LINES_IN_ERROR = 12
 
+LineReporter = Callable[[str], object]
+"""Function that is called with a line of text, such as `print`."""
+
 
 class ChildError(RuntimeError):
     """Failure or timeout of a child process. The message ends with its last lines of output.
 
     The message starts with a verb, as in "ended with 1". Callers put the program's name before it.
-
-    Attributes:
-        lines: Non-empty lines of the child's output, stderr included.
     """
 
     def __init__(self, reason: str, lines: Sequence[str]) -> None:
-        self.lines = [line.rstrip() for line in lines if line.strip()]
+        self._lines = [line.rstrip() for line in lines if line.strip()]
         super().__init__(f"{reason}. Its last lines of output:\n{self.last(_LINES_IN_ERROR)}")
 
     def last(self, count: int) -> str:
-        """Return the last lines of the output."""
-        return "\n".join(self.lines[-count:]) or "(nothing)"
+        """Return the last lines of the output that are not empty, stderr included."""
+        return "\n".join(self._lines[-count:]) or "(nothing)"
 
 
 def run_command(
     command: Sequence[str | Path],
     *,
-    on_line: Callable[[str], object] | None = None,
+    on_line: LineReporter | None = None,
     seconds: float = threading.TIMEOUT_MAX,
     environment: Mapping[str, str] | None = None,
 ) -> list[str]:
@@ -116,9 +116,7 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def run_script(
-    script: Path, request: Any, *, on_line: Callable[[str], object] | None = None
-) -> Any:
+def run_script(script: Path, request: Any, *, on_line: LineReporter | None = None) -> Any:
     """Return the result of a script's `answer(request)`, run in a child process.
 
     The child imports nothing from `PYTHONPATH` or from the working directory, which could hold a

@@ -20,8 +20,8 @@ NO_DIFFERENCE: Verdict = "no difference shown"
 MIN_QUESTIONS = 10
 #: Quantile of the standard normal distribution for a two-sided interval of 95 %.
 Z_95 = 1.959964
-#: Quantile of the standard normal distribution for a power of 80 %.
-Z_POWER_80 = 0.841621
+# Quantile of the standard normal distribution for a power of 80 %.
+_Z_POWER_80 = 0.841621
 #: Random sign flips tried at once: 9999 flips of thousands of questions would take gigabytes.
 _FLIPS_AT_ONCE = 1000
 
@@ -76,7 +76,8 @@ class PairedResult:
     p_value: float
     detectable_difference: float | None
     """Minimum detectable difference with a power of 80 %, also known as the minimum detectable
-    effect; None if no difference could be shown."""
+    effect. None with fewer than 10 questions, or if not even a difference of 1 would be detected.
+    """
 
     @property
     def verdict(self) -> Verdict:
@@ -156,10 +157,10 @@ def paired_interval(
 
     Source: Journal of Educational and Behavioral Statistics 37, 2012. One more question is assumed
     to have changed in each direction, so that the interval has a width even if all questions
-    changed alike. For shares of several samples, squares replace the counts in the formula, and
-    each added question weighs 1/`answers_per_question`. With the weight 1 the interval is too wide:
-    it covered the truth in 99.9 % of studies of 12 questions with 4 samples
-    (docs/evidence/evaluate.md).
+    changed alike. For shares of several samples, the sum of squared differences replaces the number
+    of changed questions in the formula, and each added question weighs 1/`answers_per_question`.
+    With the weight 1 the interval is too wide: it covered the truth in 99.9 % of studies of 12
+    questions with 4 samples (docs/evidence/evaluate.md).
     """
     # The two added questions are included.
     n = len(differences) + 2
@@ -172,7 +173,7 @@ def paired_interval(
 
 
 def detectable_difference(differences: Sequence[float]) -> float | None:
-    """Return the minimum detectable difference at a power of 80 %, or None if there is none.
+    """Return the minimum detectable difference at a power of 80 %.
 
     It is also called the minimum detectable effect. Only the number of changed answers matters,
     not their direction; at least one change in each direction is assumed. The formula is Connor's
@@ -181,6 +182,10 @@ def detectable_difference(differences: Sequence[float]) -> float | None:
 
     Args:
         differences: The difference of each question, second minus first.
+
+    Returns:
+        The difference, at most 1. None with fewer than 10 questions, or if not even a difference of
+        1 would be detected.
 
     >>> detectable_difference([0.0] * 9) is None
     True
@@ -198,7 +203,7 @@ def detectable_difference(differences: Sequence[float]) -> float | None:
         assumed_share = max(changed_share, difference)
         n = max(questions - 1 / difference, 0.0)
         test_term = Z_95 * math.sqrt(assumed_share)
-        power_term = Z_POWER_80 * math.sqrt(assumed_share - difference**2)
+        power_term = _Z_POWER_80 * math.sqrt(assumed_share - difference**2)
         if difference * math.sqrt(n) >= test_term + power_term:
             return difference
     return None
@@ -307,7 +312,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Estimat
         second: Values of the other side, in the same order.
 
     Returns:
-        The correlation, from -0.999 to 0.999, and 0 if a side is constant. The interval is known.
+        The correlation, from -0.999 to 0.999, and 0 if a side is constant. The interval is never
+        None.
 
     >>> rank_correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 9]).value > 0.99
     True
@@ -325,8 +331,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Estimat
         variance_of_atanh = (1 + r * r / 2) / (len(first) - 3)
     half_width = Z_95 * math.sqrt(variance_of_atanh)
     middle = math.atanh(r)
-    interval = (math.tanh(middle - half_width), math.tanh(middle + half_width))
-    return Estimate(r, interval)
+    return Estimate(r, (math.tanh(middle - half_width), math.tanh(middle + half_width)))
 
 
 def rise_p_value(values: Sequence[float]) -> float:
@@ -345,8 +350,7 @@ def rise_p_value(values: Sequence[float]) -> float:
 
     if len(set(values)) < 2:
         return 1.0
-    times = range(len(values))
-    return float(kendalltau(times, values, alternative="greater").pvalue)
+    return float(kendalltau(range(len(values)), values, alternative="greater").pvalue)
 
 
 def rise_z(values: Sequence[float]) -> float:

@@ -96,7 +96,7 @@ class Table:
         rows = [self.head, *self.rows] if self.head else self.rows
         padded_columns = []
         for index, column in enumerate(zip(*rows, strict=True)):
-            texts = [as_part(cell).text() for cell in column]
+            texts = [_as_part(cell).text() for cell in column]
             width = 0 if index in self.wide else max(map(len, texts))
             padded_columns.append([text.ljust(width) for text in texts])
         lines = zip(*padded_columns, strict=True)
@@ -113,7 +113,7 @@ class Table:
     def _html_row(self, row: Sequence[Any], tag: str) -> str:
         cells = []
         for index, cell in enumerate(row):
-            content = as_part(cell).html()
+            content = _as_part(cell).html()
             # Pages that remove styles align cells right, except for the content of such a `div`.
             if index not in self.right:
                 content = f'<div align="left">{content}</div>'
@@ -136,7 +136,7 @@ class ReprMixin:
         """Return the parts to show, in order. Each subclass defines this method."""
 
     def __repr__(self) -> str:
-        texts = [as_part(part).text() for part in self._shown_parts()]
+        texts = [_as_part(part).text() for part in self._shown_parts()]
         return "\n".join(text for text in texts if text)
 
     def _repr_html_(self) -> str:
@@ -145,11 +145,11 @@ class ReprMixin:
 
 def html_of(parts: Iterable[Part]) -> str:
     """Return parts as HTML, one below the other; empty parts are left out."""
-    markups = [as_part(part).html() for part in parts]
+    markups = [_as_part(part).html() for part in parts]
     # A paragraph cannot contain a table or a picture, so each part is a `div`.
     return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)
 
 
-def as_part(value: Any) -> RichText | Table:
+def _as_part(value: Any) -> RichText | Table:
     """Return a part or cell as an object with the methods `text` and `html`."""
     return value if isinstance(value, (RichText, Table)) else RichText(str(value))

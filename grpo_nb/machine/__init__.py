@@ -1,8 +1,9 @@
 """Prepare this computer for a training.
 
-The functions check the environment, find the GPU and the installed packages, install missing
-packages, and explain errors of the GPU. Importing this subpackage needs only the standard library,
-so it works before anything is installed. The settings of a run are in `grpo_nb.config`.
+The functions check the environment, find the GPU, install missing packages, choose the folder for
+runs, and explain known errors of the GPU and of vLLM. Importing this subpackage needs only the
+standard library, so it works before anything is installed. The settings of a run are in
+`grpo_nb.config`.
 """
 
 from grpo_nb.core.problems import EnvironmentProblem

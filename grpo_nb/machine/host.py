@@ -1,14 +1,14 @@
-"""Report cores, free memory and disks of the host, and choose a folder for runs on it."""
+"""Report the cores, free memory and free disk of this computer, and choose a folder for runs."""
 
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.processes import LineReporter
 
-# Folder into which Colab mounts Google Drive.
+# Folder in which the files of Google Drive appear in Colab.
 _DRIVE = Path("/content/drive")
 #: Folder in which Linux reports the limits of the container that this process runs in.
 CGROUP = Path("/sys/fs/cgroup")
@@ -22,8 +22,8 @@ def is_colab() -> bool:
 def usable_cores() -> int:
     """Return the number of cores that this process may use.
 
-    A container can limit the processor time to fewer cores than the process is bound to (Linux,
-    Documentation/admin-guide/cgroup-v2.rst, `cpu.max`).
+    A process can be bound to some of the machine's cores. A container can also limit the processor
+    time to that of fewer cores (Linux, Documentation/admin-guide/cgroup-v2.rst, `cpu.max`).
     """
     bound_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -40,8 +40,8 @@ def usable_cores() -> int:
 def free_memory_bytes() -> int:
     """Return the memory in bytes that this process can still take without swapping.
 
-    The limit of a container can be lower than the free memory of the machine. A process that
-    exceeds it is killed (Linux, Documentation/admin-guide/cgroup-v2.rst, `memory.max`).
+    A container can be allowed less memory than the machine has free. A process that exceeds the
+    limit is killed (Linux, Documentation/admin-guide/cgroup-v2.rst, `memory.max`).
     """
     # The Setup cell imports this file before psutil is installed.
     import psutil
@@ -54,13 +54,19 @@ def free_memory_bytes() -> int:
     except (OSError, ValueError):
         # No such file, or the limit is "max": there is no limit.
         return free
-    # The memory in use contains the cache of files, which the kernel gives up when needed.
+    # The memory in use includes the cache of files, which Linux gives up when a process needs it.
     cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", memory_stat, re.MULTILINE)))
     return min(free, limit - used + cached)
 
 
 def require_disk(path: Path, needed_bytes: int, purpose: str) -> None:
-    """Raise `EnvironmentProblem` if the disk of `path` has fewer than `needed_bytes` free."""
+    """Raise `EnvironmentProblem` if the disk of `path` has fewer than `needed_bytes` free.
+
+    Args:
+        path: Existing file or folder on the disk.
+        needed_bytes: Size of what is going to be written.
+        purpose: Start of the message: what needs the space, such as `The merged model`.
+    """
     free_bytes = shutil.disk_usage(path).free
     if free_bytes < needed_bytes:
         raise EnvironmentProblem(
@@ -70,7 +76,7 @@ def require_disk(path: Path, needed_bytes: int, purpose: str) -> None:
         )
 
 
-def choose_run_folder(drive: str = "", *, report: Callable[[str], object] | None = None) -> str:
+def choose_run_folder(drive_folder: str = "", *, report: LineReporter | None = None) -> str:
     """Return the folder for `run_root`: `runs`, or in Colab a folder on your Google Drive.
 
     Colab deletes the files on its own disk at the end of a session. Runs on the Drive stay: run the
@@ -78,20 +84,20 @@ def choose_run_folder(drive: str = "", *, report: Callable[[str], object] | None
     Outside Colab there is no Drive, so the folder is always `runs`.
 
     Args:
-        drive: Folder on your Drive, such as `grpo_nb/quickstart`; empty for `runs`. Use a
-            different folder for each notebook. Colab asks you for permission to mount the Drive.
-        report: Function called with a line about the folder, for example `print`.
+        drive_folder: Folder on your Drive, such as `grpo_nb/quickstart`; empty for `runs`. Use a
+            different folder for each notebook. Colab asks you for access to your Drive.
+        report: Function called with a line about the folder on the Drive; for example `print`.
 
     >>> choose_run_folder()
     'runs'
     """
-    folder = drive.strip("/")
+    folder = drive_folder.strip("/")
     if not folder or not is_colab():
         return "runs"
     # Only Colab has this package.
-    from google.colab import drive as google_drive
+    from google.colab import drive
 
-    google_drive.mount(str(_DRIVE))
+    drive.mount(str(_DRIVE))
     mounted_folder = _DRIVE / "MyDrive" / folder
     mounted_folder.mkdir(parents=True, exist_ok=True)
     if report is not None:

@@ -1,6 +1,7 @@
-"""Read the versions of installed packages and of the packages that this kernel has loaded.
+"""Read the versions of installed packages, and find packages that do not fit together.
 
-The versions come from metadata and files, without an import.
+No package is imported. The versions come from metadata, from files and from the modules that this
+kernel has already loaded. The other files here read installed versions through this module too.
 """
 
 import re
@@ -12,11 +13,18 @@ from pathlib import Path
 
 from grpo_nb.upstream.symbols import installed_version
 
-# Commands for users who install packages themselves: all that the kit needs, and torch with vLLM.
+# Commands that messages show to users. The first two run in a terminal in the folder of the
+# repository: they install all that the kit needs, and torch with vLLM.
 INSTALL_COMMAND = (
     "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 )
 VLLM_INSTALL_COMMAND = "pip install -r requirements.txt -r requirements-gpu.txt"
+# This command replaces the installed torch with a build of the pinned version for CUDA 12. Without
+# `+cu126`, pip would keep an installed build of the same version. CUDA 12.6 is the last CUDA 12 for
+# which torch is built (pytorch/pytorch#178665), and its builds also run on a V100 (#172352).
+CUDA_12_TORCH_COMMAND = (
+    "pip install torch==2.13.0+cu126 --index-url https://download.pytorch.org/whl/cu126"
+)
 # Packages without which a training does not start.
 NEEDED_PACKAGES = (
     "torch",
@@ -32,6 +40,8 @@ NEEDED_PACKAGES = (
     "nvidia-ml-py",
 )
 # A kernel breaks if its loaded version of one of these packages is not the installed version.
+# nvidia-ml-py is never reported, because its module has another name. The kernel does not need it
+# in the installed version.
 _WATCHED_PACKAGES = (
     *NEEDED_PACKAGES,
     "vllm",
@@ -52,9 +62,9 @@ def package_versions() -> dict[str, str]:
 
 
 def stale_packages() -> list[str]:
-    """Return the names of packages that this kernel loaded in another version than the installed.
+    """Return the names of packages whose loaded version differs from the installed version.
 
-    A loaded package that was uninstalled is among them.
+    They include packages that were loaded and have since been uninstalled.
     """
     stale = []
     for name in _WATCHED_PACKAGES:
@@ -62,12 +72,12 @@ def stale_packages() -> list[str]:
         # The entry is None if somebody blocked the import.
         if module is None:
             continue
-        # transformers and trl are lazy modules and keep their version in `_objects`. If it were
-        # missing, `getattr` would import half of the package, and `vars` does not.
+        # transformers and trl are lazy modules, with their version in `_objects`. `getattr` could
+        # make a lazy module import half of its package, and `vars` cannot.
         values = vars(module)
         loaded_version = values.get("__version__") or values.get("_objects", {}).get("__version__")
-        # `torch.__version__` can be 2.13.0+cpu if the metadata has 2.13.0, so the part after `+` is
-        # ignored.
+        # `is_same_release` ignores the part after `+`, because `torch.__version__` can be
+        # 2.13.0+cpu while the metadata has 2.13.0.
         installed = installed_version(name) or ""
         if loaded_version is not None and not is_same_release(loaded_version, installed):
             stale.append(name)
@@ -76,17 +86,17 @@ def stale_packages() -> list[str]:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """Version of torch and the CUDA version that it was built for."""
+    """Version of torch, and the CUDA version for which it was built."""
 
     version: str
     cuda: tuple[int, int] | None
-    """None for a build without CUDA."""
+    """CUDA version of the build; None for a build that only uses the CPU."""
 
 
 def read_torch_build() -> TorchBuild | None:
-    """Return version and CUDA version of the installed torch; None if torch is not installed.
+    """Return the build of the installed torch, without importing torch.
 
-    Torch is not imported.
+    The result is None if torch is not installed, or has no file with its version.
     """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
@@ -94,11 +104,11 @@ def read_torch_build() -> TorchBuild | None:
     file = Path(spec.origin).with_name("version.py")
     if not file.is_file():
         return None
-    # torch/version.py only assigns texts, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
+    # torch/version.py only assigns values, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
     # In a build for the CPU, `cuda` is None.
     values = runpy.run_path(str(file))
     cuda = values.get("cuda")
-    return TorchBuild(version=values["__version__"], cuda=minor_release(cuda) if cuda else None)
+    return TorchBuild(version=values["__version__"], cuda=major_minor(cuda) if cuda else None)
 
 
 def is_same_release(version: str, other: str) -> bool:
@@ -106,10 +116,10 @@ def is_same_release(version: str, other: str) -> bool:
     return version.partition("+")[0] == other.partition("+")[0]
 
 
-def minor_release(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version.
+def major_minor(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version, major and minor.
 
-    >>> minor_release("2.13.0+cu130"), minor_release("0.16rc1")
+    >>> major_minor("2.13.0+cu130"), major_minor("0.16rc1")
     ((2, 13), (0, 16))
     """
     match = re.match(r"(\d+)\.(\d+)", version)
@@ -117,7 +127,7 @@ def minor_release(version: str) -> tuple[int, int]:
 
 
 def dotted(version: tuple[int, int]) -> str:
-    """Return a version or compute capability as people write it.
+    """Return a version or a compute capability as text.
 
     >>> dotted((13, 0))
     '13.0'
@@ -126,16 +136,19 @@ def dotted(version: tuple[int, int]) -> str:
 
 
 def incompatible_packages() -> list[str]:
-    """Return installed packages that the kit does not need and that break transformers or peft."""
+    """Return those of torchvision and torchao whose version would break transformers or peft.
+
+    The kit needs neither of the two, so they can be uninstalled.
+    """
     torch = installed_version("torch")
     torchvision = installed_version("torchvision")
     torchao = installed_version("torchao")
     names = []
-    # torchvision 0.28 belongs to torch 2.13, and so on (table in the README of pytorch/vision).
-    # With another one transformers fails (operator torchvision::nms).
-    if torch and torchvision and minor_release(torchvision)[1] != minor_release(torch)[1] + 15:
+    # torchvision 0.28 belongs to torch 2.13, 0.29 to 2.14 and so on (table in the README of
+    # pytorch/vision). With any other, transformers fails (operator torchvision::nms).
+    if torch and torchvision and major_minor(torchvision)[1] != major_minor(torch)[1] + 15:
         names.append("torchvision")
     # With a torchao before 0.16, peft 0.21 raises ImportError when it adds a LoRA. Colab has 0.10.
-    if torchao and minor_release(torchao) < (0, 16):
+    if torchao and major_minor(torchao) < (0, 16):
         names.append("torchao")
     return names

@@ -12,8 +12,8 @@ from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.problems import EnvironmentProblem, error_summary, warn_user
-from grpo_nb.machine.faults import explanation_of, is_out_of_memory, raise_explained
 from grpo_nb.machine.gpu import Gpu, find_gpu
+from grpo_nb.machine.gpu_errors import explanation_of, is_out_of_memory, raise_if_known
 from grpo_nb.models.adapter import load_adapter, require_same_lora
 from grpo_nb.models.load_record import LOAD_RECORDS, LoadRecord
 from grpo_nb.models.sources import resolve_model
@@ -187,7 +187,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
         if advice is not None:
             raise EnvironmentProblem(f"{advice} ({type(error).__name__})") from error
         if not settings.fast_inference:
-            raise_explained(error)
+            raise_if_known(error)
         raise
 
 

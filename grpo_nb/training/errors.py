@@ -9,7 +9,7 @@ from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.machine.faults import is_out_of_memory, raise_explained
+from grpo_nb.machine.gpu_errors import is_out_of_memory, raise_if_known
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
@@ -90,5 +90,5 @@ def explaining_machine_faults(
                 )
             reason = f"({type(error).__name__}: {str(error)[:200]})"
             raise EnvironmentProblem(f"{advice}\n{reason}") from error
-        raise_explained(error)
+        raise_if_known(error)
         raise

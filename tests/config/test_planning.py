@@ -152,7 +152,7 @@ def on_an_l4(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with an L4 of which 5 GiB are free."""
     for module in (planning, presets):
         monkeypatch.setattr(module, "find_gpu", lambda: GPUS["l4"])
-    monkeypatch.setattr(planning, "read_gpu", lambda: SimpleNamespace(free_gib=5.0))
+    monkeypatch.setattr(planning, "read_gpu_state", lambda: SimpleNamespace(free_gib=5.0))
 
 
 def test_plan_counts_only_the_free_memory_of_a_gpu(on_an_l4) -> None:

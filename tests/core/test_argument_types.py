@@ -3,6 +3,7 @@ tries the same at each public function.
 """
 
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_require_example_does_not_name_another_function() -> None:
 def test_require_does_not_ask_a_large_object_for_its_text() -> None:
     with pytest.raises(TypeError, match=r"settings is of type GRPOConfig, but"):
         require_types("gn.plan(settings)", settings=GRPOConfig())
+
+
+def test_require_refuses_an_object_with_every_attribute() -> None:
+    require_types("gn.train(...)", model=MagicMock())
+    with pytest.raises(TypeError, match="settings is of type MagicMock, but"):
+        require_types("gn.plan(settings)", settings=MagicMock())
 
 
 def test_require_optional_argument_can_be_none() -> None:

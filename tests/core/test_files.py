@@ -1,6 +1,7 @@
 """Files and folders appear completely or not at all, and nothing is lost on the way."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -163,6 +164,25 @@ def test_cache_that_is_filled_is_not_filled_again(cache: Path) -> None:
     files.cached_folder(cache, "proof", fill)
     files.cached_folder(cache, "proof", lambda folder: pytest.fail("filled twice"))
     assert content(cache) == {"proof": "first"}
+
+
+def test_cache_that_another_process_fills_meanwhile_is_used(cache: Path, monkeypatch) -> None:
+    def put_too_late(staged: Path, target: Path) -> None:
+        target.mkdir()
+        fill(target)
+        staged.replace(target)
+
+    monkeypatch.setattr(files, "put_in_place", put_too_late)
+    files.cached_folder(cache, "proof", fill)
+    assert content(cache) == {"proof": "first"}
+    assert list(cache.parent.iterdir()) == [cache]
+
+
+def test_cache_that_cannot_be_put_in_place_raises(cache: Path, monkeypatch) -> None:
+    put = Mock(side_effect=OSError("no space"))
+    monkeypatch.setattr(files, "put_in_place", put)
+    with pytest.raises(OSError, match="no space"):
+        files.cached_folder(cache, "proof", fill)
 
 
 def test_cache_filled_by_two_is_one_folder(cache: Path) -> None:

@@ -193,7 +193,7 @@ def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> N
     outside.write_bytes(file.read_bytes() if file.is_file() else b"")
     file.unlink(missing_ok=True)
     file.symlink_to(outside)
-    with pytest.raises(ValueError, match=f"'{name}' .* by a symbolic link, or could"):
+    with pytest.raises(ValueError, match=f"'{name}' is, or goes through, a symbolic link"):
         gn.export.open(export)
 
 
@@ -262,7 +262,7 @@ def test_open_export_names_a_file_that_is_only_verified(export: Path, entry: obj
         ),
         (
             lambda e: (e / "more.json").symlink_to("/etc/hostname"),
-            "'more.json' .* by a symbolic link, or could",
+            "'more.json' is, or goes through, a symbolic link",
         ),
         (
             lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"),

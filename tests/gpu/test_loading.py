@@ -202,7 +202,7 @@ def test_engine_that_does_not_start_leaves_a_model_and_advice(on_a_gpu) -> None:
     model, _ = on_a_gpu(
         loader,
         warned=r"(?s)vLLM did not start .RuntimeError: CuMem"
-        r".*restart the kernel; or load this model",
+        r".*Restart the kernel, or load this model",
     )
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
     assert engine_of(model) == HERE

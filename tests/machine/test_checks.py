@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import types
@@ -10,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from packaging.requirements import Requirement
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine import checks, host, packages
@@ -33,7 +35,7 @@ CUDA13 = TorchBuild(version="2.13.0+cu130", cuda=(13, 0))
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
 CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
 NO_GPU = None
-LOST_GPU = UnreadableGpuError("the NVIDIA driver says: GPU is lost")
+LOST_GPU = UnreadableGpuError("the NVIDIA driver reports: GPU is lost")
 
 
 class Machine:
@@ -59,7 +61,7 @@ class Machine:
                 packages, "installed_version", lambda name: versions.get(name, real_version(name))
             )
             patch.setattr(packages, "read_torch_build", lambda: build)
-            patch.setattr(checks, "read_gpu", Mock(side_effect=[gpu]))
+            patch.setattr(checks, "read_gpu_state", Mock(side_effect=[gpu]))
             return checks.check_environment()
 
     def check(self, name: str, *machine: object, **versions: str | None) -> Check:
@@ -128,9 +130,9 @@ def test_environment_check_imports_nothing_heavy() -> None:
         pytest.param(
             (P100, CUDA12),
             {"trl": None},
-            "The packages come first.",
+            "Some packages are missing.",
             "Not ready.",
-            "packages: missing: trl. Run the Setup cell",
+            "packages: missing: trl. Restart the kernel and run the Setup cell",
             id="GPU without a package",
         ),
         pytest.param((NO_GPU, CPU), {}, "Training runs on the CPU (", "Ready.", "", id="CPU alone"),
@@ -139,7 +141,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             {},
             "Training runs on the CPU (",
             "Ready.",
-            "no GPU, because the NVIDIA driver says: GPU is lost. Unset CUDA_VISIBLE_DEVICES or",
+            "no GPU, because the NVIDIA driver reports: GPU is lost. Run `!nvidia-smi` in a cell.",
             id="GPU that fails",
         ),
     ],
@@ -197,11 +199,11 @@ def test_report_escapes_texts() -> None:
             L4,
             CUDA13,
             "ok",
-            "NVIDIA L4 (8.9), 22 GiB, driver for CUDA 13.0; torch 2.13.0+cu130",
+            "NVIDIA L4 (compute capability 8.9), 22 GiB, driver for CUDA 13.0; torch 2.13.0+cu130",
             "",
             id="L4",
         ),
-        pytest.param(T4, CUDA12, "ok", "Tesla T4 (7.5)", "", id="T4"),
+        pytest.param(T4, CUDA12, "ok", "Tesla T4 (compute capability 7.5)", "", id="T4"),
         pytest.param(
             L4,
             CPU,
@@ -211,22 +213,32 @@ def test_report_escapes_texts() -> None:
             id="torch for CPU",
         ),
         pytest.param(
-            P100, CUDA12, "problem", "need compute capability 7.0", "T4 x2 and not P100", id="P100"
+            P100,
+            CUDA12,
+            "problem",
+            "needs a GPU of compute capability 7.0 or higher",
+            "T4 x2 instead of P100",
+            id="P100",
         ),
         pytest.param(
-            P100, CUDA13, "problem", "need compute capability 7.5", "T4 x2", id="P100 and CUDA 13"
+            P100, CUDA13, "problem", "compute capability 7.5 or", "T4 x2", id="P100 and CUDA 13"
         ),
         pytest.param(
             V100,
             CUDA13,
             "problem",
-            "need compute capability 7.5",
+            "needs a GPU of compute capability 7.5 or higher",
             "torch for CUDA 12",
             id="V100 and CUDA 13",
         ),
-        pytest.param(V100, CUDA12, "ok", "(7.0)", "", id="V100 and CUDA 12"),
+        pytest.param(V100, CUDA12, "ok", "capability 7.0)", "", id="V100 and CUDA 12"),
         pytest.param(
-            L4_OLD_DRIVER, CUDA13, "problem", "needs CUDA 13", "580 or newer", id="old driver"
+            L4_OLD_DRIVER,
+            CUDA13,
+            "problem",
+            "needs a driver for CUDA 13",
+            "580 or newer",
+            id="old driver",
         ),
         pytest.param(NO_GPU, CPU, "ok", "CPU, ", "", id="no GPU"),
         pytest.param(LOST_GPU, CPU, "warning", "GPU is lost", "nvidia-smi", id="lost GPU"),
@@ -297,6 +309,17 @@ def test_incompatible_packages_are_named_by_their_versions(
     assert packages.incompatible_packages() == names
 
 
+def test_command_for_cuda_12_replaces_a_build_of_the_pinned_version() -> None:
+    (requirement,) = re.findall("torch==\\S+", packages.CUDA_12_TORCH_COMMAND)
+    requirements = (Path(__file__).parents[2] / "requirements.txt").read_text()
+    assert f"\n{requirement.partition('+')[0]}\n" in requirements
+    # The index's torch does not name its CUDA. pip keeps an installed version that is accepted.
+    accepted = Requirement(requirement).specifier
+    assert "2.13.0" not in accepted
+    assert "2.13.0+cu130" not in accepted
+    assert "2.13.0+cu126" in accepted
+
+
 def test_kernel_with_a_blocked_import_is_not_stale(machine: Machine, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao", None)
     assert machine.check("this kernel").status == "ok"
@@ -313,7 +336,7 @@ def test_kernel_with_an_older_lazy_module_is_stale(machine: Machine, monkeypatch
 
 def test_gpu_before_the_installation_is_not_taken_for_none(machine: Machine) -> None:
     report = machine.report(NO_GPU, **{"nvidia-ml-py": None})
-    assert report.summary.startswith("The packages come first.")
+    assert report.summary.startswith("Some packages are missing.")
     assert [check.name for check in report.checks] == ["packages", "this kernel"]
     assert "missing: nvidia-ml-py" in report.next_step
 

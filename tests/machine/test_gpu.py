@@ -20,8 +20,15 @@ GIB = 2**30
 
 @pytest.fixture
 def nvml_init(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """pynvml on a machine with two cards, of which the second has the UUID `GPU-b`."""
-    names = {0: "Tesla T4", "GPU-b": "NVIDIA L4"}
+    """pynvml on a machine with two cards, with the UUIDs `GPU-a1` and `GPU-b2`."""
+    names = {0: "Tesla T4", 1: "NVIDIA L4"}
+    uuids = {0: "GPU-a1", 1: "GPU-b2"}
+
+    def handle_of_uuid(uuid: str) -> int:
+        for card, known_uuid in uuids.items():
+            if uuid == known_uuid:
+                return card
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
     def memory(card: object, version: object) -> SimpleNamespace:
         if card not in names:
@@ -33,7 +40,9 @@ def nvml_init(monkeypatch: pytest.MonkeyPatch) -> Mock:
     functions = {
         "nvmlInit": init,
         "nvmlDeviceGetHandleByIndex": int,
-        "nvmlDeviceGetHandleByUUID": str,
+        "nvmlDeviceGetHandleByUUID": handle_of_uuid,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetUUID": uuids.get,
         "nvmlDeviceGetName": names.get,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetCudaComputeCapability": lambda card: (7, 5),
@@ -46,8 +55,8 @@ def nvml_init(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return init
 
 
-def test_read_gpu_returns_card_and_driver(nvml_init: Mock) -> None:
-    assert gpu.read_gpu() == GpuState(
+def test_read_gpu_state_returns_card_and_driver(nvml_init: Mock) -> None:
+    assert gpu.read_gpu_state() == GpuState(
         gpu=Gpu(name="Tesla T4", memory_gib=15.0, compute_capability=(7, 5)),
         free_gib=1.5,
         newest_cuda=(12, 8),
@@ -55,14 +64,20 @@ def test_read_gpu_returns_card_and_driver(nvml_init: Mock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "name"), [("0", "Tesla T4"), ("GPU-b", "NVIDIA L4"), ("GPU-b,0", "NVIDIA L4")]
+    ("visible", "name"),
+    [
+        pytest.param("0", "Tesla T4", id="number"),
+        pytest.param("GPU-b2", "NVIDIA L4", id="UUID"),
+        pytest.param("GPU-b", "NVIDIA L4", id="first characters of a UUID"),
+        pytest.param("GPU-b2,0", "NVIDIA L4", id="two entries"),
+    ],
 )
 def test_find_gpu_takes_the_first_visible(visible, name, nvml_init, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu.find_gpu().name == name
 
 
-@pytest.mark.parametrize("visible", ["7", "", "-1"])
+@pytest.mark.parametrize("visible", ["7", "GPU-c", "", "-1"])
 def test_find_gpu_that_is_hidden_is_none(visible, nvml_init, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu.find_gpu() is None
@@ -73,15 +88,15 @@ def test_find_gpu_with_torch_for_cpu_is_none(nvml_init, monkeypatch) -> None:
     assert gpu.find_gpu() is None
 
 
-def test_read_gpu_after_failure_gives_the_reason(nvml_init: Mock) -> None:
+def test_read_gpu_state_after_failure_gives_the_reason(nvml_init: Mock) -> None:
     nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
     with pytest.raises(UnreadableGpuError, match="GPU is lost"):
-        gpu.read_gpu()
+        gpu.read_gpu_state()
 
 
-def test_read_gpu_without_a_driver_is_none(nvml_init: Mock) -> None:
+def test_read_gpu_state_without_a_driver_is_none(nvml_init: Mock) -> None:
     nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    assert gpu.read_gpu() is None
+    assert gpu.read_gpu_state() is None
 
 
 def test_find_gpu_after_failure_asks_again(nvml_init: Mock) -> None:
@@ -103,12 +118,12 @@ HEADER_595 = "| NVIDIA-SMI 595.1  KMD Version: 595.1  CUDA UMD Version: 13.3 |"
         pytest.param("echo 'NVIDIA-SMI has failed'; exit 9", None, id="no working GPU"),
     ],
 )
-def test_driver_cuda_is_read_from_nvidia_smi(script, cuda, tmp_path: Path, monkeypatch) -> None:
+def test_newest_cuda_is_read_from_nvidia_smi(script, cuda, tmp_path: Path, monkeypatch) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert gpu.driver_cuda() == cuda
+    assert gpu.read_newest_cuda() == cuda
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], st
         build = TorchBuild(version=machine.torch, cuda=build_cuda) if machine.torch else None
         driver = (machine.cuda, 0) if machine.cuda else None
         monkeypatch.setattr(packages, "read_torch_build", lambda: build)
-        monkeypatch.setattr(installer, "driver_cuda", lambda: driver)
+        monkeypatch.setattr(installer, "read_newest_cuda", lambda: driver)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if machine.hidden:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -97,7 +97,7 @@ def test_gpu_with_an_old_driver_keeps_torch_and_says_why(choose) -> None:
     chosen, reported = choose(Machine(torch=COLAB, cuda=12))
     assert not installs(chosen, "torch==2.13.0")
     assert not installs(chosen, "vllm==0.31.0")
-    sentence = "vLLM is not installed: .*580 or newer.*this one runs 12.*slower"
+    sentence = "vLLM is not installed: .*580 or newer.*only supports CUDA 12.*slower"
     assert re.search(sentence, reported)
 
 
@@ -358,7 +358,7 @@ def test_supported_pythons_are_the_same_everywhere() -> None:
     too_new = installer.TOO_NEW_PYTHON
     assert oldest == bootstrap.OLDEST_PYTHON
     assert too_new == bootstrap.TOO_NEW_PYTHON
-    text = f"use a kernel with 3.{oldest[1]} to 3.{too_new[1] - 1}."
+    text = f"kernel with Python 3.{oldest[1]} to 3.{too_new[1] - 1} "
     assert text in Path(installer.__file__).read_text()
     assert f"{oldest} <= sys.version_info[:2] < {too_new}" in (ROOT / "Makefile").read_text()
     project = (ROOT / "pyproject.toml").read_text()

@@ -26,6 +26,6 @@ def plan_on(gpu: Gpu | None, settings: gn.Settings, *arguments: Any, **more: Any
         patch.setattr(planning, "find_gpu", lambda: gpu)
         if gpu is not None:
             state = SimpleNamespace(free_gib=gpu.memory_gib)
-            patch.setattr(planning, "read_gpu", lambda: state)
+            patch.setattr(planning, "read_gpu_state", lambda: state)
         patch.setattr(hardware, "installed_version", lambda name: "0.31.0")
         return gn.plan(settings, *arguments, **more)

@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.machine.faults import explanation_of, is_out_of_memory, raise_explained
+from grpo_nb.machine.gpu_errors import explanation_of, is_out_of_memory, raise_if_known
+from grpo_nb.machine.packages import CUDA_12_TORCH_COMMAND
 
 COLLECTED = json.loads((Path(__file__).parent.parent / "data" / "gpu_errors.json").read_text())
+#: Part of the message for each kind of error.
 FIX = {
-    "FlashInfer refused": 'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"',
-    "driver too old": "Update the NVIDIA driver",
+    "FlashInfer refused": '`import os; os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"`',
+    "driver too old": f"`{CUDA_12_TORCH_COMMAND}`",
     "built for another torch or CUDA": "pip install -r requirements.txt -r requirements-gpu.txt",
-    "no bfloat16": 'settings.replace(dtype="auto")',
-    "memory in use by others": "settings.replace(gpu_memory_utilization=0.4)",
-    "one engine for each process": "settings.replace(fast_inference=False)",
+    "no bfloat16": '`settings = settings.replace(dtype="auto")`',
+    "memory in use by others": "`settings = settings.replace(gpu_memory_utilization=0.4)`",
+    "one engine for each process": "`settings = settings.replace(fast_inference=False)`",
 }
 CASES = [pytest.param(case, id=f"{case['is']}-{i}") for i, case in enumerate(COLLECTED)]
 
@@ -34,10 +36,10 @@ def test_collected_message_is_out_of_memory_or_not(case: dict) -> None:
 def test_collected_message_gets_its_fix(case: dict) -> None:
     error = error_of(case)
     if case["is"] not in FIX:
-        raise_explained(error)
+        raise_if_known(error)
         return
     with pytest.raises(gn.machine.EnvironmentProblem) as caught:
-        raise_explained(error)
+        raise_if_known(error)
     assert FIX[case["is"]] in str(caught.value)
     assert case["said"].splitlines()[0][:60] in str(caught.value)
     assert caught.value.__cause__ is error
