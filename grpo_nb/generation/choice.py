@@ -48,7 +48,7 @@ def choose_engine(model: PreTrainedModel | None, settings: Settings | None = Non
     """
     longest_sequence = None if settings is None else settings.longest_sequence
     if model is None:
-        vllm_obstacle = hardware.vllm_obstacle(settings, find_gpu())
+        vllm_obstacle = hardware.vllm_loading_obstacle(settings, find_gpu())
     elif hardware.has_vllm_engine(model):
         vllm_obstacle = vllm_engine_obstacle(model, longest_sequence)
     else:

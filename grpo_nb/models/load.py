@@ -8,7 +8,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_loading_obstacle
 from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
@@ -99,7 +99,7 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any]:
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
     model = None
-    obstacle = vllm_obstacle(settings, gpu)
+    obstacle = vllm_loading_obstacle(settings, gpu)
     if obstacle is None:
         skip_hint = "fast_inference=False skips the attempt"
         try:
