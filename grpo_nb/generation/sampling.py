@@ -48,7 +48,7 @@ def generate(
     *,
     max_completion_length: int,
     temperature: float = 0.0,
-    sampling: Mapping[str, Any] | None = None,
+    sampling_parameters: Mapping[str, Any] | None = None,
     batch_size: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     shared_prompts: bool = True,
@@ -65,8 +65,9 @@ def generate(
         max_completion_length: Largest number of tokens of a completion; with tools, of all turns
             and tool results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
-            unless `sampling` restricts it by `top_p`, `top_k` or `min_p`.
-        sampling: More parameters of `GenerationConfig`, such as `top_p`. Ignored at temperature 0.
+            unless `sampling_parameters` restricts it by `top_p`, `top_k` or `min_p`.
+        sampling_parameters: More parameters of `GenerationConfig`, such as `top_p`. Ignored at
+            temperature 0.
         batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
         shared_prompts: False keeps the `CpuEngine` from sampling, as in the settings.
@@ -99,20 +100,20 @@ def generate(
     # The token that ends a turn may differ from the token that ends a document. Both end a
     # completion.
     end_ids = end_token_ids(tokenizer, model.generation_config)
-    sampling_arguments = _sampling_arguments(temperature, sampling)
+    generation_kwargs = _generation_kwargs(temperature, sampling_parameters)
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=sorted(end_ids),
         disable_compile=True,
-        **sampling_arguments,
+        **generation_kwargs,
     )
     # The call as settings, so that `choose_engine` applies the same rules as to a training.
     settings = Settings(
         max_prompt_length=max(map(len, prompt_ids)),
         max_completion_length=max_completion_length,
         shared_prompts=shared_prompts,
-        extra={"generation_kwargs": sampling_arguments},
+        extra={"generation_kwargs": generation_kwargs},
     )
     sample, batch_size = _choose_sampler(model, config, settings, batch_size)
 
@@ -164,8 +165,10 @@ def _choose_sampler(
     return partial(sample_with_transformers, model, config=config), batch_size
 
 
-def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the sampling parameters of `GenerationConfig`.
+def _generation_kwargs(
+    temperature: float, sampling_parameters: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return all arguments of `GenerationConfig` that decide how tokens are sampled.
 
     All are set explicitly, as TRL does. transformers would take each missing parameter from the
     model's own generation_config (Qwen2.5: a penalty of 1.1 on repeated tokens). vLLM would not.
@@ -178,7 +181,7 @@ def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) 
         "temperature": temperature,
         "top_k": 0,
         "top_p": 1.0,
-        **(sampling or {}),
+        **(sampling_parameters or {}),
     }
 
 
