@@ -8,8 +8,3 @@ four ways:
 - folded_lora.py: a layer with LoRA needs one matrix product instead of three.
 - attention.py: the key/value heads are not copied for each query head.
 """
-
-from grpo_nb.models.unsloth_import import import_unsloth
-
-# Unsloth patches torch and transformers, which the files of this subpackage import.
-import_unsloth()

@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from grpo_nb.models.unsloth_import import import_unsloth
+from grpo_nb.upstream.transformers import attention_functions
+
+import_unsloth()
+
 from torch import Tensor
 from torch.nn import functional
-
-from grpo_nb.upstream.transformers import attention_functions
 
 
 @contextmanager

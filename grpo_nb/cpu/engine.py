@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.models.unsloth_import import import_unsloth
+
+import_unsloth()
+
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import GenerationMode

@@ -14,6 +14,12 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.models.restoring import restoring_modes
+from grpo_nb.models.unsloth_import import import_unsloth
+from grpo_nb.upstream.transformers import sampling_setup
+
+import_unsloth()
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -23,8 +29,6 @@ from transformers.cache_utils import DynamicLayer
 from grpo_nb.cpu.attention import grouped_attention
 from grpo_nb.cpu.folded_lora import FoldedLora
 from grpo_nb.cpu.shared_prompts import deduplicate, left_padded, prefill
-from grpo_nb.models.restoring import restoring_modes
-from grpo_nb.upstream.transformers import sampling_setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -34,6 +34,10 @@ from functools import partial
 from os.path import commonprefix
 from typing import Any
 
+from grpo_nb.models.unsloth_import import import_unsloth
+
+import_unsloth()
+
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
