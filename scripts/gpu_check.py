@@ -541,9 +541,9 @@ def main() -> int:
 
 def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     """Run all phases and return the rows of each; on a GPU, each phase has its own process."""
-    from grpo_nb.config.hardware import vllm_obstacle
+    from grpo_nb.config.hardware import vllm_loading_obstacle
 
-    obstacle = vllm_obstacle(request.settings(), gpu)
+    obstacle = vllm_loading_obstacle(request.settings(), gpu)
     planned = "installed" if obstacle is None else f"not used: {obstacle}"
     report = {"all": [measured("vLLM", planned)]}
     run = run_phase if gpu is None else in_a_process

@@ -359,7 +359,7 @@ def baseline(
                 tokenizer,
                 prompt_rows,
                 temperature=temperature,
-                sampling=settings.sampling_besides_temperature,
+                sampling_parameters=settings.sampling_besides_temperature,
                 max_completion_length=settings.max_completion_length,
                 batch_size=COMPLETIONS_AT_ONCE,
                 chat_template_kwargs=task.chat_template_kwargs,

@@ -8,8 +8,8 @@ The dtype comes from the first of these sources that gives one.
 - On a GPU: 1. `Settings.dtype`; 2. bfloat16, or float16 where the GPU has no bfloat16, as Unsloth
   chooses.
 
-Before a model is loaded, `vllm_obstacle` decides if vLLM can generate. Other obstacles (the family
-of the model, 4 bit, versions, a length) appear only during loading. After loading,
+Before a model is loaded, `vllm_loading_obstacle` decides if vLLM can generate. Other obstacles (the
+family of the model, 4 bit, versions, a length) appear only during loading. After loading,
 `generation.choose_engine` decides, because only then is it known if the model has a vLLM engine.
 """
 
@@ -65,7 +65,7 @@ def has_vllm_engine(model: Any) -> bool:
     return getattr(model, "vllm_engine", None) is not None
 
 
-def vllm_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
+def vllm_loading_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
     """Return why vLLM cannot generate for these settings on this GPU, and what to do about it.
 
     None means that vLLM is installed, not that it loads. Importing vLLM takes seconds, so only
@@ -75,7 +75,7 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None) -> str | None:
         settings: Settings of the run.
         gpu: GPU that trains, or None for a CPU.
 
-    >>> vllm_obstacle(Settings(fast_inference=True), None)
+    >>> vllm_loading_obstacle(Settings(fast_inference=True), None)
     'vLLM needs a GPU (set fast_inference=False)'
     """
     if not settings.fast_inference:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_loading_obstacle
 from grpo_nb.config.memory import (
     CPU_BASE_BYTES,
     MemoryPart,
@@ -216,7 +216,7 @@ def plan(settings: Settings, task: Any = None, *, model: Any = None, tokenizer: 
         prompt_tokens = min(longest, prompt_tokens)
     obstacle = None
     if settings.fast_inference and not has_vllm_engine(model):
-        obstacle = vllm_obstacle(settings, gpu)
+        obstacle = vllm_loading_obstacle(settings, gpu)
         if obstacle is None and model is not None:
             obstacle = "the model was loaded without vLLM"
     if obstacle is not None:

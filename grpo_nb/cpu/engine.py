@@ -80,7 +80,7 @@ class CpuEngine:
 
     @staticmethod
     def sampling_obstacle(config: GenerationConfig) -> str | None:
-        """Return why the engine cannot sample as a config asks, or None if it can.
+        """Return why the engine cannot sample with a config, or None if it can.
 
         Args:
             config: As for `sample`. TRL adds the user's `generation_kwargs` to it.
@@ -125,8 +125,8 @@ class CpuEngine:
         """Return log-probabilities and entropies of completions, differentiable.
 
         Args:
-            model: The wrapper of the engine's model that the trainer passes, patched as
-                `shared_prompt_log_probs` describes.
+            model: The engine's model as the trainer passes it, with the patch that
+                `shared_prompt_log_probs` needs.
             input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
             attention_mask: (B, P + C), 1 for real tokens.
             completion_length: C.

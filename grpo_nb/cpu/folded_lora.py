@@ -29,8 +29,8 @@ from torch.nn import functional
 
 from grpo_nb.upstream.peft import single_plain_adapter
 
-#: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 is for the tests that
-#: show that the sum computes the same function.
+#: Dtypes in which adding the LoRA to the weight loses no learned change. Only tests use float64, to
+#: show that the folded weight computes the same function.
 FOLDABLE_DTYPES = (torch.float32, torch.float64)
 #: Passes of up to this many tokens use oneDNN with packed weights, and longer passes MKL. oneDNN
 #: takes 0.87 of MKL's time at 128 tokens. At 256 tokens the gain is within the noise (0.96), and
@@ -82,8 +82,8 @@ class _FoldedProduct(torch.autograd.Function):
 class FoldedLora:
     """Folded weights of a model, in memory that is kept between uses.
 
-    The folded weights are computed again at each use, because the tensors do not show reliably if
-    an optimizer step or a loaded adapter changed them. Folding is cheap.
+    The folded weights are computed again at each use, because the trained tensors do not show
+    reliably if an optimizer step or a loaded adapter changed them. Folding is cheap.
 
     Args:
         model: Plain or wrapped by PEFT. `FoldedLora` takes memory for one more copy of the adapted
@@ -107,9 +107,9 @@ class FoldedLora:
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again.
 
-        glibc keeps blocks of 1 to 32 MB once some were freed (mallopt(3), M_MMAP_THRESHOLD). After
-        a training of the embedded model the process held 3.08 GB, and with this call 1.41 GB
-        (benchmarks/results/plan_memory.md).
+        Without `malloc_trim`, glibc keeps blocks of 1 to 32 MB once some were freed (mallopt(3),
+        M_MMAP_THRESHOLD). After a training of the embedded model the process held 3.08 GB, and with
+        this call 1.41 GB (benchmarks/results/plan_memory.md).
         """
         self._folded_weights.clear()
         self._packed_weights.clear()

@@ -178,23 +178,22 @@ def lay_out(is_computed: Tensor, prompt_indices: Sequence[int]) -> tuple[Tensor,
         prompt_indices: Index of the prompt of each row.
 
     Returns:
-        `(row_of_slots, column_of_slots)`, both (L, W), and -1 in a padding slot. Indexing with -1
-        reads a value of the last row. This is harmless, because results of padding slots are
-        dropped.
+        `(slot_rows, slot_columns)`, both (L, W), and -1 in a padding slot. Indexing with -1 reads a
+        value of the last row. This is harmless, because results of padding slots are dropped.
     """
     lengths = is_computed.sum(1).tolist()
     # A place is the row and the column of one token.
-    places_of_rows = is_computed.nonzero().split(lengths)
-    places_of_lanes = []
+    places_by_row = is_computed.nonzero().split(lengths)
+    places_by_lane = []
     for lane in assign_to_lanes(lengths, prompt_indices):
-        places_of_lane = [places_of_rows[row_index] for row_index in lane]
-        places_of_lanes.append(torch.cat(places_of_lane))
-    places_of_slots = pad_sequence(places_of_lanes, batch_first=True, padding_value=-1)
-    row_of_slots, column_of_slots = places_of_slots.unbind(-1)
-    return row_of_slots, column_of_slots
+        places = [places_by_row[row_index] for row_index in lane]
+        places_by_lane.append(torch.cat(places))
+    slot_places = pad_sequence(places_by_lane, batch_first=True, padding_value=-1)
+    slot_rows, slot_columns = slot_places.unbind(-1)
+    return slot_rows, slot_columns
 
 
-def mask_of_lanes(row_of_slots: Tensor, cache_mask: Tensor, dtype: torch.dtype) -> Tensor:
+def build_lane_mask(slot_rows: Tensor, cache_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the attention mask (L, 1, W, K + W) of the lanes.
 
     A slot sees the cached tokens of its prompt, and in its own row the slots up to itself. Lane 1
@@ -208,16 +207,16 @@ def mask_of_lanes(row_of_slots: Tensor, cache_mask: Tensor, dtype: torch.dtype) 
         -      padding   x x     . . . x
 
     Args:
-        row_of_slots: (L, W), from `lay_out`.
+        slot_rows: (L, W), from `lay_out`.
         cache_mask: (L, K), 1 for the cached tokens of the lane's prompt, 0 for padding.
         dtype: Dtype of the model.
 
     Returns:
-        0 where visible, and the lowest finite number elsewhere. The mask is added to the attention
-        scores, which every attention implementation understands.
+        0 where visible, and the lowest finite number elsewhere. Every attention implementation
+        understands such a mask, which is added to the attention scores.
     """
-    sees_cache = cache_mask.bool()[:, None].expand(-1, row_of_slots.shape[1], -1)
-    is_same_row = row_of_slots[:, :, None] == row_of_slots[:, None, :]
+    sees_cache = cache_mask.bool()[:, None].expand(-1, slot_rows.shape[1], -1)
+    is_same_row = slot_rows[:, :, None] == slot_rows[:, None, :]
     sees_slots = is_same_row.tril()
     is_visible = torch.cat([sees_cache, sees_slots], -1)
     mask = torch.zeros(is_visible.shape, dtype=dtype)
@@ -270,36 +269,36 @@ def shared_prompt_log_probs(
 
     cache, cache_mask = prefill(call_model, distinct_prompts)
 
-    # 2. Lay the completions out in lanes. Each name with `_of_slots` is a tensor (L, W).
+    # 2. Lay the completions out in lanes. Each name that begins with `slot_` is a tensor (L, W).
     is_computed = has_label.clone()
     # The first token of a masked completion runs too, so that no lane is empty. It has no label.
     is_computed[:, 0] = True
-    row_of_slots, column_of_slots = lay_out(is_computed, prompt_indices)
-    is_filled = row_of_slots >= 0
+    slot_rows, slot_columns = lay_out(is_computed, prompt_indices)
+    is_filled = slot_rows >= 0
     labels = input_ids[:, prompt_width:].masked_fill(~has_label, NO_LABEL)
-    label_of_slots = labels[row_of_slots, column_of_slots].masked_fill(~is_filled, NO_LABEL)
+    slot_labels = labels[slot_rows, slot_columns].masked_fill(~is_filled, NO_LABEL)
     # Each slot reads the token before its label. For the first label this is the last token of the
     # prompt, which `prefill` left out for this reason.
     previous_tokens = input_ids[:, prompt_width - 1 : -1]
-    input_of_slots = previous_tokens[row_of_slots, column_of_slots]
-    position_of_slots = prompt_lengths[row_of_slots] - 1 + column_of_slots
+    slot_inputs = previous_tokens[slot_rows, slot_columns]
+    slot_positions = prompt_lengths[slot_rows] - 1 + slot_columns
 
     # 3. Run the lanes after the caches of their prompts.
-    # All rows of a lane have the prompt of its first row.
-    prompt_of_lanes = torch.tensor(prompt_indices)[row_of_slots[:, 0]]
+    # All rows of a lane have the prompt of the lane's first row.
+    lane_prompts = torch.tensor(prompt_indices)[slot_rows[:, 0]]
     output = model(
-        input_ids=input_of_slots,
-        attention_mask=mask_of_lanes(row_of_slots, cache_mask[prompt_of_lanes], dtype),
-        position_ids=position_of_slots.clamp(min=0),
-        past_key_values=select_rows(cache, prompt_of_lanes),
-        shift_labels=label_of_slots,
+        input_ids=slot_inputs,
+        attention_mask=build_lane_mask(slot_rows, cache_mask[lane_prompts], dtype),
+        position_ids=slot_positions.clamp(min=0),
+        past_key_values=select_rows(cache, lane_prompts),
+        shift_labels=slot_labels,
         fused_lm_head=True,
     )
 
     # 4. Put the results (L, W) back into the rows (B, C) of the batch.
-    def back_to_rows(value_of_slots: Tensor) -> Tensor:
-        zeros = value_of_slots.new_zeros(has_label.shape)
-        places = (row_of_slots[is_filled], column_of_slots[is_filled])
-        return zeros.index_put(places, value_of_slots[is_filled])
+    def back_to_rows(slot_values: Tensor) -> Tensor:
+        zeros = slot_values.new_zeros(has_label.shape)
+        places = (slot_rows[is_filled], slot_columns[is_filled])
+        return zeros.index_put(places, slot_values[is_filled])
 
     return back_to_rows(output.log_probs), back_to_rows(output.entropy)

@@ -301,7 +301,7 @@ def complete_rows(
             rows,
             max_completion_length=settings.max_completion_length,
             temperature=decoding.temperature,
-            sampling=settings.sampling_besides_temperature,
+            sampling_parameters=settings.sampling_besides_temperature,
             chat_template_kwargs=decoding.chat_template_kwargs,
             tools=decoding.tools,
             shared_prompts=settings.shared_prompts,

@@ -1,7 +1,8 @@
 """Choice of the engine that samples from a model, with the reason why no faster engine does.
 
 On a GPU, vLLM is the fastest. On a CPU, the kit's `CpuEngine` is, because it computes each distinct
-prompt once. Otherwise `model.generate` samples: Unsloth's on a GPU, transformers' on a CPU.
+prompt once. If neither can be used, `model.generate` samples: Unsloth's on a GPU, transformers' on
+a CPU.
 """
 
 from __future__ import annotations
@@ -38,24 +39,16 @@ class EngineChoice:
         return self.cpu_engine_obstacle is None
 
 
-def choose_engine(
-    model: PreTrainedModel | None,
-    settings: Settings | None = None,
-    *,
-    longest_sequence: int | None = None,
-) -> EngineChoice:
+def choose_engine(model: PreTrainedModel | None, settings: Settings | None = None) -> EngineChoice:
     """Return the engine that will sample from a model as it is.
 
     Args:
         model: Loaded model, or None to ask which engine a model of these settings would get.
         settings: Settings of the run, or None to ask about the model alone.
-        longest_sequence: Number of tokens of the longest prompt plus its completion. The default
-            is the most that the settings allow.
     """
-    if settings is not None and longest_sequence is None:
-        longest_sequence = settings.longest_sequence
+    longest_sequence = None if settings is None else settings.longest_sequence
     if model is None:
-        vllm_obstacle = hardware.vllm_obstacle(settings, find_gpu())
+        vllm_obstacle = hardware.vllm_loading_obstacle(settings, find_gpu())
     elif hardware.has_vllm_engine(model):
         vllm_obstacle = vllm_engine_obstacle(model, longest_sequence)
     else:
@@ -67,7 +60,7 @@ def choose_engine(
     if vllm_obstacle is None:
         name = "vLLM"
     elif cpu_engine_obstacle is None:
-        # Also for a model that is on the CPU of a machine with a GPU.
+        # This also holds for a model that is on the CPU of a machine with a GPU.
         name = "the kit's CPU engine"
     elif find_gpu() is not None:
         name = "Unsloth's own generation"

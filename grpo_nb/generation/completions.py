@@ -23,7 +23,8 @@ class GeneratedCompletion:
     ids: Sequence[int] = field(default=(), repr=False)
     """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    """Messages of an episode, with the results of tools. Empty without tools."""
+    """Messages of an episode, with the results of tools, as in the column `turns` of a run. Empty
+    without tools."""
     environment_columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Columns with the environment of an episode, which rewards get besides those of the row."""
 

@@ -82,8 +82,8 @@ class Episodes:
     prompts: Sequence[Chat]
     """Prompt of each episode."""
     environment_columns: Sequence[TaskRow]
-    """Columns with the environment of each episode, as `Tools.first_prompt_and_columns` returns
-    them. Empty if the tools have no environment."""
+    """Columns with the environment of each episode, one mapping per episode; each mapping is empty
+    if the tools have no environment."""
 
     def run(
         self,

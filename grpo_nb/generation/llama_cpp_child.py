@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 3600.0
 
 
 def answer(request: JsonObject) -> list[JsonObject]:
-    """Answer every chat of a request, with the fields of `llama_cpp.GgufCompletion`."""
+    """Complete every chat of a request; return the fields of each `llama_cpp.GgufCompletion`."""
     key = secrets.token_hex(16)
     server = start_server(request, key)
     # With trust_env=True, httpx would send these requests to a proxy named in the environment.

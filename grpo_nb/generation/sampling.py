@@ -20,6 +20,7 @@ import torch
 from transformers import GenerationConfig
 
 from grpo_nb.config.hardware import has_vllm_engine
+from grpo_nb.config.settings import Settings
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.cpu.sampler import through_end
 from grpo_nb.cpu.shared_prompts import left_padded
@@ -47,7 +48,7 @@ def generate(
     *,
     max_completion_length: int,
     temperature: float = 0.0,
-    sampling: Mapping[str, Any] | None = None,
+    sampling_parameters: Mapping[str, Any] | None = None,
     batch_size: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     shared_prompts: bool = True,
@@ -64,8 +65,9 @@ def generate(
         max_completion_length: Largest number of tokens of a completion; with tools, of all turns
             and tool results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
-            unless `sampling` restricts it by `top_p`, `top_k` or `min_p`.
-        sampling: More parameters of `GenerationConfig`, such as `top_p`. Ignored at temperature 0.
+            unless `sampling_parameters` restricts it by `top_p`, `top_k` or `min_p`.
+        sampling_parameters: More parameters of `GenerationConfig`, such as `top_p`. Ignored at
+            temperature 0.
         batch_size: Number of prompts at a time; vLLM gets at least 256.
         chat_template_kwargs: Further arguments of the chat template.
         shared_prompts: False keeps the `CpuEngine` from sampling, as in the settings.
@@ -98,17 +100,22 @@ def generate(
     # The token that ends a turn may differ from the token that ends a document. Both end a
     # completion.
     end_ids = end_token_ids(tokenizer, model.generation_config)
+    generation_kwargs = _generation_kwargs(temperature, sampling_parameters)
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=sorted(end_ids),
         disable_compile=True,
-        **_generation_config_arguments(temperature, sampling),
+        **generation_kwargs,
     )
-    longest_sequence = max(map(len, prompt_ids)) + max_completion_length
-    sample, batch_size = _choose_sampler(
-        model, config, longest_sequence, batch_size, shared_prompts=shared_prompts
+    # The call as settings, so that `choose_engine` applies the same rules as to a training.
+    settings = Settings(
+        max_prompt_length=max(map(len, prompt_ids)),
+        max_completion_length=max_completion_length,
+        shared_prompts=shared_prompts,
+        extra={"generation_kwargs": generation_kwargs},
     )
+    sample, batch_size = _choose_sampler(model, config, settings, batch_size)
 
     # 3. Complete the prompts in batches.
     # Prompts of similar length share a batch, so that little is padding.
@@ -132,12 +139,7 @@ def generate(
 
 
 def _choose_sampler(
-    model: PreTrainedModel,
-    config: GenerationConfig,
-    longest_sequence: int,
-    batch_size: int,
-    *,
-    shared_prompts: bool,
+    model: PreTrainedModel, config: GenerationConfig, settings: Settings, batch_size: int
 ) -> tuple[Sampler, int]:
     """Return the fastest function that completes prompts, and the number of prompts per call.
 
@@ -146,32 +148,30 @@ def _choose_sampler(
     Args:
         model: Model to sample from.
         config: Length, special tokens and sampling parameters.
-        longest_sequence: Number of tokens of the longest prompt plus its completion.
+        settings: The same parameters as settings, with `shared_prompts` and both lengths.
         batch_size: Number of prompts per call; vLLM gets at least 256.
-        shared_prompts: False keeps the `CpuEngine` from sampling.
     """
-    choice = choose_engine(model, longest_sequence=longest_sequence)
+    choice = choose_engine(model, settings)
     if choice.vllm_obstacle is None:
         # vLLM makes its own batches of the prompts of a call.
         batch_size = max(batch_size, _PROMPTS_PER_VLLM_CALL)
         return partial(sample_with_vllm, model, config=config), batch_size
     if has_vllm_engine(model):
         _LOG.warning(
-            "Prompts are completed without vLLM, which is slower: %s.", choice.vllm_obstacle
+            "Completions are generated without vLLM, which is slower: %s.", choice.vllm_obstacle
         )
-    can_use_cpu_engine = shared_prompts and choice.can_use_cpu_engine
-    if can_use_cpu_engine and CpuEngine.sampling_obstacle(config) is None:
+    if choice.can_use_cpu_engine:
         return partial(CpuEngine(model).sample, config=config), batch_size
     return partial(sample_with_transformers, model, config=config), batch_size
 
 
-def _generation_config_arguments(
-    temperature: float, sampling: Mapping[str, Any] | None
+def _generation_kwargs(
+    temperature: float, sampling_parameters: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the sampling parameters of `GenerationConfig`.
+    """Return all arguments of `GenerationConfig` that decide how tokens are sampled.
 
-    They are set explicitly, as TRL does. Otherwise transformers takes them from the model's own
-    generation_config (Qwen2.5: a penalty of 1.1 on repeated tokens), and vLLM does not.
+    All are set explicitly, as TRL does. transformers would take each missing parameter from the
+    model's own generation_config (Qwen2.5: a penalty of 1.1 on repeated tokens). vLLM would not.
     """
     if temperature <= 0:
         return {"repetition_penalty": 1.0, "do_sample": False}
@@ -181,7 +181,7 @@ def _generation_config_arguments(
         "temperature": temperature,
         "top_k": 0,
         "top_p": 1.0,
-        **(sampling or {}),
+        **(sampling_parameters or {}),
     }
 
 
@@ -233,7 +233,8 @@ def _inference_mode(model: Any) -> Iterator[None]:
     `for_inference` and `for_training`. It stays in inference mode if the user had called
     `for_inference` before.
     """
-    # Unsloth's functions switch all modules alike, also those that the user put in evaluation mode.
+    # `for_inference` and `for_training` switch every module. `restoring_modes` therefore also
+    # restores modules that the user had put in evaluation mode.
     with restoring_modes(model):
         if not hasattr(model, "for_training"):
             model.eval()

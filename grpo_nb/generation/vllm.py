@@ -43,8 +43,8 @@ def vllm_engine_obstacle(model: PreTrainedModel, longest_sequence: int | None = 
             f"vLLM was started for {sequence_limit_of(model.vllm_engine)}. Load the model with "
             f"max_prompt_length + max_completion_length of at least {longest_sequence}"
         )
-    # A user may pass transformers' model from inside PEFT's wrapper. Its `active_adapters` is a
-    # method, which differs from the list, so this model is refused too.
+    # A user may pass the transformers model from inside PEFT's wrapper. There `active_adapters` is
+    # a method, which never equals this list, so such a model is refused too.
     if is_adapter_on(model) and model.active_adapters != ["default"]:
         return (
             "vLLM samples with the adapter 'default' of the model that gn.load_model returned; "

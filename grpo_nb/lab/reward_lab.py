@@ -219,7 +219,7 @@ class RewardLab(Panel):
                 self.tokenizer,
                 [self._row_with_prompt()] * size,
                 temperature=self.settings.temperature,
-                sampling=self.settings.sampling_besides_temperature,
+                sampling_parameters=self.settings.sampling_besides_temperature,
                 max_completion_length=self.settings.max_completion_length,
                 chat_template_kwargs=self.task.chat_template_kwargs,
                 shared_prompts=self.settings.shared_prompts,

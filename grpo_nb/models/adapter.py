@@ -62,11 +62,15 @@ def require_same_lora(folder: Path, settings: Settings) -> None:
         )
     # The configuration can have a regular expression in place of the names of modules.
     with safe_open(folder / _TENSOR_FILE, "pt") as file:
-        names = [name for name in file.keys() if name.endswith(".lora_A.weight")]  # noqa: SIM118
+        names = file.keys()
     # For example "q_proj", from "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
-    modules = {name.split(".")[-3] for name in names}
-    of_adapter = (config.r, config.lora_alpha, modules)
-    if of_adapter != (settings.lora_rank, settings.lora_alpha, set(settings.lora_target_modules)):
+    modules = {name.split(".")[-3] for name in names if name.endswith(".lora_A.weight")}
+    adapter_values = (config.r, config.lora_alpha, modules)
+    if adapter_values != (
+        settings.lora_rank,
+        settings.lora_alpha,
+        set(settings.lora_target_modules),
+    ):
         raise ValueError(
             f"the settings are not those of the adapter in {str(folder)!r}. Write settings = "
             f"settings.replace(lora_rank={config.r}, lora_alpha={config.lora_alpha}, "
@@ -118,9 +122,10 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
     saved_shapes = {key: tensor.shape for key, tensor in saved_tensors.items()}
     if saved_shapes != {key: tensor.shape for key, tensor in model_tensors.items()}:
         raise ValueError(
-            f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs "
-            "to another base model, rank or set of target modules, to some layers alone, or has "
-            "more than a LoRA. Load the model with the settings of that run."
+            f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it was "
+            "trained with another base model, rank or target modules, adapts only some layers, or "
+            "contains more than a LoRA. Load the model with the settings that the adapter was "
+            "trained with."
         )
     set_peft_model_state_dict(model, saved_tensors, adapter_name=name)
     loaded_tensors = get_peft_model_state_dict(model, adapter_name=name)

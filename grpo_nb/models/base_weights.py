@@ -78,9 +78,9 @@ def base_weights_hash(model: Any, name: str) -> str | None:
     the 16-bit weights.
 
     Args:
-        model: The model as it will be trained. If it came from a folder, that folder is read,
-            whatever the settings say.
-        name: Model of the settings, which is looked up in the Hub's cache otherwise.
+        model: The model to train. If it was loaded from a folder, that folder is read.
+        name: `Settings.model`, which is looked up in the Hub's cache if the model was not loaded
+            from a folder.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

@@ -4,10 +4,11 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, has_vllm_engine, vllm_loading_obstacle
 from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
@@ -42,8 +43,9 @@ def load_model(
         settings: The model and how to load it.
         adapter: Folder of a LoRA to start from, such as one of a supervised training. The settings
             must have its rank, alpha and target modules. Its `chat_template.jinja` takes
-            precedence over the model's. With `beta` above 0, the KL reference is this adapter on a
-            CPU, where TRL keeps a copy. On a GPU it is the base model: Unsloth leaves the copy out.
+            precedence over the model's. With `beta` above 0, the KL reference on a CPU is this
+            adapter, because TRL keeps a copy of it. On a GPU it is the base model, because Unsloth
+            makes no copy.
         report: Called with one line per stage. By default, the lines go to the log as information.
 
     Returns:
@@ -52,8 +54,8 @@ def load_model(
     Raises:
         EnvironmentProblem: unsloth was imported too early, the model does not fit, or the GPU's
             driver and libraries do not match.
-        FileNotFoundError: The folder has no model, the model cannot be downloaded, or the folder of
-            the adapter has none.
+        FileNotFoundError: The folder has no model, the model cannot be downloaded, or the folder
+            named by `adapter` has no adapter.
         EntryNotFoundError: The repository on the Hub has no config.json.
         GatedRepoError: The model on the Hub needs its owner's consent.
         ValueError: The adapter is not a plain LoRA, or not one of this model and these settings.
@@ -67,7 +69,8 @@ def load_model(
     import_unsloth()
     source = resolve_model(settings.model)
     if adapter is not None:
-        adapter = Path(adapter).expanduser()
+        # As in `resolve_model`, a `~name` that is no user of this machine is kept.
+        adapter = Path(expanduser(adapter))
         require_same_lora(adapter, settings)
     model, tokenizer = _load_with_best_engine(settings, source)
     tokenizer.padding_side = "left"
@@ -96,20 +99,20 @@ def _load_with_best_engine(settings: Settings, source: str) -> tuple[Any, Any]:
             "the CPU, set CUDA_VISIBLE_DEVICES=-1 before the kernel starts."
         )
     model = None
-    obstacle = vllm_obstacle(settings, gpu)
+    obstacle = vllm_loading_obstacle(settings, gpu)
     if obstacle is None:
-        skip = "fast_inference=False skips the attempt"
+        skip_hint = "fast_inference=False skips the attempt"
         try:
             model, tokenizer = _load(settings, source, gpu)
             # Unsloth loads some models without vLLM (unsloth/models/loader.py,
             # `_vllm_unsupported_model_types`).
             if not has_vllm_engine(model):
-                obstacle = f"Unsloth does not run this model in vLLM ({skip})"
+                obstacle = f"Unsloth does not run this model in vLLM ({skip_hint})"
         except Exception as error:
-            # This attempt still holds its memory, so a second attempt would fail as well.
+            # The failed attempt still holds its memory, so a second attempt would fail as well.
             if is_out_of_memory(error):
                 raise
-            explanation = explanation_of(error) or skip
+            explanation = explanation_of(error) or skip_hint
             obstacle = f"vLLM did not start ({error_summary(error)}; {explanation})"
     if obstacle is not None and gpu is not None and settings.fast_inference:
         warn_user(f"Completions are generated without vLLM, which is slower: {obstacle}.")
@@ -161,8 +164,9 @@ def _load(settings: Settings, source: str, gpu: Gpu | None) -> tuple[Any, Any]:
     """Load a model with its LoRA, and its tokenizer, with vLLM if `fast_inference` is set.
 
     Raises:
-        EnvironmentProblem: Loading failed for a known reason. The message names the fix. An error
-            that only vLLM may have caused is raised as it is.
+        EnvironmentProblem: Loading failed for a known reason. The message names the fix. With
+            `fast_inference`, every error except missing memory is raised unchanged, because the
+            caller tries again without vLLM.
     """
     from unsloth import FastLanguageModel
 
@@ -204,10 +208,15 @@ def _finish_vllm_model(model: Any, source: str) -> None:
         model.generation_config.eos_token_id = sorted(end_ids)
 
 
-def end_token_ids(*owners: Any) -> set[int]:
-    """Return the end token ids of tokenizers and configurations: one, several or none of each."""
+def end_token_ids(*configs: Any) -> set[int]:
+    """Return the end token ids of tokenizers and configurations, which may have one, many or none.
+
+    >>> from types import SimpleNamespace
+    >>> end_token_ids(SimpleNamespace(eos_token_id=2), SimpleNamespace(eos_token_id=[2, 7]))
+    {2, 7}
+    """
     end_ids = set()
-    for owner in owners:
-        ids = owner.eos_token_id
+    for config in configs:
+        ids = config.eos_token_id
         end_ids.update(ids if isinstance(ids, list) else [ids])
     return end_ids - {None}

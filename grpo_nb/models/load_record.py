@@ -59,9 +59,9 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     differences = []
     for name in _FIXED_AT_LOADING:
         value = getattr(settings, name)
-        value_of_model = getattr(loaded, name)
-        if value != value_of_model:
-            differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
+        loaded_value = getattr(loaded, name)
+        if value != loaded_value:
+            differences.append(f"{name} is {value!r} and the model has {loaded_value!r}")
     # A model takes shorter sequences than it was loaded for. vLLM would silently truncate longer
     # ones.
     if settings.longest_sequence > loaded.longest_sequence:
@@ -72,6 +72,6 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     if differences:
         raise ValueError(
             f"the settings are not those of the loaded model: {'; '.join(differences)}. Put the "
-            "old value back, or load it again: model, tokenizer = gn.load_model(settings). Repeat "
-            "its adapter=, if it had one."
+            "old values back, or load the model again: model, tokenizer = gn.load_model(settings). "
+            "If it was loaded with adapter=, pass the same adapter= again."
         )

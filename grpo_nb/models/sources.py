@@ -41,7 +41,8 @@ def resolve_model(name: str) -> str:
 
     if name == EMBEDDED_MODEL:
         return str(embedded_model_folder())
-    path = Path(name).expanduser()
+    # Unlike `Path.expanduser`, this keeps a `~name` that is no user of this machine.
+    path = Path(os.path.expanduser(name))
     if not path.exists():
         try:
             hf_hub_download(name, "config.json")
@@ -114,7 +115,8 @@ def _convert_embedded_model(target: Path) -> None:
     digits = Digits(individual_digits=True)
     backend.pre_tokenizer = Sequence([digits, BytePieces(add_prefix_space=False)])
     tokenizer.save_pretrained(target)
-    # Otherwise the model stays marked as quantized, and `save_pretrained` refuses such a model.
+    # Without `dequantize=True`, the model stays marked as quantized, and `save_pretrained` refuses
+    # it.
     model = AutoModelForCausalLM.from_pretrained(
         **gguf_source, dtype="bfloat16", quantization_config=GgufConfig(dequantize=True)
     )

@@ -23,8 +23,8 @@ def import_unsloth() -> Any:
     """Import unsloth before everything that it patches, and return the module.
 
     Raises:
-        EnvironmentProblem: unsloth is not installed or does not load. On a GPU also: unsloth was
-            imported before grpo_nb, or trl, transformers or peft before unsloth.
+        EnvironmentProblem: unsloth is not installed or does not load. On a GPU, also: unsloth, trl,
+            transformers or peft was imported before this function first imported unsloth.
     """
     gpu = find_gpu()
     can_use_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
@@ -54,9 +54,10 @@ def import_unsloth() -> Any:
     setattr(unsloth, _KIT_IMPORT_MARK, True)
     hide_loading_bars()
     if can_use_vllm:
-        # Unsloth patches vLLM at its import if stdout has no descriptor, as in Colab. It saw the
-        # replacement, which has one. Without this patch, a model that the user loads with Unsloth
-        # directly would have no vLLM.
+        # When Unsloth is imported, it patches vLLM if stdout has no file descriptor, as in Colab.
+        # Here Unsloth saw the stdout of `hiding_stdout`, which has one, so the kit applies the
+        # patch. Without the patch, a model that the user loads with Unsloth directly would have no
+        # vLLM.
         patch_vllm_for_notebooks()
     return unsloth
 
@@ -64,20 +65,23 @@ def import_unsloth() -> Any:
 def _require_import_order() -> None:
     """Raise if unsloth or a package that it patches was imported too early for a GPU.
 
-    Unsloth reads its variables only when it is imported. Without `STANDBY_ENV`
-    (upstream/unsloth.py) vLLM does not start in standby, and with shared scoring most models are
-    trained wrongly. Unsloth itself warns of slower steps and memory problems if trl, transformers
-    or peft come first (unsloth/_gpu_init.py, `already_imported`). On a CPU the order changes
-    nothing: a training gives the same adapter bit for bit (tests/models/test_import_order.py).
+    Unsloth reads its variables only when it is imported. If the kit sets them later
+    (`import_variables` in upstream/unsloth.py), vLLM does not start in standby, and shared scoring
+    stays on, with which most models are trained wrongly. Unsloth itself warns of slower steps and
+    memory problems if trl, transformers or peft come first (unsloth/_gpu_init.py,
+    `already_imported`). On a CPU the order changes nothing: a training gives the same adapter bit
+    for bit (tests/models/test_import_order.py).
     """
     if hasattr(sys.modules.get("unsloth"), _KIT_IMPORT_MARK):
         return
-    early = [name for name in ("unsloth", "trl", "transformers", "peft") if name in sys.modules]
-    if early:
+    imported_early = [
+        name for name in ("unsloth", "trl", "transformers", "peft") if name in sys.modules
+    ]
+    if imported_early:
         raise EnvironmentProblem(
-            f"{', '.join(early)} must not be imported before grpo_nb imports unsloth for a "
-            "GPU: a training would be slower, run out of memory or compute another loss. Move that "
-            "import below gn.load_model(settings), or below "
+            f"{', '.join(imported_early)} must not be imported before grpo_nb imports unsloth for "
+            "a GPU: a training would be slower, run out of memory or compute another loss. Move "
+            "that import below gn.load_model(settings), or below "
             "grpo_nb.models.unsloth_import.import_unsloth() if you load the model yourself. "
             "Restart the kernel and run from the top."
         )

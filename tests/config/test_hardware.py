@@ -4,7 +4,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import hardware
-from grpo_nb.config.hardware import choose_dtype, vllm_obstacle
+from grpo_nb.config.hardware import choose_dtype, vllm_loading_obstacle
 from grpo_nb.upstream.unsloth import CPU_BF16_ENV
 from tests.support.gpus import GPUS
 
@@ -19,23 +19,23 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_vllm_without_fast_inference_is_off(installed) -> None:
-    obstacle = vllm_obstacle(gn.preset("t4", fast_inference=False), GPUS["t4"])
+    obstacle = vllm_loading_obstacle(gn.preset("t4", fast_inference=False), GPUS["t4"])
     assert obstacle.startswith("fast_inference is off (")
 
 
 def test_vllm_without_a_gpu_gives_the_reason(installed) -> None:
-    obstacle = vllm_obstacle(gn.preset("t4"), None)
+    obstacle = vllm_loading_obstacle(gn.preset("t4"), None)
     assert obstacle == "vLLM needs a GPU (set fast_inference=False)"
 
 
 def test_vllm_that_is_not_installed_gives_the_command(installed) -> None:
     installed.setattr(hardware, "installed_version", lambda name: None)
-    obstacle = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
+    obstacle = vllm_loading_obstacle(gn.preset("t4"), GPUS["t4"])
     assert obstacle.startswith("vLLM is not installed (pip install")
 
 
 def test_vllm_that_is_installed_has_no_obstacle(installed) -> None:
-    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"]) is None
+    assert vllm_loading_obstacle(gn.preset("t4"), GPUS["t4"]) is None
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,7 @@ def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
     model.config.sliding_window = 64
     settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=32)
     assert choose_engine(model, settings).cpu_engine_obstacle is None
-    too_long = choose_engine(model, settings, longest_sequence=65)
+    too_long = choose_engine(model, settings.replace(max_completion_length=33))
     assert "64 tokens" in too_long.cpu_engine_obstacle
 
 

@@ -127,7 +127,7 @@ def test_generate_takes_transformers_for_beams_or_if_asked(
     rows = [{"prompt": [{"role": "user", "content": "Say yes."}]}]
     beams = {"num_beams": 2}
     (one,) = generate(
-        model, tokenizer, rows, max_completion_length=4, temperature=1.0, sampling=beams
+        model, tokenizer, rows, max_completion_length=4, temperature=1.0, sampling_parameters=beams
     )
     assert one.token_count > 0
     (one,) = generate(model, tokenizer, rows, max_completion_length=4, shared_prompts=False)

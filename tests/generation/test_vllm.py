@@ -361,7 +361,7 @@ def test_model_that_vllm_cannot_sample_is_warned_of(model: Any, caplog: Any) -> 
     model.merge_adapter()
     complete(model, SHORT, SHORT)
     assert model.vllm_engine.calls == []
-    assert "Prompts are completed without vLLM" in caplog.text
+    assert "Completions are generated without vLLM" in caplog.text
     assert "its adapter is merged" in caplog.text
 
 

@@ -112,6 +112,6 @@ def test_sample_uses_the_sampling_of_the_settings(loaded, monkeypatch) -> None:
     monkeypatch.setattr(sampling, "generate", record)
     lab.sample()
     assert used["temperature"] == 0.7
-    assert used["sampling"] == settings.sampling_besides_temperature
-    assert used["sampling"]["top_p"] == 0.9
+    assert used["sampling_parameters"] == settings.sampling_besides_temperature
+    assert used["sampling_parameters"]["top_p"] == 0.9
     assert used["shared_prompts"] is False

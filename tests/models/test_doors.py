@@ -109,5 +109,7 @@ def test_adapter_that_is_not_plain_or_of_this_model_is_refused(
             gn.load_model(settings, adapter=folder)
     with pytest.raises(FileNotFoundError, match=r"adapter_model\.safetensors"):
         gn.load_model(settings, adapter=tiny_folder)
+    with pytest.raises(FileNotFoundError, match="'~nobody-here/lora' is not a LoRA"):
+        gn.load_model(settings, adapter="~nobody-here/lora")
     with pytest.raises(FileNotFoundError, match=r"gn\.load_model\(settings, adapter="):
         gn.load_model(settings.replace(model=str(theirs)))

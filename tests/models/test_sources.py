@@ -35,6 +35,11 @@ def test_gated_model_keeps_the_error_of_the_hub(
         resolve_model("owner/gated")
 
 
+def test_home_folder_of_no_user_is_not_found() -> None:
+    with pytest.raises(FileNotFoundError, match=r"looked for .*/~nobody-here/model\)"):
+        resolve_model("~nobody-here/model")
+
+
 def test_empty_cache_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_NB_CACHE", "")
     assert cache_root() == Path("~/.cache/grpo_nb").expanduser()

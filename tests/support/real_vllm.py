@@ -24,8 +24,8 @@ needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason
 def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
     """Return the result of `gn.load_model` with vLLM, whose engine starts inside the loader.
 
-    Replaced is what needs CUDA, and nothing else: the kit's `vllm_obstacle`, which asks for a GPU;
-    and in Unsloth's `FastLanguageModel`, which refuses `fast_inference` on a CPU
+    Replaced is what needs CUDA, and nothing else: the kit's `vllm_loading_obstacle`, which asks for
+    a GPU; and in Unsloth's `FastLanguageModel`, which refuses `fast_inference` on a CPU
     (unsloth_zoo/cpu/loader.py), its `load_vllm`, which refuses float32, and what attaches the
     engine (unsloth/models/llama.py, from_pretrained and get_peft_model).
     """
@@ -64,7 +64,7 @@ def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unsloth, "FastLanguageModel", OnTheCpu)
-        patch.setattr(load, "vllm_obstacle", lambda *_: None)
+        patch.setattr(load, "vllm_loading_obstacle", lambda *_: None)
         return gn.load_model(settings.replace(fast_inference=True))
 
 
