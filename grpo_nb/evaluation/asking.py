@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
@@ -20,24 +19,25 @@ from grpo_nb.evaluation.exam import (
 from grpo_nb.evaluation.model_sources import (
     Decoding,
     RunModel,
+    RunOrFolder,
     complete_rows,
+    default_label,
     locate_models,
-    name_of,
     open_model,
-    start_version,
+    version_before_training,
 )
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_folder import open_run
 
 
 def evaluate(
     run_or_model: Any,
     task: QuestionSource | None = None,
     *,
-    run: Run | None = None,
+    run: RunOrFolder | None = None,
     limit: int | None = None,
     samples: int = 1,
     max_completion_length: int | None = None,
@@ -51,9 +51,10 @@ def evaluate(
     The first of these decides which answers are correct, and the result names it:
 
     1. `grader`, if you pass it.
-    2. The only kit reward for the answer among the rewards of the run.
-    3. Your own function among these rewards, if it alone has the highest weight.
-    4. `correctness()`.
+    2. The reward of the run that compares the answer, such as `maths()`.
+    3. If the run has no such reward: your own function or `code_tests()`, if its weight is positive
+       and no reward has a higher one.
+    4. `correctness()`, also if two rewards qualify for step 2, or two for step 3.
 
     An answer to which your function gives None is not correct.
 
@@ -63,8 +64,8 @@ def evaluate(
             as a merged export, the name of a model, or `(model, tokenizer)`.
         task: Questions: a task, or a set from `load_holdout`. Rows or a file are asked in the
             format of the run. By default the questions that are stored with the run.
-        run: Run that the model belongs to. `"base"` and `"start"` need it. Other models get its
-            settings, and are checked against its training questions.
+        run: Run that the model belongs to, or its folder. `"base"` and `"start"` need it. Other
+            models get its settings, and are checked against its training questions.
         limit: Number of questions, by default all. The same limit always selects the same ones.
         samples: Answers per question. One answer is greedy. Several are sampled for pass@k, with
             the temperature and the seed of the settings.
@@ -73,10 +74,10 @@ def evaluate(
         label: Name of the model in the result.
         allow_contaminated: If True, evaluate even if held-out questions were trained on. The result
             reports their number.
-        grader: Reward function that decides which answers are correct. An answer is correct if it
-            scores at least the upper end of the function's attribute `range`. Without `range`, some
-            gold, wrong and empty answers are scored first. The pass score is then the lowest gold
-            score above all wrong and empty ones, or 1.0 if there is none.
+        grader: Reward function that decides which answers are correct. An answer is correct if its
+            score is at least the pass score: the upper end of the function's attribute `range`.
+            Without `range`, the function scores some gold, wrong and empty answers, and the pass
+            score is the lowest gold score above all the others, or 1.0 if there is none.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has
@@ -101,7 +102,7 @@ def evaluate(
         allow_contaminated=allow_contaminated,
         grader_argument=grader,
     )
-    return exam.evaluate_all([label or name_of(sources[0])])[0]
+    return exam.evaluate_all([label or default_label(sources[0])])[0]
 
 
 def compare(
@@ -109,7 +110,7 @@ def compare(
     task: QuestionSource | None = None,
     against: Any = None,
     *,
-    run: Run | None = None,
+    run: RunOrFolder | None = None,
     limit: int | None = None,
     samples: int = 1,
     max_completion_length: int | None = None,
@@ -132,7 +133,8 @@ def compare(
         run_or_model: Model to ask, as in `evaluate`. A run if there is no `against`.
         task: Questions, as in `evaluate`.
         against: Model to compare with, for example `"base"`.
-        run: Run that the models belong to. Default: `run_or_model` if it is a run, else `against`.
+        run: Run that the models belong to, or its folder. Default: `run_or_model` if it is a run,
+            else `against`.
         limit, samples, max_completion_length, settings, allow_contaminated, grader: As in
             `evaluate`.
 
@@ -152,18 +154,20 @@ def compare(
         against=against,
     )
     is_against_start = against is None
+    # The model under evaluation is the last one, so that its run takes precedence.
+    models = [run_or_model] if is_against_start else [against, run_or_model]
+    sources, run = locate_models(models, run)
+    after = sources[-1]
     if is_against_start:
-        sources, run = locate_models([run_or_model], run)
-        after = sources[0]
+        # "base" and "start" belong to a run too, but are themselves its earlier models.
         if not isinstance(after, RunModel) or after.version != "trained":
             raise ValueError(
                 "run_or_model is not a run, so there is no earlier model to compare it with. Name "
                 "the other model: gn.compare(run_or_model, against=other, task=task)."
             )
-        run = after.run
-        sources = [RunModel(run, start_version(run)), after]
-    else:
-        sources, run = locate_models([against, run_or_model], run)
+        # `run` may be another run, with other questions and settings. The earlier model is always
+        # that of the run under evaluation.
+        sources = [RunModel(after.run, version_before_training(after.run)), after]
     exam = Exam(
         model_sources=sources,
         run=run,
@@ -175,10 +179,11 @@ def compare(
         allow_contaminated=allow_contaminated,
         grader_argument=grader,
     )
-    # Only the full comparison with the starting model is a result of the run. No other comparison
-    # may replace it in the summary and the model card. This is decided before grading, because
-    # grading may change the state of a function, which then differs from its record.
-    is_saved_with_run = is_against_start and exam.is_result_of_run
+    # Only the full comparison of a run with the model that it started from is a result of the run.
+    # No other comparison may replace it in the summary and the model card. Decide this before
+    # grading: a function that changes its state while grading would no longer match the record of
+    # the run.
+    is_saved_with_run = is_against_start and after.run.path == run.path and exam.is_result_of_run
     comparison = Comparison(*exam.evaluate_all(["before", "after"]))
     if is_saved_with_run:
         comparison.save(run.path / "comparison")
@@ -195,7 +200,7 @@ class Answers(ReprMixin):
     """Answers of the model that the run started from."""
     after: Sequence[GeneratedCompletion]
 
-    def _shown_parts(self) -> Iterator[Part]:
+    def _shown_parts(self) -> list[Part]:
         rows = []
         for question, before, after in zip(self.questions, self.before, self.after, strict=True):
             cells = [verbatim(question)]
@@ -203,11 +208,11 @@ class Answers(ReprMixin):
                 mark = " [truncated here]" if completion.is_truncated else ""
                 cells.append(verbatim(completion.text + mark))
             rows.append(cells)
-        yield Table(rows, head=("question", "before", "after"), wide=range(3))
+        return [Table(rows, head=("question", "before", "after"), wide=range(3))]
 
 
 def ask(
-    run: Run | str | Path,
+    run: RunOrFolder,
     questions: str | Sequence[str],
 ) -> Answers:
     """Ask a run questions of your own, and show the answers before and after its training.
@@ -243,7 +248,7 @@ def ask(
         chat_template_kwargs=run.chat_template_kwargs,
     )
     answers = []
-    for version in (start_version(run), "trained"):
+    for version in (version_before_training(run), "trained"):
         with open_model(RunModel(run, version)) as (model, tokenizer):
             answers.append(complete_rows(model, tokenizer, rows, greedy, f"asking, {version}"))
     return Answers(questions, *answers)

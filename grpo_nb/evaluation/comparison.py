@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,9 @@ MIN_MAJORITY_SHARE = 0.2
 MIN_MAJORITY_COUNT = 3
 """Smallest number of questions with the same gold answer that makes this answer a baseline."""
 
+MIN_ANSWERS_PART = 0.5
+"""Part of a gain that the answers must make up, so that it is not "mostly the format"."""
+
 QUESTION_CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
 
@@ -51,20 +54,16 @@ class Comparison(ReprMixin):
     after: Evaluation
 
     def __post_init__(self) -> None:
-        if self.before.samples != self.after.samples:
-            raise ValueError(
-                f"{self.before.label!r} gave {self.before.samples} answers to each question, and "
-                f"{self.after.label!r} gave {self.after.samples}, so they cannot be compared. Ask "
-                "both models with the same samples=..."
-            )
-        questions_before = [row["question"] for row in self.before.rows]
-        questions_after = [row["question"] for row in self.after.rows]
-        if questions_before != questions_after:
-            raise ValueError(
-                f"{self.before.label!r} and {self.after.label!r} are not answers to the same "
-                "questions, so they cannot be compared. Ask both models the same questions: "
-                "gn.compare(run_or_model, against=other, task=task)."
-            )
+        # `gn.compare` asks both models alike, but the two evaluations may have been made apart.
+        for condition, value_before in self.before.conditions.items():
+            value_after = self.after.conditions[condition]
+            if value_before != value_after:
+                raise ValueError(
+                    f"{self.before.label!r} and {self.after.label!r} have different {condition}: "
+                    f"{value_before!r:.60} and {value_after!r:.60}. Their difference would not be "
+                    "that of the models alone. Ask both models in the same way: "
+                    "gn.compare(run_or_model, against=other, task=task)."
+                )
 
     @property
     def sides(self) -> dict[str, Evaluation]:
@@ -101,6 +100,7 @@ class Comparison(ReprMixin):
     @property
     def contamination(self) -> Contamination | None:
         """Number of questions that were trained on, None if it is unknown whether there are any."""
+        # Both evaluations have the same number, which is one of their `conditions`.
         return self.after.contamination
 
     @property
@@ -166,7 +166,9 @@ class Comparison(ReprMixin):
         has_answers = anywhere.verdict == self.verdict
         has_format = self.tests["in_format"].verdict == self.verdict
         if has_answers and has_format:
-            if anywhere.difference / self.accuracy_test.difference < 0.5:
+            # `anywhere` also counts right answers outside of the format. So its change is that of
+            # the answers, and the rest of the change in correct answers is the format.
+            if anywhere.difference / self.accuracy_test.difference < MIN_ANSWERS_PART:
                 return "mostly the format, but also the answers"
             return "the answers and the format"
         if has_answers:
@@ -235,7 +237,8 @@ class Comparison(ReprMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
-        tests = dict.fromkeys(self.tests)
+        # A measure that was not tested stays None, which is null in the file.
+        tests = dict(self.tests)
         for measure, test in self.tests.items():
             if test is not None:
                 tests[measure] = dataclasses.asdict(test) | {"verdict": test.verdict}
@@ -251,12 +254,14 @@ class Comparison(ReprMixin):
             "contamination": None if contamination is None else dataclasses.asdict(contamination),
         }
 
-    def _shown_parts(self) -> Iterator[Part]:
-        """Yield the parts of the card, from the verdict to the notes below the table."""
-        yield bold(self.headline)
-        yield measures_sentence(self)
-        yield comparison_table(self)
-        yield comparison_notes(self)
+    def _shown_parts(self) -> list[Part]:
+        """Return the parts of the card, from the verdict to the notes below the table."""
+        return [
+            bold(self.headline),
+            measures_sentence(self),
+            comparison_table(self),
+            comparison_notes(self),
+        ]
 
     def _repr_html_(self) -> str:
         """Return the card as a page, with the figure."""

@@ -5,7 +5,6 @@ The card escapes all text that a model, a user or a data set wrote.
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from grpo_nb.core.palette import BLUE, GREY, INK
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from grpo_nb.evaluation.comparison import Comparison
 
-MARKERS = {"before": (GREY, "s"), "after": (BLUE, "o")}
+STYLES = {"before": (GREY, "s"), "after": (BLUE, "o")}
 """Colour and marker of each model. In greyscale, the markers distinguish the models."""
 
 LINE_INCHES = 0.42
@@ -70,20 +69,19 @@ def power_sentence(test: PairedResult) -> str:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return the measures of each model, with the change and p-value of the three tested ones."""
-    before, after = comparison.sides.values()
-    # The three tested measures are the first rows of both tables. pass@k, lengths and truncation
-    # follow, without a test.
-    lines = zip_longest(before.table_rows, after.table_rows, comparison.tests.values())
+    tests = {MEASURES[name].label: test for name, test in comparison.tests.items()}
     rows = []
-    for (name, value_before), (_, value_after), test in lines:
+    for label, value_before in comparison.before.table_rows.items():
+        # pass@k, lengths and truncation have no test, so their last two cells are empty.
+        test = tests.get(label)
         cells = ["", ""]
         if test is not None:
             cells = [f"{100 * test.difference:+.1f} points", _verdict_of(test)]
-        rows.append([name, value_before, value_after, *cells])
+        rows.append([label, value_before, comparison.after.table_rows[label], *cells])
     number_columns = (1, 2, 3)
     return Table(
         rows,
-        head=["", before.label, after.label, "change", "verdict, p-value"],
+        head=["", comparison.before.label, comparison.after.label, "change", "verdict, p-value"],
         right=number_columns,
         narrow=number_columns,
     )
@@ -91,12 +89,12 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def comparison_notes(comparison: Comparison) -> RichText:
     """Return the notes below the table. HTML folds those that only explain its numbers."""
-    # Both models are asked the same questions, so `after` can speak for both.
+    # Both evaluations have the same conditions, so `after` can speak for both.
     after = comparison.after
     counts = ", ".join(f"{count} {name}" for name, count in comparison.change_counts.items())
     majority = comparison.majority
     facts = [
-        f"{after.asked_sentence} Counted as correct: {after.grading.correctness_rule}.",
+        after.conditions_in_words,
         f"Questions: {counts}. comparison.transcripts() has the answers.",
         "" if majority is None else majority.sentence,
         after.contamination_sentence,
@@ -126,7 +124,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     from matplotlib.ticker import PercentFormatter
 
     measures = [name for name, test in comparison.tests.items() if test is not None]
-    height = 1.0 + LINE_INCHES * len(measures) * len(MARKERS)
+    height = 1.0 + LINE_INCHES * len(measures) * len(STYLES)
     figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")
     axes = figure.subplots()
     axes.set_facecolor("none")
@@ -134,7 +132,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     for measure in measures:
         for name, side in comparison.sides.items():
             share = side.share_of(measure)
-            colour, marker = MARKERS[name]
+            colour, marker = STYLES[name]
             y = len(labels)
             labels.append(f"{MEASURES[measure].label}: {side.label} {share:.0%}")
             # The interval is the message, so it is drawn thick. The share is a point on it.

@@ -71,10 +71,12 @@ class Exam:
     @functools.cached_property
     def question_set(self) -> Task | Holdout:
         """Questions of the task, or those stored with the run if there is no task."""
-        if self.task is None and self.run is None:
+        # A run in place of the task is a second model, whose keyword `against` was forgotten.
+        if isinstance(self.task, Run) or (self.task is None and self.run is None):
             raise ValueError(
                 "no questions were given. Pass a task, gn.evaluation.load_holdout(...), or a run "
-                "with its own questions."
+                "with its own questions. To compare two models, name the keyword: "
+                "gn.compare(run_or_model, task, against=other)."
             )
         if isinstance(self.task, (Task, Holdout)):
             question_set = self.task
@@ -84,6 +86,7 @@ class Exam:
             question_set = Holdout(format=format_of(self.run), holdout=self.run.holdout)
         else:
             question_set = _load_as_in_training(self.task, self.run)
+        # Without its tools, a model that was trained to call them would be asked another task.
         if self.run is not None and question_set.tools is None:
             require_no_tools(self.run, "Pass the task with its tools: gn.compare(run, task).")
         return question_set
@@ -100,7 +103,7 @@ class Exam:
 
     @functools.cached_property
     def decoding(self) -> Decoding:
-        """Settings with which answers are sampled."""
+        """Decoding of the answers: settings, temperature, template arguments and tools."""
         settings = self.settings or (self.run.settings if self.run else Settings())
         if self.max_completion_length is not None:
             settings = settings.replace(max_completion_length=self.max_completion_length)
@@ -139,11 +142,11 @@ class Exam:
         reward = self.reward_of_run
         if not isinstance(reward, RecordedReward):
             return reward
-        name = reward.__name__
+        # The source is never executed, because the folder may come from somebody else.
         warn_user(
-            f"The main reward of the run {self.run.name!r} is your function {name}(), but "
-            "the folder of the run has only its source. So correctness() decides which "
-            f"answers are correct, unless you write grader={name}."
+            f"The main reward of the run {self.run.name!r} is your function {reward.__name__}(), "
+            "but the folder of the run has only its source. So correctness() decides which "
+            f"answers are correct, unless you write grader={reward.__name__}."
         )
         return correctness()
 
@@ -186,7 +189,7 @@ class Exam:
         for source, label in zip(self.model_sources, labels, strict=True):
             with open_model(source) as (model, tokenizer):
                 # All models share one grader. A function is called with gold answers here, to find
-                # its full score. This may cost money, so it is done once.
+                # its pass score. This may cost money, so it is done once.
                 grader = grader or choose_grader(
                     reward,
                     self.rows,
@@ -200,7 +203,8 @@ class Exam:
                 format = self.question_set.format.for_template(
                     tokenizer, decoding.chat_template_kwargs
                 )
-            # The model of a run stays in memory. Other models are freed before the next is loaded.
+            # The model of a run stays in memory. Other models are freed before the next is loaded,
+            # so that two models need no more memory than the larger one.
             del model
             gc.collect()
             evaluations.append(
@@ -223,10 +227,10 @@ class Exam:
         return runs if self.run is None else [self.run, *runs]
 
     def _find_contamination(self) -> Contamination | None:
-        """Count the questions that were trained on. Raise if there are any, unless this is allowed.
+        """Count the held-out questions that were trained on.
 
-        None if none was found among the known training questions, but some are unknown. That
-        proves nothing.
+        Raise if there are any and `allow_contaminated` is False. Return None if the count is 0 but
+        some training questions are unknown, because that count proves nothing.
         """
         runs = self._involved_runs()
         trained = all_trained_questions(self.question_set.train, runs)
@@ -238,12 +242,15 @@ class Exam:
 
     def _require_same_template(self) -> None:
         """Raise if a run was trained with other arguments of the chat template."""
+        asked = self.decoding.chat_template_kwargs
         for run in self._involved_runs():
             own = run.chat_template_kwargs
-            if own != self.decoding.chat_template_kwargs:
+            # `asked` is of the task, or of another run. No task has the prompts of both runs.
+            if own != asked:
                 raise ValueError(
-                    f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
-                    "task makes other prompts. Load it with the same arguments: "
+                    f"the run {run.name!r} was trained with chat_template_kwargs = {own}, but "
+                    f"{asked} makes other prompts. If these are the arguments of another run, the "
+                    "two runs cannot be compared. Otherwise load the task with those of this run: "
                     f"gn.load_task(..., chat_template_kwargs={own})."
                 )
 
@@ -273,7 +280,7 @@ def shared_messages(run: Run) -> Chat:
     """Return the system prompt and the example with which all prompts of a run start.
 
     If the prompts start with different system messages, or no prompt is known, return the system
-    prompt of the format.
+    prompt of the format. Return no messages if the prompts have no system prompt and share nothing.
     """
     # A few held-out conversations may share more turns than the example by chance, so the training
     # prompts are compared too.
@@ -288,8 +295,8 @@ def shared_messages(run: Run) -> Chat:
     # A user turn without its reply is no example.
     while shared and shared[-1]["role"] == "user":
         shared.pop()
-    is_without_system_prompt = starts != [] and not any(split_system(start)[0] for start in starts)
-    if shared or is_without_system_prompt:
+    # A run that was trained without a system prompt must not get one here.
+    if shared or (starts and not any(split_system(start)[0] for start in starts)):
         return shared
     return [{"role": "system", "content": format_of(run).system_prompt()}]
 

@@ -105,6 +105,7 @@ def grade_answers(
         )
     grades = are_correct(grader, scores)
     anywhere_grades = are_last_answers_correct(grader, texts, rows, format, grades)
+    # A function does not show where it reads the answer, so it has no grades here.
     anywhere_grades = anywhere_grades or [None] * len(texts)
     graded_rows = []
     for row, completion, is_correct, is_correct_anywhere in zip(

@@ -30,6 +30,9 @@ from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.prompts import require_system_prompt
 from grpo_nb.tasks.tools import Tools
 
+RunOrFolder = Run | str | Path
+"""A run or its folder, which `open_run` opens."""
+
 EARLIER_VERSIONS = ("base", "start")
 """Names of the earlier models of a run: its base model, and the model that it started from."""
 
@@ -72,7 +75,7 @@ or the Hub name of a model."""
 
 
 def locate_models(
-    models: Sequence[Any], run: Run | str | Path | None = None
+    models: Sequence[Any], run: RunOrFolder | None = None
 ) -> tuple[list[ModelSource], Run | None]:
     """Find the models that paths and names refer to, and the run that they belong to.
 
@@ -98,14 +101,15 @@ def locate_models(
         if source in EARLIER_VERSIONS:
             if run is None:
                 raise ValueError(
-                    f"{source!r} is the model that a run started from, but no run was given. "
-                    "Write run=gn.open_run('runs/...')."
+                    f"{source!r} is an earlier model of a run, but no run was given. Write "
+                    "run=gn.open_run('runs/...')."
                 )
             sources[index] = RunModel(run, source)
     return sources, run
 
 
 def _locate_model(model: Any) -> ModelSource:
+    """Return the source of one model. `"base"` and `"start"` are returned as they are."""
     if isinstance(model, Run):
         return RunModel(model)
     if isinstance(model, tuple) or model in EARLIER_VERSIONS:
@@ -118,7 +122,7 @@ def _locate_model(model: Any) -> ModelSource:
     return str(model)
 
 
-def name_of(source: ModelSource) -> str:
+def default_label(source: ModelSource) -> str:
     """Return the label of a model without opening it."""
     if isinstance(source, tuple):
         return "model"
@@ -132,17 +136,17 @@ def model_id_of(source: ModelSource) -> str:
     """Return the id of a run's adapter (`Run.model_id`), empty if the model has none."""
     if not isinstance(source, RunModel):
         return ""
-    if source.version == "base" and start_version(source.run) != "base":
+    # The base model has no id, except if the run started from it: then the new adapter changed
+    # nothing, and its id stands for the base model.
+    if source.version == "base" and version_before_training(source.run) != "base":
         return ""
-    # If the run started from the base model, its new adapter changed nothing, so the id of that
-    # adapter stands for the base model.
     part = "adapter" if source.version == "trained" else "start"
     # A missing adapter has no id, so that no comparison is attributed to it.
     return source.run.model_id(part) or ""
 
 
-def start_version(run: Run) -> Literal["base", "start"]:
-    """Return which earlier model a run started from.
+def version_before_training(run: Run) -> Literal["base", "start"]:
+    """Return the version of the model that a run started from.
 
     `"start"`: the adapter had learnt something before, in priming, in an earlier stage or
     elsewhere. A comparison with the base model would credit the run with that learning too.
@@ -187,13 +191,14 @@ def description_of(source: ModelSource) -> str:
     if isinstance(source, tuple):
         return "A model in memory, as it is."
     if isinstance(source, str):
-        return f"The model {name_of(source)}, with its own tokenizer and chat template."
+        return f"The model {default_label(source)}, with its own tokenizer and chat template."
     return VERSION_DESCRIPTIONS[source.version].format(source.run.name)
 
 
 @contextlib.contextmanager
 def _with_start_adapter(model: Any, run: Run) -> Iterator[None]:
     """Load the adapter that a run started with, and restore the trained one bit for bit."""
+    # The trained adapter is copied, because its file may have another dtype, or not exist yet.
     trained = [
         (parameter, parameter.detach().clone())
         for name, parameter in model.named_parameters()
@@ -222,10 +227,13 @@ def _trained_model_of(run: Run) -> tuple[Any, Any]:
                 f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end "
                 "first."
             )
-        # Kept with the run, so that the next evaluation need not load the model again.
-        run.model, run.tokenizer = load_model(run.settings)
-        load_templates(run.path, run.tokenizer)
-        load_adapter(run.model, run.adapter_path)
+        model, tokenizer = load_model(run.settings)
+        load_templates(run.path, tokenizer)
+        load_adapter(model, run.adapter_path)
+        # Kept with the run, so that the next evaluation need not load the model again. Only a
+        # complete model is kept: after an interruption, the next call loads it again.
+        run.tokenizer = tokenizer
+        run.model = model
     # A stopped training leaves a model in memory, but no adapter file to compare it with.
     elif has_adapter and not _has_final_adapter(run):
         raise ValueError(
@@ -242,6 +250,7 @@ def _has_final_adapter(run: Run) -> bool:
     from safetensors.torch import load_file
 
     saved = load_file(run.adapter_path / ADAPTER_FILE)
+    # The adapter has no embeddings. By default, PEFT asks the Hub whether they were resized.
     in_memory = get_peft_model_state_dict(
         run.model, adapter_name="default", save_embedding_layers=False
     )
@@ -263,7 +272,8 @@ def _load_model(source: str) -> tuple[Any, Any]:
     # exactly.
     model = model.float() if find_gpu() is None else model.to("cuda")
     tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    load_templates(Path(source).expanduser(), tokenizer)
+    load_templates(Path(name_or_path), tokenizer)
+    # A tokenizer with the GPT-2 clean-up would change the text that is graded.
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 
@@ -289,6 +299,7 @@ def complete_rows(
 
     from grpo_nb.generation.sampling import generate
 
+    # Without the system prompt, the model would not know the format, and seem worse than it is.
     require_system_prompt(rows[0]["prompt"], tokenizer, decoding.chat_template_kwargs)
     settings = decoding.settings
     bar = progress_bar(len(rows), desc=bar_name, unit="answer", disable=not bar_name)

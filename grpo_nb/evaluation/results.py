@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -42,6 +42,7 @@ class Grading:
     def by(cls, grader: Grader) -> Grading:
         """Describe a grader."""
         is_function = isinstance(grader, FunctionGrader)
+        # If wrong answers score as high as gold ones, a better score is no better answer.
         is_unproven = is_function and not grader.is_pass_score_tested
         return cls(
             correctness_rule=grader_in_words(grader),
@@ -75,6 +76,17 @@ class Evaluation(ReprMixin):
     """Id of the adapter of a run (`Run.model_id`), empty for other models, None if unknown."""
 
     @property
+    def conditions(self) -> dict[str, Any]:
+        """Conditions that two evaluations must share, so that only the models differ."""
+        return {
+            "questions": [row["question"] for row in self.rows],
+            "numbers of samples": self.samples,
+            "temperatures": self.temperature,
+            "graders": self.grading.correctness_rule,
+            "numbers of trained questions": self.contamination and self.contamination.trained_count,
+        }
+
+    @property
     def question_count(self) -> int:
         """Number of questions."""
         return len(self.rows) // self.samples
@@ -87,7 +99,8 @@ class Evaluation(ReprMixin):
         """
         column = MEASURES[measure].column
         grades = [row[column] for row in self.rows]
-        # A share over the measured rows alone would describe other questions than the accuracy.
+        # If some rows are not measured, the share of the others would be about fewer questions than
+        # the accuracy.
         if None in grades:
             return None
         return [fmean(group) for group in in_groups(grades, self.samples)]
@@ -118,8 +131,8 @@ class Evaluation(ReprMixin):
     @property
     def pass_at_samples(self) -> tuple[float, Interval]:
         """pass@k for k = `samples`, with its 95 % interval. pass@1 is the accuracy."""
-        groups = in_groups([row["is_correct"] for row in self.rows], self.samples)
-        shares = [float(any(group)) for group in groups]
+        # A question is passed if at least one of its samples is correct.
+        shares = [float(share > 0) for share in self.shares_of("accuracy")]
         return fmean(shares), share_interval(shares, self.samples)
 
     @property
@@ -133,27 +146,27 @@ class Evaluation(ReprMixin):
         return self.contamination.sentence if self.contamination.trained_count else ""
 
     @property
-    def table_rows(self) -> list[tuple[str, str]]:
-        """Name and value of each measure, as tables show them."""
-        rows = []
+    def table_rows(self) -> dict[str, str]:
+        """Label and value of each measure, as tables show them."""
+        rows = {}
         for name, measure in MEASURES.items():
-            value = in_percent(self.share_of(name), self.interval_of(name))
-            rows.append((measure.label, value))
+            rows[measure.label] = in_percent(self.share_of(name), self.interval_of(name))
         # pass@1 is the accuracy, which has a row already.
         if self.samples > 1:
-            rows.append((f"pass@{self.samples}", in_percent(*self.pass_at_samples)))
+            rows[f"pass@{self.samples}"] = in_percent(*self.pass_at_samples)
         mean_length = fmean(row["tokens"] for row in self.rows)
-        rows.append(("mean length, tokens", f"{mean_length:.1f}"))
-        rows.append(("truncated at the length limit", f"{self.truncated_share:.1%}"))
+        rows["mean length, tokens"] = f"{mean_length:.1f}"
+        rows["truncated at the length limit"] = f"{self.truncated_share:.1%}"
         return rows
 
     @property
-    def asked_sentence(self) -> str:
-        """Sentence on the number of questions and the kind of decoding."""
+    def conditions_in_words(self) -> str:
+        """Number of questions, kind of decoding, and what counts as correct."""
+        questions = "1 question" if self.question_count == 1 else f"{self.question_count} questions"
         answers = "one greedy answer to each"
         if self.samples > 1:
             answers = f"{self.samples} answers to each, sampled at temperature {self.temperature:g}"
-        return f"{self.question_count} questions, {answers}."
+        return f"{questions}, {answers}. Counted as correct: {self.grading.correctness_rule}."
 
     @property
     def anywhere_sentence(self) -> str:
@@ -162,19 +175,19 @@ class Evaluation(ReprMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the measures of this model for comparison.json."""
+        # `grading` is written as its fields, because readers of the file know these keys.
         numbers = vars(self) | vars(self.grading)
         # The completions have a file of their own, and `Comparison` adds the contamination.
-        del numbers["rows"], numbers["contamination"], numbers["grading"]
+        del numbers["grading"], numbers["rows"], numbers["contamination"]
         for name in MEASURES:
             numbers[name] = self.share_of(name)
             numbers[f"{name}_interval"] = self.interval_of(name)
         return numbers
 
-    def _shown_parts(self) -> Iterator[Part]:
-        yield Table(self.table_rows, head=("(95 % interval)", self.label), right=(1,))
+    def _shown_parts(self) -> list[Part]:
+        table = Table([*self.table_rows.items()], head=("(95 % interval)", self.label), right=(1,))
         facts = [
-            f"{self.asked_sentence} Counted as correct: {self.grading.correctness_rule}. "
-            f"{self.description}",
+            f"{self.conditions_in_words} {self.description}",
             self.contamination_sentence,
         ]
-        yield notes(facts, [self.anywhere_sentence])
+        return [table, notes(facts, [self.anywhere_sentence])]

@@ -275,7 +275,7 @@ class HoldoutObserver:
         self._prepared = prepared
         first_questions = islice(prepared.task.holdout, prepared.settings.holdout_questions)
         self._questions = list(first_questions)
-        # The grader is chosen once, so that all points of the curve have the same full score.
+        # The grader is chosen once, so that all points of the curve have the same pass score.
         self._grader = choose_grader(
             deciding_reward(prepared.rewards),
             self._questions,

@@ -215,6 +215,45 @@ def test_run_without_question_hashes_is_noted(run: gn.runs.Run, task: gn.tasks.T
         gn.evaluate(run, spoilt)
 
 
+def write_settings(run: gn.runs.Run, **values: Any) -> gn.runs.Run:
+    """Change settings in the record of a run, and open the run again."""
+    settings = run.info["settings"] | values
+    (run.path / "run.json").write_text(json.dumps(run.info | {"settings": settings}))
+    return gn.open_run(run.path)
+
+
+def test_runs_with_other_template_arguments_are_not_compared(
+    tiny_run: gn.runs.Run, run: gn.runs.Run
+) -> None:
+    arguments = {"enable_thinking": False}
+    other = write_settings(run, extra={"chat_template_kwargs": arguments})
+    with pytest.raises(ValueError, match="of another run, the two runs cannot be compared"):
+        gn.compare(other, against=tiny_run)
+
+
+def test_compare_asks_as_in_another_run_and_keeps_nothing_with_it(
+    tiny_run: gn.runs.Run, run: gn.runs.Run
+) -> None:
+    other = write_settings(run, max_completion_length=2)
+    comparison = gn.compare(tiny_run, run=other, grader=brevity)
+    assert max(row["tokens"] for row in comparison.after.rows) == 2
+    assert comparison.after.description == "The adapter of the run tiny."
+    assert other.comparison is None
+
+
+def test_interrupted_loading_is_repeated_by_the_next_call(
+    run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_nb.evaluation.model_sources.load_adapter", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            gn.evaluate(run, limit=1, max_completion_length=1)
+    assert gn.evaluate(run, limit=1, max_completion_length=1).question_count == 1
+
+
 def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
     own = gn.compare(run, grader=brevity)
     assert own.sentence in (run.path / "README.md").read_text()

@@ -1,11 +1,13 @@
 """A comparison claims no more than the data shows, and its card is readable and escaped."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.results import Evaluation, Grading
+from grpo_nb.tasks.contamination import Contamination
 from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
@@ -42,15 +44,44 @@ def test_sentence_without_difference_names_what_it_could_detect(
 
 def test_comparison_of_other_questions_is_refused() -> None:
     sides = evaluation("x", [True] * 4), evaluation("y", [True] * 3)
-    with pytest.raises(ValueError, match="'x' and 'y' are not answers to the same questions"):
+    with pytest.raises(ValueError, match="'x' and 'y' have different questions"):
         Comparison(*sides)
 
 
 def test_comparison_of_other_numbers_of_answers_is_refused() -> None:
     one = evaluation("x", [True] * 4)
     two = dataclasses.replace(one, label="y", samples=2)
-    with pytest.raises(ValueError, match="'x' gave 1 answers to each question, and 'y' gave 2"):
+    with pytest.raises(ValueError, match="'x' and 'y' have different numbers of samples: 1 and 2"):
         Comparison(one, two)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        pytest.param(
+            {"grading": Grading(correctness_rule="what maths() likes")},
+            "different graders: '' and 'what maths\\(\\) likes'",
+            id="grader",
+        ),
+        pytest.param({"temperature": 0.7}, "different temperatures: 0.0 and 0.7", id="temperature"),
+        pytest.param(
+            {"contamination": Contamination(question_count=4, trained_count=1, source="a run")},
+            "different numbers of trained questions: None and 1",
+            id="contamination",
+        ),
+    ],
+)
+def test_comparison_under_other_conditions_is_refused(
+    conditions: dict[str, Any], message: str
+) -> None:
+    before = evaluation("x", [True] * 4)
+    after = dataclasses.replace(before, label="y", **conditions)
+    with pytest.raises(ValueError, match=message):
+        Comparison(before, after)
+
+
+def test_one_question_is_written_in_the_singular() -> None:
+    assert evaluation("x", [True]).conditions_in_words.startswith("1 question, one greedy answer")
 
 
 def test_p_value_and_interval_equal_their_definitions() -> None:
@@ -145,10 +176,9 @@ def test_card_folds_the_explanations_of_its_table() -> None:
 
 
 def test_card_does_not_fold_grader_and_warnings() -> None:
-    after = dataclasses.replace(
-        BETTER.after, grading=Grading(correctness_rule="what maths() likes")
-    )
-    shown, _ = shown_and_folded(dataclasses.replace(BETTER, after=after))
+    grading = Grading(correctness_rule="what maths() likes")
+    sides = [dataclasses.replace(side, grading=grading) for side in BETTER.sides.values()]
+    shown, _ = shown_and_folded(Comparison(*sides))
     assert "Counted as correct: what maths() likes." in shown
     assert "may have been trained on" in shown
     assert "majority-class baseline" in shown

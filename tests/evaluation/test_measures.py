@@ -169,7 +169,7 @@ def test_better_format_with_worse_answers_names_both() -> None:
 
 def test_function_as_grader_does_not_claim_the_format() -> None:
     comparison = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=True))
-    by_function = replace(comparison.after, grading=Grading(is_graded_by_slot=False))
-    graded = replace(comparison, after=by_function)
+    grading = Grading(is_graded_by_slot=False)
+    graded = Comparison(*(replace(side, grading=grading) for side in comparison.sides.values()))
     assert "Correct, which needs both: 50 % to 75 %" in comparison.sentence
     assert "Correct: 50 % to 75 %" in graded.sentence

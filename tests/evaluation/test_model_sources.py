@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.evaluation.model_sources import locate_models, name_of
+from grpo_nb.evaluation.model_sources import default_label, locate_models
 from grpo_nb.evaluation.results import Evaluation
 
 
@@ -71,7 +71,7 @@ def test_name_of_the_current_folder_is_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert name_of(".") == tmp_path.name
+    assert default_label(".") == tmp_path.name
 
 
 Call = Callable[[gn.runs.Run, gn.tasks.Task, Path], Any]
@@ -80,7 +80,7 @@ REFUSED = [
     pytest.param(
         lambda run, task, path: gn.evaluate("base", task),
         ValueError,
-        "'base' is the model that a run started from",
+        "'base' is an earlier model of a run",
         id="base without a run",
     ),
     pytest.param(
@@ -112,6 +112,12 @@ REFUSED = [
         ValueError,
         "no questions were given",
         id="no questions",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.compare(run, run),
+        ValueError,
+        r"name the keyword: gn\.compare\(run_or_model, task, against=other\)",
+        id="another run as the task",
     ),
     pytest.param(
         lambda run, task, path: gn.evaluate((run.model, run.tokenizer), task, samples=0),

@@ -7,7 +7,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
-from grpo_nb.evaluation.model_sources import start_version
+from grpo_nb.evaluation.model_sources import version_before_training
 from tests.run_fixtures import brevity
 
 # The folder of the tiny run has only the source of its main reward, which is not the matter here.
@@ -28,7 +28,7 @@ def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
 
 
 def test_run_from_an_untrained_adapter_starts_as_its_base(run: gn.runs.Run) -> None:
-    assert start_version(run) == "base"
+    assert version_before_training(run) == "base"
     assert "The base model of the run" in gn.compare(run).before.description
 
 
@@ -66,7 +66,7 @@ def test_start_can_be_evaluated_by_name(staged_run: gn.runs.Run) -> None:
 
 
 def test_start_without_a_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="'start' is the model that a run started from"):
+    with pytest.raises(ValueError, match="'start' is an earlier model of a run"):
         gn.evaluate("start", [{"question": "1 + 1?", "answer": "2"}])
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import grpo_nb as gn
-from grpo_nb.evaluation.model_sources import start_version
+from grpo_nb.evaluation.model_sources import version_before_training
 from grpo_nb.runs.card import card_metadata
 from grpo_nb.training.run_start import START_REFERENCE
 from tests.export.test_merged import rewrite
@@ -77,7 +77,7 @@ def test_later_stage_that_comes_back_starts_from_its_adapter(copy: Path) -> None
     """Compared with the base model, it would be credited with the earlier stage too."""
     name = "adapter_model.safetensors"
     shutil.copyfile(copy / "result" / "adapter" / name, copy / "adapter_init" / name)
-    assert start_version(gn.scaleout.open(copy).run) == "start"
+    assert version_before_training(gn.scaleout.open(copy).run) == "start"
 
 
 def test_run_that_comes_back_has_the_alerts_of_its_rows(copy: Path) -> None:

@@ -10,7 +10,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file
 
 import grpo_nb as gn
-from grpo_nb.evaluation.model_sources import start_version
+from grpo_nb.evaluation.model_sources import version_before_training
 from grpo_nb.scoring.scores import RewardError
 from tests.run_fixtures import brevity
 from tests.support.adapters import way_back
@@ -81,8 +81,8 @@ def test_stage_continues_from_the_earlier_adapter(whole: list[gn.runs.Run]) -> N
 
 def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> None:
     first, second = whole
-    assert start_version(first) == "base"
-    assert start_version(second) == "start"
+    assert version_before_training(first) == "base"
+    assert version_before_training(second) == "start"
 
 
 def test_stage_starts_with_unsampled_questions(

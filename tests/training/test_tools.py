@@ -208,7 +208,7 @@ def test_alerts_where_every_call_fails() -> None:
 
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
-    """No gold answer can be played, so its full score is unknown and no wrong answer is beaten."""
+    """No gold answer can be played, so its pass score is unknown and no wrong answer is beaten."""
     task = whole[0][2]
     run = whole[1]
     scores_of_calls = []
