@@ -10,13 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import (
-    REPETITIONS,
-    RIGHT_ANSWER_REFUSED,
-    THINK_FIRST,
-    Layout,
-    Probe,
-)
+from grpo_nb.checks.probes import REPETITIONS, RIGHT_ANSWER_REFUSED, THINK_FIRST, Layout, Probe
 from grpo_nb.checks.report import KINDS, WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
     FOLLOWS_ANSWER,

@@ -248,9 +248,7 @@ def _try_changes(
 
 
 def _decide_verdict(
-    table: pandas.DataFrame,
-    correlation: Estimate,
-    changes: pandas.DataFrame,
+    table: pandas.DataFrame, correlation: Estimate, changes: pandas.DataFrame
 ) -> tuple[AgreementVerdict, str]:
     """Return the verdict, and the first reason for it that applies."""
     score_count = len(table)

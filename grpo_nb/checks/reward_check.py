@@ -157,8 +157,10 @@ def _try_reward(
     if not findings:
         layout = _try_controls(runner, layouts)
         in_layout = [probe for probe in runner.scores if probe.layout == layout.name]
-        # A right answer of the first row, and two answers of the last row.
-        findings = calls.find_inconsistency(runner, [*in_layout[:1], *in_layout[-2:]])
+        # Two right answers, because a reward may allow only one in a group.
+        right_probes = [probe for probe in in_layout if probe.category == "right"]
+        wrong_probes = [probe for probe in in_layout if probe.category == "wrong"]
+        findings = calls.find_inconsistency(runner, [*right_probes[:2], *wrong_probes[-1:]])
 
     # Do its scores show what it follows?
     code_texts = set(texts_in(reward))
@@ -199,9 +201,7 @@ def _try_all_probes(
     row_sample = runner.row_sample
     runner.run(_write_other_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
-    own_layouts = [one for one in layouts if one.is_own]
-    runner.run(probes.write_controls(row_sample.rows, own_layouts))
-    runner.run(probes.write_controls(row_sample.first_rows, layouts))
+    runner.run(probes.write_controls(row_sample.rows, layouts))
     table = runner.table()
     role = roles.find_role(table, [layout])
     parameters = inspect.signature(runner.reward).parameters

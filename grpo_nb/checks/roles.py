@@ -28,10 +28,10 @@ Sums over a batch are not exact.
 SMALLEST_RANGE = 1e-3
 """Smallest range assumed for a reward, because a constant reward has rounding errors too."""
 
-MIN_SHARE_FOLLOWED = 0.5
-"""Smallest share of the gold answers that must score above wrong ones.
+MIN_SHARE_FOLLOWED = 0.25
+"""Smallest share of the gold answers that must score above wrong ones, if none scores below.
 
-It is not 1, because a reward may misread some gold answers, such as `1,204`.
+A reward may misread the others, such as `1,204`.
 """
 
 ANSWER_DEPENDENT_PART = 0.5
@@ -61,7 +61,8 @@ class Role:
 def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     """Return what a reward follows.
 
-    `FOLLOWS_ANSWER`: in some layout, enough gold answers score higher than wrong answers.
+    `FOLLOWS_ANSWER`: in some layout, most gold answers score higher than wrong answers. At least
+    two and `MIN_SHARE_FOLLOWED` are enough if none scores lower.
     `FOLLOWS_FORMAT`: in a layout of the task, all right answers score higher than prose, and more
     words of reasoning do not change the score.
     `FOLLOWS_NEITHER`: neither of these. An example is a reward for short completions.
@@ -75,13 +76,15 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
     golds = rights.groupby("row_index")["variant"].first()
     for layout in layouts:
         margins = _margins(scored_probes, layout, "wrong")
-        followed = margins[margins["gain"] > tolerance]
+        gains = margins["gain"]
+        followed = margins[gains > tolerance]
         # Count gold answers, not rows: a reward for the most frequent label is right on most rows.
         gold_count = golds[margins.index].nunique()
         followed_count = golds[followed.index].nunique()
-        # One of several gold answers is not enough, because the reward may just reward that label.
-        needed_count = max(min(2, gold_count), MIN_SHARE_FOLLOWED * gold_count)
-        if 0 < needed_count <= followed_count:
+        is_for_most = followed_count > gold_count / 2
+        # A reward that follows only one of several gold answers may just reward that label.
+        is_for_several = followed_count >= max(2, MIN_SHARE_FOLLOWED * gold_count)
+        if is_for_most or (is_for_several and gains.min() >= -tolerance):
             return Role(FOLLOWS_ANSWER, layout, followed)
 
     # A reward for length also prefers the format to prose, because the format is longer.
