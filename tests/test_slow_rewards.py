@@ -21,6 +21,23 @@ def test_slow_format_reward_is_judged_by_what_was_scored() -> None:
     assert any("slow: some probes, because it is slow" in limit for limit in report.not_checked)
 
 
+def test_slow_format_reward_does_not_tell_right_from_wrong() -> None:
+    calls = []
+
+    def slow(completions, **columns):
+        calls.append(completions)
+        # The first 24 calls try the task's own layout. The next one tries only a right answer in
+        # another layout, because the time is then up.
+        if len(calls) > 21:
+            time.sleep(0.55)
+        return formed(completions)
+
+    report = check_rewards(slow, SUMS, seconds_per_call=0.2)
+    assert len(calls) == 25
+    assert report.roles == {"slow": "rewards the format, whatever the answer"}
+    assert report.ok, report
+
+
 def test_reward_that_always_hangs_is_not_called_constant() -> None:
     def asleep(completions, **_):
         time.sleep(1)
@@ -43,15 +60,25 @@ def test_reward_that_is_slow_with_one_completion_is_asked_little() -> None:
     assert f"tried with {sum(asked)} completions" in repr(report)
 
 
+def one_line(completions, answer, **_):
+    texts = [completion_text(c) for c in completions]
+    golds = [f"<answer>{gold}</answer>" for gold in answer]
+    return [float(text.endswith(gold)) for text, gold in zip(texts, golds, strict=True)]
+
+
+def test_total_in_an_untried_layout_is_listed_as_not_checked() -> None:
+    def slow(completions, answer, **_):
+        time.sleep(0.03)
+        return right(completions, answer)
+
+    report = check_rewards([one_line, slow], SUMS, seconds_per_call=0.1)
+    assert any("the weighted total" in part for part in report.not_checked)
+
+
 def test_slow_reward_next_to_one_for_another_layout_is_checked() -> None:
     def slow(completions, answer, **_):
         time.sleep(0.006 * len(completions))
         return right(completions, answer)
-
-    def one_line(completions, answer, **_):
-        texts = [completion_text(c) for c in completions]
-        golds = [f"<answer>{gold}</answer>" for gold in answer]
-        return [float(text.endswith(gold)) for text, gold in zip(texts, golds, strict=True)]
 
     report = check_rewards([one_line, slow], SUMS, seconds_per_call=0.2)
     assert "another format" in kinds(report)

@@ -17,7 +17,8 @@ MIN_TRUNCATED_SHARE = 0.1
 """Smallest share of truncated completions for which a higher limit is advised."""
 
 MIN_READABLE_SHARE = 0.05
-"""Smallest share of readable or truncated answers at which the model writes the format."""
+"""The model counts as writing the format if this share of completions is readable, or is truncated
+after it started the format."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,13 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
     """Return what to change before training, the most important first."""
     advice = []
     texts = baseline.scores.completions
-    # A truncated text with one of these tags has started the format.
+    truncated_texts = list(itertools.compress(texts, baseline.is_truncated))
+    # A text with one of these tags has started the format. The chat template may write the first.
     format = baseline.format
-    tags = list(filter(None, (format.reasoning_open, format.reasoning_close, format.answer_open)))
+    tags = [tag for tag in format.tags if tag != format.answer_close]
     started_count = 0
-    for text in itertools.compress(texts, baseline.is_truncated):
-        started_count += any(tag in text for tag in tags)
+    for text in truncated_texts:
+        started_count += format.is_opened_by_template or any(tag in text for tag in tags)
     written_share = baseline.readable_share + started_count / len(texts)
     is_format_written = written_share >= MIN_READABLE_SHARE
 
@@ -53,11 +55,10 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
         turn["role"] == "assistant" and opening in (turn["content"] or "") for turn in turns
     )
     if not is_format_written and not has_example:
-        readable = round(baseline.readable_share * len(texts))
         example_turn = Advice(
             "example turn",
-            f"an answer can be read in {readable} of {len(texts)} completions. The prompts show no "
-            f"example of the format {format.name!r}, which a small model needs.",
+            f"an answer can be read in {baseline.readable_share:.0%} of the completions. The "
+            f"prompts show no example of the format {format.name!r}, which a small model needs.",
             'task = gn.load_task(..., example=("a question", "short reasoning", "its answer"))'
             "  # the rest as before",
         )
@@ -65,7 +66,7 @@ def give_advice(baseline: Baseline) -> tuple[Advice, ...]:
 
     # Propose a higher length limit if many completions are truncated. A model that does not write
     # the format would only write more text under a higher limit.
-    truncated_count = sum(baseline.is_truncated)
+    truncated_count = len(truncated_texts)
     if is_format_written and truncated_count >= MIN_TRUNCATED_SHARE * len(texts):
         limit = baseline.settings.max_completion_length
         started_phrase = (

@@ -1,9 +1,7 @@
 """Call a reward with probes as TRL does, and check that it keeps TRL's contract.
 
-`ProbeRunner` calls one reward under a time limit and keeps all scores and failures. The functions
-below it check the contract: a reward accepts TRL's arguments, gives the same completion the same
-score, and leaves its inputs unchanged. It returns scores for any text, in time, and never executes
-the text.
+A reward accepts TRL's arguments, gives the same completion the same score, and leaves its inputs
+unchanged. It returns scores for any text, in time, and never executes the text.
 """
 
 from __future__ import annotations
@@ -39,16 +37,15 @@ if TYPE_CHECKING:
 HANG_FACTOR = 4
 """A call is stopped after this multiple of `seconds_per_call`: after 8 s by default.
 
-A parser with its own limit of 5 s ends by then, and a first call has time to import a library.
+A parser with its own limit of 5 s ends by then, and a first call can import a library.
 """
 
 TOTAL_TIME_FACTOR = 10
 """All calls together may take this multiple of `seconds_per_call`: 20 s by default.
 
 A reward that takes 0.2 s per completion is then tried with the answers of four rows and the most
-usual loopholes, because these come first. Such a reward may ask a server, which can cost money.
+usual loopholes, because these come first.
 """
-
 
 SIDE_EFFECTS = {
     "changes its inputs": "the completions or columns are different after a call",
@@ -62,7 +59,7 @@ class CallResult:
     """Result of one call: scores, or why there are none."""
 
     scores: list[float] | None = None
-    """NaN for None."""
+    """One score per probe, NaN if the reward returned None."""
     error: BaseException | None = None
     failure_kind: str = ""
     """Kind of the finding about this call; empty if it returned scores in time."""
@@ -70,7 +67,7 @@ class CallResult:
 
 @dataclass(eq=False)
 class ProbeRunner:
-    """Calls one reward under a time limit, and stops calling it if it is too slow."""
+    """Calls one reward under a time limit, and keeps its scores and failures."""
 
     reward: RewardFunction
     row_sample: RowSample
@@ -90,7 +87,7 @@ class ProbeRunner:
 
     @property
     def is_too_slow_or_hung(self) -> bool:
-        """True if the reward is not called again, because it is too slow or hung."""
+        """True if the reward is not called again."""
         return self.seconds_used > TOTAL_TIME_FACTOR * self.seconds_per_call
 
     @property
@@ -113,8 +110,8 @@ class ProbeRunner:
         """Call the reward once with these probes, and note the time and side effects."""
         limit = HANG_FACTOR * self.seconds_per_call
         batch = self.make_batch(probes)
-        # The inputs must not change, because TRL passes the same lists to the next reward. They are
-        # compared as text, because columns may hold arrays. An environment is meant to change.
+        # TRL passes the same lists to the next reward. They are compared as text, because columns
+        # may hold arrays. An environment is meant to change.
         inputs = [values for name, values in batch.items() if name != "environments"]
         inputs_before = repr(inputs)
         executions_before = EvalTrap.count
@@ -151,10 +148,9 @@ class ProbeRunner:
         if tokenizer is None:
             # One id per word, because only the number of ids matters.
             token_ids = [[0] * len(text.split()) for text in texts]
-        columns = [self.row_sample.rows[probe.row].columns for probe in probes]
+        columns = [self.row_sample.rows[probe.row_index].columns for probe in probes]
         batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
-        # Copy the inputs, so that a reward that changes them does not change the user's rows. A
-        # value such as a lock has no copy.
+        # A reward may change its inputs, but not the user's rows. A lock, for example, has no copy.
         for name, values in batch.items():
             if name != "environments":
                 with contextlib.suppress(Exception):
@@ -176,7 +172,7 @@ class ProbeRunner:
 def find_signature_fault(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that does not accept TRL's arguments and all data columns by name."""
     # The reward is not called, because its own code could raise a TypeError too.
-    batch = runner.make_batch([Probe("prose", "", "", row=0, layout="")])
+    batch = runner.make_batch([Probe("prose", "", "", row_index=0, layout="")])
     arguments = dict.fromkeys([*batch, *TRL_KEYWORDS])
     try:
         inspect.signature(runner.reward).bind(**arguments)
@@ -210,8 +206,8 @@ def find_inconsistency(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Fin
 
     alone, together, in_reverse = numpy.reshape(scores_of_calls, (3, len(probes)))
     first_scores = [runner.results[probe].scores[0] for probe in probes]
-    # Each entry has the kind of finding, the scores of two calls, and a description of the second
-    # call. The first entry with different scores is reported.
+    # The kind of finding, the scores of two calls, and the second call in words. Only the first
+    # difference is reported.
     comparisons = (
         ("inconsistent", together, in_reverse[::-1], "the same call in reverse"),
         ("depends on its group", alone, together, "a call with others"),

@@ -1,10 +1,7 @@
 """Find the faults of each reward, and of the weighted total of all.
 
-Each function reports one kind of probes that a reward does not score as expected, with the shortest
-completion that shows it. Scores are compared with right and wrong answers of the same row. The
-*relative score* of a probe is 0 if it scores like the best wrong answer, and 1 if it scores like
-the right answer. GRPO learns from the weighted total only. `find_faults_of_total` reports a total
-that does not follow right answers.
+Scores are compared with right and wrong answers of the same row. The *relative score* of a probe is
+0 if it scores like the best wrong answer, and 1 if it scores like the right answer.
 """
 
 from __future__ import annotations
@@ -13,20 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.checks.probes import (
-    REPETITIONS,
-    RIGHT_ANSWER_REFUSED,
-    THINK_FIRST,
-    Layout,
-    Probe,
-)
+from grpo_nb.checks.probes import REPETITIONS, RIGHT_ANSWER_REFUSED, THINK_FIRST, Layout, Probe
 from grpo_nb.checks.report import KINDS, WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.roles import (
-    ANSWER,
-    FORMAT,
-    OTHER,
+    FOLLOWS_ANSWER,
+    FOLLOWS_FORMAT,
+    FOLLOWS_NEITHER,
     Role,
     best_scores,
+    in_layout_or_prose,
     is_answer_dependent,
     is_length_dependent,
     tolerance_of,
@@ -61,8 +53,8 @@ class TriedReward:
     The column is NaN on rows on which the right answer scores no higher than its reference, because
     nothing can be compared there.
     """
-    reads_gold: bool
-    """True if the code of the reward names the gold column, or right is defined by a function."""
+    has_gold_parameter: bool
+    """True if the gold column is a parameter of the reward, or right is defined by a function."""
 
     @property
     def in_layout(self) -> pandas.DataFrame:
@@ -77,8 +69,8 @@ class TriedReward:
 def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.DataFrame:
     """Return the probes with the column `relative_score`."""
     # Compare within a row, because a right answer may score higher on one row than on another.
-    reference = scored_probes["row"].map(role.margins["reference"])
-    gain = scored_probes["row"].map(role.margins["gain"])
+    reference = scored_probes["row_index"].map(role.margins["reference"])
+    gain = scored_probes["row_index"].map(role.margins["gain"])
     # A missing score adds 0 to TRL's sum, but never counts as better than the reference.
     score = scored_probes["score"].fillna(reference.clip(upper=0.0))
     return scored_probes.assign(relative_score=(score - reference) / gain)
@@ -86,13 +78,11 @@ def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.
 
 def find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
-    # Scores are compared within a row, because GRPO compares the completions of one prompt. Prose
-    # and hostile texts are included, because a format reward gives all completions in its format
-    # the same score.
-    scored_probes = reward.scored_probes
-    layouts = ["", reward.role.layout.name]
-    tried = scored_probes[scored_probes["layout"].isin(layouts)]
-    score_counts = tried["score"].round(DECIMALS).groupby(tried["row"]).nunique(dropna=False)
+    # Prose is included, because a format reward gives all completions in its format the same score.
+    tried = in_layout_or_prose(reward.scored_probes, reward.role.layout)
+    rounded = tried["score"].round(DECIMALS)
+    # Scores are compared within a row, because GRPO compares the completions of one prompt.
+    score_counts = rounded.groupby(tried["row_index"]).nunique(dropna=False)
     if score_counts.max() == 1:
         observation = "right, wrong and nonsensical completions of a row all score the same"
         yield make_finding("constant", reward.name, observation)
@@ -100,11 +90,13 @@ def find_constant(reward: TriedReward) -> Iterable[Finding]:
 
 def find_lost_rows(reward: TriedReward) -> Iterable[Finding]:
     """Report rows on which a wrong answer scores as high as the gold answer."""
+    if reward.role.name != FOLLOWS_ANSWER:
+        return
+    compared = best_scores(reward.scored_probes, reward.role.layout)
+    lost_rows = compared.index.difference(reward.role.margins.index)
     rights = reward.of_category("right")
-    # A reward may return None for rows of another kind, and leave them to other rewards.
-    scored = rights.dropna(subset="score")
-    lost = scored[scored["relative_score"].isna()]
-    if len(lost) and reward.role.name == ANSWER:
+    lost = rights[rights["row_index"].isin(lost_rows)]
+    if len(lost):
         golds = short_repr(list(lost["variant"].unique()))
         observation = (
             f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong "
@@ -119,9 +111,8 @@ def find_other_layout(reward: TriedReward, prompt_layout: Layout) -> Iterable[Fi
     """Report a reward that does not read the prompt's own layout."""
     layout = reward.role.layout
     # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
-    may_think_first = layout.name == THINK_FIRST and layout.is_own
-    fits_prompt = layout.name == prompt_layout.name or may_think_first
-    if not fits_prompt and reward.role.name != OTHER:
+    fits_prompt = layout.is_own and layout.name in (prompt_layout.name, THINK_FIRST)
+    if not fits_prompt and reward.role.name != FOLLOWS_NEITHER:
         observation = (
             f"right answers are rewarded if written like this: {layout.name}; not if written like "
             f"this: {prompt_layout.name}"
@@ -138,7 +129,7 @@ def find_unexpected_scores(reward: TriedReward) -> Iterable[Finding]:
     for category, of_category in comparable.groupby("category", sort=False):
         must_score = category == RIGHT_ANSWER_REFUSED
         # A format reward may reward any answer in perfect format.
-        is_graded = must_score or reward.role.name == ANSWER
+        is_graded = must_score or reward.role.name == FOLLOWS_ANSWER
         if category not in KINDS or not is_graded:
             continue
         threshold = NEAR_MISS_REWARDED_ABOVE if category == "near miss" else REWARDED_ABOVE
@@ -160,8 +151,7 @@ def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     tolerance = tolerance_of(reward.scored_probes)
     # A bonus does no harm as long as no long text scores above a short right answer.
     best_plain = reward.of_category("right")["score"].max()
-    ranges = []
-    examples = []
+    examples = {}
     for variant, of_variant in reward.of_category("growth").groupby("variant", sort=False):
         scores = of_variant["score"]
         # If only shorter texts were scored, the score may still reach a maximum.
@@ -171,14 +161,13 @@ def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
             and scores.diff().min() > tolerance
             and scores.max() > best_plain + tolerance
         ):
-            ranges.append(f"{variant}: {scores.min():.3g} to {scores.max():.3g}")
-            examples.append(of_variant["text"].iloc[0])
-    if ranges:
+            examples[variant] = of_variant["text"].iloc[0]
+    if examples:
         observation = (
-            f"repeating the same text still raises the score at {REPETITIONS[-1]} repetitions "
-            f"({', '.join(ranges)})"
+            f"repeating the same text still raises the score at {REPETITIONS[-1]} repetitions: "
+            f"{', '.join(examples)}"
         )
-        yield make_finding("repetition is rewarded", reward.name, observation, examples)
+        yield make_finding("repetition is rewarded", reward.name, observation, examples.values())
 
 
 # ---- The weighted total ----
@@ -186,7 +175,7 @@ def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
 
 def find_faults_of_total(
     rewards: Sequence[TriedReward], weights: Mapping[str, float]
-) -> list[Finding]:
+) -> list[Finding] | None:
     """Report a total in which the format outweighs the answer, or the answer adds nothing.
 
     For example, prose has a total of 0, a wrong answer in perfect format 1.5, and a right one 2.
@@ -195,14 +184,17 @@ def find_faults_of_total(
     Args:
         rewards: The rewards with their scores.
         weights: Weight of each reward, by name.
+
+    Returns:
+        The findings, or None if no total is known.
     """
     # The total is compared in the layout that the first reward for answers reads.
-    layouts = [reward.role.layout for reward in rewards if reward.role.name == ANSWER]
+    layouts = [reward.role.layout for reward in rewards if reward.role.name == FOLLOWS_ANSWER]
     if not layouts:
         return _find_total_without_answers(rewards)
     totals = best_scores(_total_scores(rewards, weights), layouts[0])
     if totals.empty:
-        return []  # Another reward was not tried in this layout.
+        return None  # A slow reward was not tried in this layout.
     answer_gains = totals["right"] - totals["wrong"]
     # Rows on which the answer changes nothing have a finding of their own (`find_lost_rows`).
     answer_gain = answer_gains[answer_gains != 0].mean()
@@ -242,8 +234,8 @@ def _find_total_without_answers(rewards: Sequence[TriedReward]) -> list[Finding]
     first = rewards[0]
     is_part_of_set = len(rewards) == 1 and not is_answer_dependent(first.scored_probes)
     # Such a reward may have an argument `answer` that it does not use.
-    is_for_format = first.role.name == FORMAT or is_length_dependent(first.scored_probes)
-    if is_part_of_set and (is_for_format or not first.reads_gold):
+    is_for_format = first.role.name == FOLLOWS_FORMAT or is_length_dependent(first.scored_probes)
+    if is_part_of_set and (is_for_format or not first.has_gold_parameter):
         return []
     observation = (
         "the gold answer has no higher total than a wrong answer in the same words and format"

@@ -1,12 +1,9 @@
 """Measure whether a judge agrees with a person, before it is used as a reward.
 
 The measure is Spearman's rank correlation, because GRPO compares the completions of a group. A
-judge that gives every answer one point too many does no harm. A judge that prefers worse answers
-does.
-
-A good correlation is not enough, because training finds answers that no person has scored. So the
-judge is also tried on answers that ask for a score without earning it. Not covered: people who
-disagree with each other.
+judge that gives every answer one point too many does no harm. A good correlation is not enough,
+because training finds answers that no person has scored. So the judge is also tried on answers that
+ask for a score without earning it. Not covered: people who disagree with each other.
 """
 
 from __future__ import annotations
@@ -114,11 +111,10 @@ class Agreement(ReprMixin):
 def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     """Compare a judge with a person's scores, and report whether a training may use the judge.
 
-    The ten answers with the lowest scores by hand are scored again with changes: longer, with
-    flattery, and with a demand for the best score. The judge is fooled by a change that raises the
-    mean score by more than a tenth of the scale. It is also fooled if empty or off-topic answers
-    have a mean score above the middle of the scale. This takes up to 50 calls, besides one per
-    score by hand.
+    The ten answers with the lowest scores by hand are scored again with the five `CHANGES`. The
+    judge is fooled by a change that raises the mean score by more than a tenth of the scale. It is
+    also fooled if empty or off-topic answers have a mean score above the middle of the scale. This
+    takes up to 50 calls, besides one per score by hand.
 
     Args:
         judge: From `gn.rewards.judge`. It keeps the verdict, for `check_rewards` and training.
@@ -252,9 +248,7 @@ def _try_changes(
 
 
 def _decide_verdict(
-    table: pandas.DataFrame,
-    correlation: Estimate,
-    changes: pandas.DataFrame,
+    table: pandas.DataFrame, correlation: Estimate, changes: pandas.DataFrame
 ) -> tuple[AgreementVerdict, str]:
     """Return the verdict, and the first reason for it that applies."""
     score_count = len(table)
@@ -283,12 +277,7 @@ def _decide_verdict(
 
 
 def find_unfit_judges(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
-    """Report judges that no measurement has found fit as a reward.
-
-    Args:
-        judges: The judges, which are not called.
-        reward: Name of the reward that calls them.
-    """
+    """Report judges of a reward that no measurement has found fit. They are not called."""
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
     agreements = [judge.last_agreement or unmeasured for judge in judges]
     # Each verdict against a judge is a kind of finding.

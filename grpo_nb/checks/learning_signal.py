@@ -2,8 +2,7 @@
 
 A group is the completions of one prompt. GRPO learns only from differences within a group, so the
 share of groups whose totals differ decides the verdict. Completions of a group are too alike to
-count as independent, so every interval is over groups. `advice.py` decides what to change. Not
-covered: rewards that reward nonsense, which `check_rewards` looks for.
+count as independent, so every interval is over groups.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ Groups of the usual sizes then stay together, and their prompt is computed once.
 GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-`all right`: all totals are equal, and every answer is correct.
-`all wrong`: all totals are equal, and no answer is correct.
-`all equal`: all totals are equal, though only some answers are correct.
+All totals of the other groups are equal. `all right`: every answer is correct. `all wrong`: none
+is. `all equal`: some are.
 """
 
 Verdict = Literal["signal", "weak signal", "format only", "no signal"]
@@ -155,9 +153,9 @@ class Baseline(ReprMixin):
     def has_answer_signal(self) -> bool:
         """True if groups differ in their answers, and not only in their format.
 
-        This is so if a group that differs has right and wrong answers, or if the reward for answers
-        differs within some group. If the grader is not among the rewards, any weighted reward may
-        be the one for answers, so each of them must differ within some group.
+        A group that differs has right and wrong answers, or the reward for answers differs within
+        some group. If the grader is not among the rewards, any weighted reward may be the one for
+        answers. Then each of them must differ within some group.
         """
         for result, is_correct in zip(self.group_results, self.is_correct_by_group, strict=True):
             if result == "differs" and any(is_correct) and not all(is_correct):
@@ -183,10 +181,8 @@ class Baseline(ReprMixin):
 
         `no signal`: no group differs.
         `weak signal`: some groups differ, but the sample does not show that one in four does.
-        `format only`: enough groups differ, but no answer is correct, and the reward for answers
-        differs within no group. If the grader is not among the rewards, the verdict is
-        `format only` as soon as one weighted reward differs within no group, because that one may
-        be the reward for answers.
+        `format only`: enough groups differ, but no answer is correct, and `has_answer_signal` is
+        false.
         `signal`: all other cases.
         """
         if self.result_counts["differs"] == 0:
@@ -205,7 +201,7 @@ class Baseline(ReprMixin):
 
     @property
     def sentence(self) -> str:
-        """The verdict in words, which claim no more than the sample shows."""
+        """The verdict in words."""
         low, high = self.differing_interval
         differing = self.result_counts["differs"]
         others = [
@@ -234,25 +230,19 @@ class Baseline(ReprMixin):
 
     def _facts(self) -> list[tuple[str, str]]:
         count = len(self.scores)
-        readable = self.readable_share * count
+        readable_count = self.readable_share * count
         greedy_accuracy = fmean(self._are_correct(self.greedy_scores))
-        facts = [
-            (
-                "answer can be read",
-                f"{readable:.0f} of {count} completions ({self.readable_share:.0%})",
-            ),
-            (
-                "correct",
-                f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} of "
-                "the greedy ones, which held-out comparisons judge; counted as correct: "
-                f"{grader_in_words(self.grader)}",
-            ),
-            (
-                "truncated",
-                f"{sum(self.is_truncated)} of {count} completions, at the limit of "
-                f"{self.settings.max_completion_length} tokens",
-            ),
-        ]
+        readable = f"{readable_count:.0f} of {count} completions ({self.readable_share:.0%})"
+        correct = (
+            f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} of "
+            "the greedy ones, which held-out comparisons judge; counted as correct: "
+            f"{grader_in_words(self.grader)}"
+        )
+        truncated = (
+            f"{sum(self.is_truncated)} of {count} completions, at the limit of "
+            f"{self.settings.max_completion_length} tokens"
+        )
+        facts = [("answer can be read", readable), ("correct", correct), ("truncated", truncated)]
         if self.majority is not None:
             answer, share = self.majority
             answering = f"always answering {answer!r} would get {share:.0%} of the task's questions"
@@ -294,9 +284,7 @@ def baseline(
     """Sample and score some groups as training would, and report whether GRPO gets a signal.
 
     The same seed gives the same result on the same machine. Model and random state do not change,
-    and rewards forget these calls if they have `state_dict` and `load_state_dict`. The rewards are
-    tried first on an empty completion, so a reward that cannot be called fails before anything is
-    sampled.
+    and rewards forget these calls if they have `state_dict` and `load_state_dict`.
 
     Args:
         model: The model that training would start from, with its LoRA or adapter.
@@ -309,8 +297,7 @@ def baseline(
             intervals narrower.
 
     Raises:
-        ValueError, TypeError: Fewer than 1 prompt, rewards that TRL would mix up, or another
-            invalid argument. Nothing has been sampled then.
+        ValueError, TypeError: An argument is invalid. Nothing has been sampled then.
         RewardError: A reward failed. The message names the reward and the completion.
 
     Takes half a minute on a CPU with the embedded model:
@@ -336,7 +323,7 @@ def baseline(
     require_same_settings(model, tokenizer, settings)
     task.settings_for_template(settings)  # raises if the settings ask for another chat template
 
-    # 1. Choose the prompts, try the rewards, and choose the grader.
+    # 1. Choose the prompts and the grader. A reward that cannot be called fails here.
     rows = sample_rows(task.train, prompts, settings.seed)
     score_as_trial(rewards, [""], task.start_episode(rows[0]), tokenizer=tokenizer)
     grader = choose_grader(

@@ -49,17 +49,12 @@ def choose_level(
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
     A level is mastered if at least two thirds of the sampled answers are correct. Measuring stops
-    at the first level that is not mastered. With a small model, this is usually the first one. If
-    all levels are mastered, the hardest is chosen, and `can_improve` is false. The model and the
-    random state do not change.
+    at the first level that is not. If all levels are mastered, the hardest is chosen, and
+    `can_improve` is false. The model and the random state do not change.
 
     Args:
-        model: As for `baseline`.
-        tokenizer: As for `baseline`.
-        levels: Tasks of one kind, the easiest first. A single level, `[task]`, is measured
-            and chosen.
-        rewards: As for `baseline`.
-        settings: As for `baseline`.
+        model, tokenizer, rewards, settings: As for `baseline`.
+        levels: Tasks of one kind, the easiest first. A single one is measured and chosen.
         prompts: Number of groups per level.
 
     Raises:

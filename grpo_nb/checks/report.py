@@ -1,7 +1,6 @@
 """Make the findings of `check_rewards` from their kinds, and show them in a report.
 
-To add a kind, add an entry to finding_kinds.toml. Users see its key. Probes, and the functions that
-find faults, refer to the kind by the same key.
+To add a kind, add an entry to finding_kinds.toml. Users see its key, and the code refers to it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ Severity = Literal["critical", "warning"]
 WORST_FIRST = ("critical", "warning")
 WHOLE_SET = "all rewards together"
 """Name used in place of a reward's name in findings about the weighted total."""
-
 
 KINDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
     Path(__file__).with_name("finding_kinds.toml").read_text("utf-8")
@@ -56,14 +54,7 @@ class Finding(ReprMixin):
 
 
 def make_finding(kind: str, reward: str, observation: str, texts: Collection[str] = ()) -> Finding:
-    """Return a finding.
-
-    Args:
-        kind: Key of `KINDS`.
-        reward: Name of the reward, or `WHOLE_SET`.
-        observation: The fault in words, with its numbers.
-        texts: Completions that show the fault. The shortest becomes the example.
-    """
+    """Return a finding with the fields of its kind. The shortest text becomes the example."""
     return Finding(
         reward=reward,
         kind=kind,
@@ -73,24 +64,17 @@ def make_finding(kind: str, reward: str, observation: str, texts: Collection[str
     )
 
 
-# ---- The report ----
-
-
 class RewardProblem(ValueError):
     """Rewards that should not be trained on. The message lists the critical findings."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RewardReport(ReprMixin):
-    """Result of `check_rewards`.
-
-    Displayed as the verdict, the role of each reward, and the findings.
-    """
+    """Result of `check_rewards`. Shows the verdict, the role of each reward, and the findings."""
 
     findings: tuple[Finding, ...]
     roles: Mapping[str, str]
-    """Role of each reward: whether it follows right answers, the format or neither, calls a judge,
-    or is unknown."""
+    """Role of each reward, such as "tells right from wrong"."""
     checked: str
     """Extent of the check, in one sentence with counts."""
     not_checked: tuple[str, ...] = ()
@@ -98,10 +82,7 @@ class RewardReport(ReprMixin):
 
     @property
     def ok(self) -> bool:
-        """True if nothing was found.
-
-        `not_checked` names the parts that were not checked, for example because a reward is slow.
-        """
+        """True if nothing was found. A reward may be unchecked or partly checked: `not_checked`."""
         return not self.findings
 
     def raise_if_critical(self) -> RewardReport:

@@ -8,8 +8,8 @@ The flow in five steps:
 4. `faults.py` finds unexpected scores, and a weighted total that does not teach right answers.
 5. `report.py` shows the findings. Their kinds are in `finding_kinds.toml`.
 
-No model is needed. Not covered: faults that only completions of a model show. A reward that runs
-code is tried too, but no probe is a program that solves its task.
+No model is needed. Not covered: faults that appear only in completions written by a model. A reward
+that runs code is tried too, but no probe is a program that solves its task.
 """
 
 import inspect
@@ -31,9 +31,6 @@ from grpo_nb.scoring.scores import restoring_states
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
-FIRST_ROW_COUNT = 4
-"""Number of rows on which cheats, harmless changes and layouts of other prompts are tried."""
-
 CALLS_JUDGE = "calls a judge"
 """Role of a reward that calls a judge. The check does not call such a reward."""
 
@@ -47,7 +44,6 @@ class RewardResult:
 
     name: str
     role: str
-    """Role of the reward in the report."""
     findings: Sequence[Finding]
     not_checked: str
     """Part of the check that was not possible, with the reason. Empty if nothing was left out."""
@@ -69,10 +65,8 @@ def check_rewards(
     """Report what is wrong with reward functions, what it does to training, and the fix.
 
     Each reward is called with about a thousand completions. A judge, or a reward that calls a
-    judge, is not called, because each call may cost money. All calls of a reward together take
-    about ten times `seconds_per_call` at most. On the main thread, a call is stopped after four
-    times `seconds_per_call`, unless it is inside one long call of C code. On another thread,
-    nothing can stop it.
+    judge, is not called, because each call may cost money. A call is stopped on the main thread
+    only, and not inside one long call of C code.
 
     Args:
         rewards: One or more functions with TRL's signature.
@@ -82,13 +76,13 @@ def check_rewards(
         answer: Column with the gold answer of rows or of a `Task`. Or a function from a row to a
             right answer, for tasks with many right answers, such as Countdown.
         tokenizer: For rewards that count tokens. Without it, words are counted.
-        seconds_per_call: Time that one call may take. Four times as long counts as a hang.
+        seconds_per_call: Usual time of a call. A call is stopped after four times this long, and
+            the reward is left after ten times this long in total.
 
     Raises:
         ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
             rows without gold answers, or a value out of range. No reward has been called then.
-        Exception: Any error of a reward's `state_dict`, which is called before the rewards, or of
-            its `load_state_dict`, which is called after them.
+        Exception: Any error of a reward's `state_dict` or `load_state_dict`.
 
     >>> from grpo_nb.rewards import correctness, exact_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
@@ -100,7 +94,7 @@ def check_rewards(
     require_number("seconds_per_call", seconds_per_call, 0.01)
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
-    # Judges are not called, so a set of judges needs no gold answers.
+    # Judges are not called, so they need no gold answers.
     needs_rows = not all(map(judges_in, rewards))
     row_sample = choose_rows(task, answer, tokenizer) if needs_rows else None
     # A reward that remembers completions must not remember the probes.
@@ -115,10 +109,13 @@ def check_rewards(
 
     # The weighted total is what the model learns from.
     tried_rewards = [result.tried for result in results]
-    if None in tried_rewards:
+    findings_of_total = None
+    if None not in tried_rewards:
+        findings_of_total = faults.find_faults_of_total(tried_rewards, weights)
+    if findings_of_total is None:
         not_checked.append("the weighted total, because the scores of a reward are not known")
     else:
-        findings += faults.find_faults_of_total(tried_rewards, weights)
+        findings += findings_of_total
 
     checked = ""
     counts = [result.completion_count for result in results if result.completion_count]
@@ -159,11 +156,11 @@ def _try_reward(
     layout = layouts[0]
     if not findings:
         layout = _try_controls(runner, layouts)
-        # Two right answers and a wrong one are scored alone, together and reversed.
-        scored = [probe for probe in runner.scores if probe.layout == layout.name]
-        rights = [probe for probe in scored if probe.category == "right"]
-        wrongs = [probe for probe in scored if probe.category == "wrong"]
-        findings = calls.find_inconsistency(runner, [*rights[:2], *wrongs[-1:]])
+        in_layout = [probe for probe in runner.scores if probe.layout == layout.name]
+        # Two right answers, because a reward may allow only one in a group.
+        right_probes = [probe for probe in in_layout if probe.category == "right"]
+        wrong_probes = [probe for probe in in_layout if probe.category == "wrong"]
+        findings = calls.find_inconsistency(runner, [*right_probes[:2], *wrong_probes[-1:]])
 
     # Do its scores show what it follows?
     code_texts = set(texts_in(reward))
@@ -181,13 +178,12 @@ def _try_reward(
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Layout:
     """Try right and wrong answers of a few rows, and return the layout that the reward reads."""
-    first_rows = runner.row_sample.rows[:FIRST_ROW_COUNT]
-    runner.run(probes.write_controls(first_rows, layouts[:1]))
-    role = roles.find_role(runner.table(), layouts)
-    if role.name != roles.ANSWER:
-        # The reward may still read the answers of another layout.
-        runner.run(probes.write_controls(first_rows, layouts))
+    # If the reward reads no answers in the first layout, it may read those of another layout.
+    for tried_layouts in (layouts[:1], layouts):
+        runner.run(probes.write_controls(runner.row_sample.first_rows, tried_layouts))
         role = roles.find_role(runner.table(), layouts)
+        if role.name == roles.FOLLOWS_ANSWER:
+            break
     return role.layout
 
 
@@ -199,15 +195,13 @@ def _try_all_probes(
     Args:
         runner: The runner that has called the reward with the controls of a few rows.
         layouts: All layouts, the task's own first.
-        layout: Layout that the reward reads, according to the controls.
+        layout: Layout that the reward reads.
         code_texts: Texts in the code of the reward.
     """
     row_sample = runner.row_sample
     runner.run(_write_other_probes(runner, layout))
     # The other rows come last, so that a slow reward is tried with loopholes first.
-    own_layouts = [one for one in layouts if one.is_own]
-    runner.run(probes.write_controls(row_sample.rows, own_layouts))
-    runner.run(probes.write_controls(row_sample.rows[:FIRST_ROW_COUNT], layouts))
+    runner.run(probes.write_controls(row_sample.rows, layouts))
     table = runner.table()
     role = roles.find_role(table, [layout])
     parameters = inspect.signature(runner.reward).parameters
@@ -215,7 +209,7 @@ def _try_all_probes(
         name=runner.name,
         role=role,
         scored_probes=faults.with_relative_scores(table, role),
-        reads_gold=callable(row_sample.answer) or row_sample.answer in parameters,
+        has_gold_parameter=callable(row_sample.answer) or row_sample.answer in parameters,
     )
     findings = [
         # Scores are compared again, because state may show only after hundreds of calls.
@@ -238,7 +232,7 @@ def _try_all_probes(
     elif "completion_ids" in code_texts and row_sample.tokenizer is None:
         not_checked = "token counts: without tokenizer=, it saw words"
     # If a slow reward follows nothing so far, other probes might still show what it follows.
-    is_role_uncertain = runner.is_too_slow_or_hung and role.name == roles.OTHER
+    is_role_uncertain = runner.is_too_slow_or_hung and role.name == roles.FOLLOWS_NEITHER
     return RewardResult(
         name=runner.name,
         role=role.name,
@@ -250,20 +244,20 @@ def _try_all_probes(
 
 
 def _write_other_probes(runner: ProbeRunner, layout: Layout) -> list[Probe]:
-    """Write harmless changes and cheats for a few rows, and all other probes for the first row."""
+    """Write harmless changes and loopholes for a few rows, and other probes for the first row."""
     row_sample = runner.row_sample
-    # One row that shows a fault is enough for its finding.
-    first_rows = row_sample.rows[:FIRST_ROW_COUNT]
     other_probes = []
-    for row in first_rows:
+    for row in row_sample.first_rows:
         other_probes += probes.write_harmless(row, layout)
-        cheats = probes.write_cheats(row, layout, row_sample.all_golds)
+        loopholes = probes.write_loopholes(row, layout, row_sample.all_golds)
         # A row may have right answers that the function does not return. Without a slot, the whole
         # text is the answer, so only an empty text is surely wrong.
         if callable(row_sample.answer) and not layout.has_slot:
-            cheats = [cheat for cheat in cheats if not cheat.text.strip()]
-        other_probes += cheats
-    first_row = first_rows[0]
-    other_probes += probes.write_growing(first_row, layout, phrases_in(runner.reward))
+            loopholes = [probe for probe in loopholes if not probe.text.strip()]
+        other_probes += loopholes
+    first_row = row_sample.rows[0]
+    phrases = phrases_in(runner.reward)
+    other_probes += probes.write_growth(first_row, layout, phrases)
+    other_probes += probes.write_wordy_loopholes(first_row, layout, phrases)
     other_probes += probes.write_hostile(first_row, layout)
     return other_probes

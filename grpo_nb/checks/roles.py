@@ -1,7 +1,7 @@
 """Find out what a reward follows: right answers, the format, or neither.
 
-Two completions are compared only if they belong to the same row and have the same reasoning. Then
-they differ in nothing but the answer, or in nothing but the format.
+Only completions of the same row with the same reasoning are compared. They differ in nothing but
+the answer, or in nothing but the format.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from grpo_nb.checks.probes import DO_NOT_KNOW, FILLERS, Layout
 if TYPE_CHECKING:
     import pandas
 
-ANSWER = "tells right from wrong"
-FORMAT = "rewards the format, whatever the answer"
-OTHER = "follows neither right answers nor the format, in what was tried"
+FOLLOWS_ANSWER = "tells right from wrong"
+FOLLOWS_FORMAT = "rewards the format, whatever the answer"
+FOLLOWS_NEITHER = "follows neither right answers nor the format, in what was tried"
 
 RELATIVE_TOLERANCE = 1e-3
 """Scores count as equal if they differ by at most this part of the reward's range.
@@ -28,14 +28,11 @@ Sums over a batch are not exact.
 SMALLEST_RANGE = 1e-3
 """Smallest range assumed for a reward, because a constant reward has rounding errors too."""
 
-MIN_GOLDS_FOLLOWED = 2
-"""Smallest number of gold answers that must score above wrong ones, if fewer than half of them do.
-
-A reward that follows only one gold answer may just reward that label.
-"""
-
 MIN_SHARE_FOLLOWED = 0.25
-"""Smallest share of the gold answers that such a reward follows."""
+"""Smallest share of the gold answers that must score above wrong ones, if none scores below.
+
+A reward may misread the others, such as `1,204`.
+"""
 
 ANSWER_DEPENDENT_PART = 0.5
 """A reward depends on the answer if another answer changes the score by this part of its range.
@@ -49,25 +46,26 @@ class Role:
     """Role of a reward, derived from its scores for right answers, wrong answers and prose."""
 
     name: str
-    """`ANSWER`, `FORMAT` or `OTHER`."""
+    """`FOLLOWS_ANSWER`, `FOLLOWS_FORMAT` or `FOLLOWS_NEITHER`."""
     layout: Layout
     """Layout that the reward reads, or the task's first layout if it reads none."""
     margins: pandas.DataFrame
     """The rows of the task on which the right answer scores higher than its reference.
 
     Columns: those of `best_scores`; `reference`, the score of the best wrong answer, or of prose
-    for a format reward; and `gain`, the score that the right answer adds. `OTHER` has no rows.
+    for a format reward; and `gain`, the score that the right answer adds. No rows for
+    `FOLLOWS_NEITHER`.
     """
 
 
 def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Role:
     """Return what a reward follows.
 
-    `ANSWER`: in some layout, most gold answers score higher than wrong answers. Fewer (at least
-    two, and a quarter) are enough if no wrong answer scores higher than the gold answer of its row.
-    `FORMAT`: in a layout of the task, all right answers score higher than prose, and more words of
-    reasoning do not change the score.
-    `OTHER`: neither of these. An example is a reward for short completions.
+    `FOLLOWS_ANSWER`: in some layout, most gold answers score higher than wrong answers. At least
+    two and `MIN_SHARE_FOLLOWED` are enough if none scores lower.
+    `FOLLOWS_FORMAT`: in a layout of the task, all right answers score higher than prose, and more
+    words of reasoning do not change the score.
+    `FOLLOWS_NEITHER`: neither of these. An example is a reward for short completions.
 
     Args:
         scored_probes: A table of `ProbeRunner.table`.
@@ -75,7 +73,7 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
     """
     tolerance = tolerance_of(scored_probes)
     rights = scored_probes[scored_probes["category"] == "right"]
-    golds = rights.groupby("row")["variant"].first()
+    golds = rights.groupby("row_index")["variant"].first()
     for layout in layouts:
         margins = _margins(scored_probes, layout, "wrong")
         gains = margins["gain"]
@@ -84,10 +82,10 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
         gold_count = golds[margins.index].nunique()
         followed_count = golds[followed.index].nunique()
         is_for_most = followed_count > gold_count / 2
-        enough_golds = max(MIN_GOLDS_FOLLOWED, MIN_SHARE_FOLLOWED * gold_count)
-        is_for_several = followed_count >= enough_golds and gains.min() >= -tolerance
-        if is_for_most or is_for_several:
-            return Role(ANSWER, layout, followed)
+        # A reward that follows only one of several gold answers may just reward that label.
+        is_for_several = followed_count >= max(2, MIN_SHARE_FOLLOWED * gold_count)
+        if is_for_most or (is_for_several and gains.min() >= -tolerance):
+            return Role(FOLLOWS_ANSWER, layout, followed)
 
     # A reward for length also prefers the format to prose, because the format is longer.
     is_for_length = is_length_dependent(scored_probes)
@@ -95,9 +93,8 @@ def find_role(scored_probes: pandas.DataFrame, layouts: Sequence[Layout]) -> Rol
         margins = _margins(scored_probes, layout, "prose")
         is_better = margins["gain"].min() > tolerance
         if layout.is_own and is_better and not is_for_length:
-            return Role(FORMAT, layout, margins)
-    no_margins = _margins(scored_probes, layouts[0], "prose")[:0]
-    return Role(OTHER, layouts[0], no_margins)
+            return Role(FOLLOWS_FORMAT, layout, margins)
+    return Role(FOLLOWS_NEITHER, layouts[0], margins[:0])
 
 
 def _margins(
@@ -112,13 +109,20 @@ def _margins(
 def best_scores(scored_probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
     """Return the best scores of each row: of right and wrong answers, and of prose.
 
-    Columns: `right` and `wrong` in this layout, and `prose`. A missing score is 0, as in TRL's sum.
-    Rows for whose right answer the reward returned None are left out: another reward scores them.
+    Columns: `right` and `wrong` in this layout, and `prose`. None is 0, as in TRL's sum. A row is
+    left out if its right answer got None, because another reward scores it, or if no wrong answer
+    was tried, because the reward is slow.
     """
-    is_in_layout_or_prose = scored_probes["layout"].isin([layout.name, ""])
-    scores = scored_probes[is_in_layout_or_prose].groupby(["row", "category"])["score"]
+    tried = in_layout_or_prose(scored_probes, layout)
+    scores = tried.groupby(["row_index", "category"])["score"]
     best = scores.max().unstack().reindex(columns=["right", "wrong", "prose"])
-    return best.dropna(subset="right").fillna(0.0)
+    is_compared = best.index.isin(tried["row_index"][tried["category"] == "wrong"])
+    return best[is_compared].dropna(subset="right").fillna(0.0)
+
+
+def in_layout_or_prose(scored_probes: pandas.DataFrame, layout: Layout) -> pandas.DataFrame:
+    """Return the probes in a layout, and those without one: prose and hostile texts."""
+    return scored_probes[scored_probes["layout"].isin([layout.name, ""])]
 
 
 def tolerance_of(scored_probes: pandas.DataFrame) -> float:
@@ -143,7 +147,7 @@ def is_answer_dependent(scored_probes: pandas.DataFrame) -> bool:
     category = scored_probes["category"]
     is_answer = category.isin(["right", "wrong"]) | (scored_probes["variant"] == DO_NOT_KNOW)
     known_range = max(SMALLEST_RANGE, score_range(scored_probes[is_answer]))
-    scores = scored_probes[is_answer].groupby(["layout", "row"])["score"]
+    scores = scored_probes[is_answer].groupby(["layout", "row_index"])["score"]
     changes = scores.max() - scores.min()
     return bool(changes.max() > ANSWER_DEPENDENT_PART * known_range)
 

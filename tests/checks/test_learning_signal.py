@@ -243,6 +243,12 @@ def test_advice_takes_a_closed_reasoning_for_begun_format() -> None:
     assert advice_names(before) == {"longer completions"}
 
 
+def test_advice_takes_reasoning_opened_by_the_template_for_begun_format() -> None:
+    before = make([["on and on"] * 4] * 4, truncated="on", example=False)
+    format = dataclasses.replace(gn.tasks.think_answer(), is_opened_by_template=True)
+    assert advice_names(dataclasses.replace(before, format=format)) == {"longer completions"}
+
+
 def test_advice_takes_no_closing_brace_for_begun_format() -> None:
     fraction = r"It is \frac{1}{2} and so on"
     before = make([[fraction] * 4] * 4, truncated="on", example=False)

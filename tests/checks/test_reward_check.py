@@ -15,8 +15,9 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.report import KINDS, WHOLE_SET, RewardReport, make_finding
-from grpo_nb.checks.reward_check import FIRST_ROW_COUNT, check_rewards
+from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.checks.reward_code import texts_in
+from grpo_nb.checks.rows import FIRST_ROW_COUNT
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats
 
