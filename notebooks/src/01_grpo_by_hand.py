@@ -230,8 +230,13 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # The table below follows the formula. *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3).
 # So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
 #
-# **Why subtract the mean?** Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10. A draw
-# pushes the probability $p$ of the right answer by its weight times a gradient, here in units of $\nabla p$:
+# **Why does this raise the expected reward?** Let the weight be the reward $r$ itself. A text with the probability $p$ is drawn in a share $p$ of
+# the samples, and each time it is pushed by $r \nabla \log p = r \nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and pushed hard. So
+# the average push is $\sum r \nabla p$, the slope of the expected reward $\sum r p$.
+#
+# **Why subtract the mean?** Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10. The mean reward is
+# 0.2 · 11 + 0.8 · 10 = 10.2. A draw moves the probability $p$ of the right answer by weight · gradient (in units of $\nabla p$; the fold derives
+# the +5 and −1.25):
 #
 # | drawn | how often | gradient | push, weight = reward | push, weight = reward − 10.2 |
 # | --- | --- | --- | --- | --- |
@@ -239,17 +244,15 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
 # | **average** | | | **+1** | **+1** |
 #
-# The average push is the same. But without the mean, each draw of the wrong answer makes the *wrong* answer more likely.
+# The average push is the same. But with only eight draws, luck decides without the mean: eight draws of the wrong answer push $p$ down by
+# 8 · 12.5, although it should rise. With the mean the pushes are small, and both point the right way.
 #
-# <details><summary>Where the gradients come from, and why this raises the expected reward</summary>
+# <details><summary>Where the gradients come from, and why the average stays the same</summary>
 #
 # For the right answer $\nabla \log p = \nabla p / p = 5 \nabla p$. The other one has the probability $1 - p$, so
 # $\nabla \log (1-p) = -\nabla p / 0.8 = -1.25 \nabla p$.
 #
-# Let the weight be the reward $r$ itself. A text with the probability $p$ is drawn in a share $p$ of the samples, and each time it is pushed by
-# $r \nabla \log p = r \nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and pushed hard. So the average push is $\sum r \nabla p$,
-# the slope of the expected reward $\sum r p$. Subtracting $b$ changes it by $b \sum \nabla p = 0$, because the probabilities
-# add up to 1. ([The details](../docs/reference/losses.md#why-the-mean-may-be-subtracted).) This is the *policy gradient*, or REINFORCE. PPO
+# Subtracting $b$ from all rewards changes the average push by $b \sum \nabla p = 0$, because the probabilities add up to 1. ([The details](../docs/reference/losses.md#why-the-mean-may-be-subtracted).) This is the *policy gradient*, or REINFORCE. PPO
 # trains a second model for the mean; GRPO needs none.
 # </details>
 
@@ -282,8 +285,9 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # Sampling is slow, so one would like to use a batch of completions for several steps. After the first step,
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
-# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The **gain** of a
-# token is $\rho A$, and the loss is minus the average gain.
+# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. A token that is now twice as
+# likely would be drawn twice as often by the new model. The batch is old, so it is counted twice instead: the **gain** of a token is
+# $\rho A$, and the loss is minus the average gain.
 #
 # **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more
 # than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A
@@ -308,8 +312,8 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # <details><summary>Why this cost, and not simply −d?</summary>
 #
 # The *Kullback–Leibler divergence* (KL) is the average of $-d$ over what the model samples. The average of $e^d - d - 1$ is the KL too,
-# because $e^d - 1$ averages to 0. Why not add $-d$? Take two tokens, 0.8 and 0.2. A draw of the first pushes its logit down by 0.2, a draw of the second
-# pushes it up by 0.8: −0.8 · 0.2 + 0.2 · 0.8 = 0. On average the model is pulled nowhere. The right value is not enough, the gradient must be right
+# because $e^d - 1$ averages to 0. Why not add $-d$? Take two tokens, 0.8 and 0.2. A draw of the first lowers the logit of the first by 0.2, a draw
+# of the second raises the logit of the first by 0.8: −0.8 · 0.2 + 0.2 · 0.8 = 0. On average the model is pulled nowhere. The right value is not enough, the gradient must be right
 # too. If the reference gives both tokens 0.5, the gradient of the KL is 0.22. Without $\rho$ in front, $e^d - d - 1$ has 0.30 on average, with
 # $\rho$ 0.22. TRL multiplies by $\rho$, the first GRPO did not.
 # </details>

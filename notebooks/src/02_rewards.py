@@ -160,8 +160,6 @@ lab
 # *Every candidate* is the name of the trick: the list of all answers contains the right one. *4 of 4 such completions score like a right
 # answer* is the measurement. The *example* is one of the four, and *fix* is what to change in the function. A *slot* is the place between the
 # answer tags.
-#
-# *Repetition is rewarded* has two numbers for each kind of text: the lowest and the highest score of 1 to 64 repetitions.
 # </details>
 
 # %%
@@ -231,8 +229,8 @@ display(table.pivot_table("advantage", "length", "sum").round(2))
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
 # In step 1 the learning rate is still 0, so read the end of the output: steps 2 to 16, which changed the model. The advantage follows the length
-# (correlation 0.82) more than the sum (0.45). On average, texts above the length of their group were pushed up without the right sum (+0.84),
-# and shorter texts were pushed down with it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
+# (correlation 0.82) more than the sum (0.45). On average, a text longer than its group was pushed up *even without* the right sum (+0.84),
+# and a shorter one was pushed down *even with* it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
 # check called it only a *warning*: read warnings too.
 #
 # **Which reward decides?** Multiply each weight by the spread of its scores within the group. Usually the largest product decides, whatever the
@@ -385,16 +383,17 @@ comparison
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
 # Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning
-# either: 0.094 with loopholes, 0.184 without. Only the held-out answers tell the two apart.
+# either: 0.094 with loopholes, 0.184 without. Of the numbers of a training, none tells the two apart. The held-out answers do.
 #
 # **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
-# also agree, because every prompt asks for the same tags, but each sum has another answer. Besides, an answer counts only between its tags.
+# also agree, because every prompt asks for the same tags, but each sum has another answer.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
 # cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies, and
 # exercise 2 changes the first of the three and keeps the second.
 #
-# You can now write a reward, find its loopholes before you train, and recognise reward hacking in a run.
+# **Before each training:** (1) `check_rewards`, (2) weight times spread within a group, for each reward, (3) read one group, (4) a held-out
+# measure that is not the reward.
 
 # %%
 import textwrap
