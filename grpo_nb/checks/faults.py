@@ -78,7 +78,8 @@ def with_relative_scores(scored_probes: pandas.DataFrame, role: Role) -> pandas.
 
 def find_constant(reward: TriedReward) -> Iterable[Finding]:
     """Report a reward that gives all completions of a row the same score."""
-    # Prose is included, because a format reward gives all completions in its format the same score.
+    # Prose is included, because a format reward tells it from the layout, though it scores all
+    # answers in the layout alike.
     tried = in_layout_or_prose(reward.scored_probes, reward.role.layout)
     rounded = tried["score"].round(DECIMALS)
     # Scores are compared within a row, because GRPO compares the completions of one prompt.
@@ -154,8 +155,8 @@ def find_endless_growth(reward: TriedReward) -> Iterable[Finding]:
     examples = {}
     for variant, of_variant in reward.of_category("growth").groupby("variant", sort=False):
         scores = of_variant["score"]
-        # If only shorter texts were scored, the score may still reach a maximum.
-        is_complete = len(scores) == len(REPETITIONS)
+        # If some lengths have no score, the score may still reach a maximum there.
+        is_complete = scores.count() == len(REPETITIONS)
         if (
             is_complete
             and scores.diff().min() > tolerance
@@ -233,7 +234,8 @@ def _find_total_without_answers(rewards: Sequence[TriedReward]) -> list[Finding]
     """
     first = rewards[0]
     is_part_of_set = len(rewards) == 1 and not is_answer_dependent(first.scored_probes)
-    # Such a reward may have an argument `answer` that it does not use.
+    # A reward for format or length may have a parameter `answer` that it does not use, so
+    # `has_gold_parameter` does not count for it.
     is_for_format = first.role.name == FOLLOWS_FORMAT or is_length_dependent(first.scored_probes)
     if is_part_of_set and (is_for_format or not first.has_gold_parameter):
         return []

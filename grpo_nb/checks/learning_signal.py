@@ -56,8 +56,8 @@ Groups of the usual sizes then stay together, and their prompt is computed once.
 GroupResult = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-All totals of the other groups are equal. `all right`: every answer is correct. `all wrong`: none
-is. `all equal`: some are.
+In each other group the totals are equal. `all right`, `all wrong`: every answer is correct, or
+none. `all equal`: some answers are correct, and the rewards do not show it.
 """
 
 Verdict = Literal["signal", "weak signal", "format only", "no signal"]
@@ -153,15 +153,16 @@ class Baseline(ReprMixin):
     def has_answer_signal(self) -> bool:
         """True if groups differ in their answers, and not only in their format.
 
-        A group that differs has right and wrong answers, or the reward for answers differs within
-        some group. If the grader is not among the rewards, any weighted reward may be the one for
-        answers. Then each of them must differ within some group.
+        One group with a learning signal and with right and wrong answers is enough. So is a group
+        in which the reward for answers differs.
         """
         for result, is_correct in zip(self.group_results, self.is_correct_by_group, strict=True):
             if result == "differs" and any(is_correct) and not all(is_correct):
                 return True
         is_function = isinstance(self.grader, FunctionGrader)
         answer_reward = self.grader.name if is_function else reward_name(self.grader)
+        # If the grader is none of the rewards, nobody knows which one is for answers. Then each
+        # weighted reward must differ within some group.
         names = [name for name, weight in self.scores.weights.items() if weight != 0]
         if answer_reward in self.scores.values:
             names = [answer_reward]

@@ -185,6 +185,16 @@ def test_keyword_repeated_without_end_is_found() -> None:
     assert "repetition is rewarded" in kinds(check_rewards(counted, LABELS, format=formats.bare()))
 
 
+def test_growth_with_missing_scores_is_not_called_endless() -> None:
+    def silent_between(completions, **_):
+        lengths = [len(completion_text(c)) for c in completions]
+        scores = [3.0 if length > 900 else 0.0 for length in lengths]
+        is_silent = [150 < length < 250 for length in lengths]
+        return [None if silent else s for s, silent in zip(scores, is_silent, strict=True)]
+
+    assert "repetition is rewarded" not in kinds(check_rewards(silent_between, SUMS))
+
+
 def test_growth_with_failed_lengths_is_not_called_endless() -> None:
     def capped(completions, answer, **_):
         texts = [completion_text(c) for c in completions]

@@ -61,6 +61,10 @@ def test_text_with_brackets_has_no_near_miss(gold: str) -> None:
     assert make_near_misses([gold]) == {}
 
 
+def test_near_misses_of_a_list_without_spaces_are_lists() -> None:
+    assert make_near_misses(["2,3"])["an item too few"] == "2"
+
+
 def test_near_misses_leave_out_accepted_answers() -> None:
     assert "43" not in make_near_misses(["42", "43.0"]).values()
 
