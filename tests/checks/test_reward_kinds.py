@@ -188,8 +188,8 @@ def test_keyword_repeated_without_end_is_found() -> None:
 def test_growth_with_missing_scores_is_not_called_endless() -> None:
     def silent_between(completions, **_):
         lengths = [len(completion_text(c)) for c in completions]
-        scores = [3.0 if length > 900 else 0.0 for length in lengths]
-        is_silent = [150 < length < 250 for length in lengths]
+        scores = [length / 400 if length > 900 else 0.0 for length in lengths]
+        is_silent = [150 < length < 400 for length in lengths]
         return [None if silent else s for s, silent in zip(scores, is_silent, strict=True)]
 
     assert "repetition is rewarded" not in kinds(check_rewards(silent_between, SUMS))
