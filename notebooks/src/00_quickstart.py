@@ -154,29 +154,29 @@ print(choice.sentence)
 # In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
 # figure updates itself.
 #
-# You should see the format near its maximum by step 15, in the strong lines. Correct answers follow. Three things to know about the curves:
-#
-# * Each step has only two questions, so single steps say little: read the strong lines. Even they fall a little at the end, while the held-out
-#   answers (right) stay where they are. In steps 1 to 4 the learning rate is still small (*warm-up*), so the fall at the beginning is probably
-#   the luck of the questions.
-# * The right panel asks 16 questions, so its end, 94 %, is rough: the band reaches from 71 to 99 %.
-# * Left and middle show answers that were *sampled*: an unlikely token is picked now and then. The held-out questions (right) are answered
-#   *greedily*: each token is the most likely one.
-#
-# **KL** in the line under the figure says how far the model's token probabilities have moved from those of the original model: 0 means not at
-# all. A small penalty in the loss (`beta`) makes moving away costly.
-#
-# Below the figure you should see one alert, *collapse*, of step 17: half of the completions repeat another one of their group. If they are right,
-# as the curve of correctness suggests, these questions have little left to teach. If most of them were wrong, it would be a fault: the model
-# would repeat wrong answers and try no others.
-#
-# Do not wait for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
+# **Predict before you run:** which gets near its maximum first, the format or correct answers? And why?
 
 # %%
 resume = "auto" if DRIVE else None
 run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=resume)
 
 # %% [markdown]
+# ### Read the figure
+#
+# You should see the format near its maximum by step 15. It is the same for all questions, so every group teaches it. Correct answers follow: each
+# sum is another one.
+#
+# * *Strong and pale lines:* each step has only two questions, so single steps say little. Read the strong lines. In steps 1 to 4 the learning
+#   rate is still small (*warm-up*), so the fall at the beginning is probably the luck of the questions, like the one at the end.
+# * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
+#   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 71 to 99 %.
+# * *KL* (below the figure): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
+#   (`beta`) makes moving away costly.
+# * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If they are right, as the curve suggests, these
+#   questions have little left to teach. If they were wrong, it would be a fault: the model would try no other answers.
+#
+# The loss is not in the figure. In GRPO it stays near zero and says nothing about progress.
+#
 # ## What the model wrote
 #
 # **Predict before you run** (on a CPU): the mean of the early group is 0.98. Two of its completions have the whole format and a wrong answer.
@@ -237,9 +237,6 @@ display(early_group, later_group)
 #
 # About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 are the format, and
 # about 25 are sums that were wrong before.
-#
-# The *p-value* says how often chance alone would make a change this large. Of the sums, 29 became right and 5 became wrong. If each change
-# were a coin toss, 34 coins would split 29 to 5, or more unevenly, less than once in 1,000 cases: p < 0.001.
 # </details>
 
 # %%
@@ -252,16 +249,24 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
-# **Has it learned sums?** *Were these 96 questions lucky?* Hardly: p < 0.001. (The figure above ended at 94 %, on 16 questions. Here are 96.) *Was this training lucky?* No: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
-# ([all numbers](../docs/evidence/quickstart_seeds.md)). It needs the 42 steps: after 14, only one seed of the three shows a difference.
+# **Were these 96 questions lucky?** Of the sums, 29 became right and 5 became wrong. If each change were a coin toss, 34 coins would split 29 to 5,
+# or more unevenly, less than once in 1,000 cases. That is the *p-value*: how often chance alone would make a change this large.
+#
+# **Was this training lucky?** No: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
+# ([all numbers](../docs/evidence/quickstart_seeds.md)). After only 14 steps, one seed of the three shows a difference.
+#
+# **Is it only a better start?** With the tag `<reasoning>` written for it, the original model has 58 of the 96 sums right instead of 53. After the
+# training it is 77.
 #
 # **Why do sums improve that were not trained on?** In the five rows above the sum itself was wrong before and is right now, and 8 + 18 and
 # 3 + 19 were in the format already. So for these it is not the format: the right number has overtaken the wrong one as the likeliest. All
 # questions share one LoRA, so a step can do this for sums that it was not trained on. Why it does, this run does not show.
 #
-# **Was 8 + 18 trained as 18 + 8?** It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped. But
-# [Rewards](02_rewards.ipynb) has no swapped pair, because its first number is never the smaller one. Its held-out sums rise as well, from 58 % to
-# 83 %.
+# <details><summary>Another doubt: was 8 + 18 trained as 18 + 8?</summary>
+#
+# It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped. But [Rewards](02_rewards.ipynb) has no swapped
+# pair, because its first number is never the smaller one, and its held-out sums rise as well, from 58 % to 83 %.
+# </details>
 #
 # ## Ask your own question, and take the model with you
 #

@@ -140,8 +140,6 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 #   perfect or all were wrong. This is a common reason why a GRPO run does not get anywhere.
 # </details>
 #
-# **Only the distance to the group counts: a reward above zero can still be pushed down, and a group with equal rewards teaches nothing.**
-#
 # Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
 # a group with rewards between 0 and 1. (The last exercise shows the price.)
 
@@ -165,6 +163,8 @@ numbers = {"reward": "{:.1f}", "advantage": "{:+.2f}"}
 table.style.format(numbers, escape="html").set_table_styles(left)
 
 # %% [markdown]
+# **Only the distance to the group counts: a reward above zero can still be pushed down, and a group with equal rewards teaches nothing.**
+#
 # ## 3. How likely was each completion?
 #
 # *sample → advantage → **log-probability** → loss → clipping and KL → step → check → repeat*
@@ -181,8 +181,13 @@ table.style.format(numbers, escape="html").set_table_styles(left)
 # One detail trips up nearly everyone: the output at position $t$ is the prediction for position $t+1$. That is why the slice
 # begins one place before the completion.
 #
-# **You should see** that the model is fairly certain of each word up to *is*, and undecided where it matters: which city
-# (66 %), and whether the sentence ends after it (51 %). These are the places where it can learn something.
+# **Predict before you run:** at which two tokens of *The capital of Australia is Canberra.* is the model least sure?
+#
+# <details><summary>What you should see</summary>
+#
+# It is fairly certain of each word up to *is*, and undecided where it matters: which city (66 %), and whether the sentence ends after it
+# (51 %). These are the places where it can learn something.
+# </details>
 
 
 # %%
@@ -354,7 +359,7 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 #
 # **Where people stumble:** the complete loss is **0** before the step, and not −0.654. The ratio is 1 and the KL is 0, so what is left is minus
 # the mean of the advantages. But a loss of zero is not a gradient of zero! The gradient is that of section 4, because
-# $\nabla\rho = \nabla\log p$ where $\rho = 1$. So do not judge a GRPO run by its loss. Look at the reward.
+# at the start the ratio and the log-probability change at the same rate ($\nabla\rho = \nabla\log p$ where $\rho = 1$). So do not judge a GRPO run by its loss. Look at the reward.
 #
 # **Predict before you run:** the bars show how much more or less likely each whole completion became. Is a bar twice as long where
 # the advantage is twice as large?
@@ -459,7 +464,8 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 #
 # Do not take our word for it. TRL's `GRPOTrainer` is what most people train with, and what `gn.train` is built on. Give it the
 # same model and reward, and through `rollout_func` the same eight completions. Let it take two steps on them, and compare losses and
-# gradients with ours: before the first step, where nothing has moved, and after it, where ratio, clipping and KL take part.
+# gradients with ours: before the first step, where nothing has moved, and after it, where ratio, clipping and KL take part. (TRL's defaults are
+# another average over tokens and `beta` 0. The cell sets both as in our loss.)
 #
 # **You should see** two lines that agree to about five digits. Such a check finds mistakes that no reward curve shows.
 #
