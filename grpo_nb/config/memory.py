@@ -23,8 +23,8 @@ _GPU_RESERVE_BYTES = 1.07e9
 # residuals) and 4 MLP widths (gate, its activation, up, their product).
 _HIDDEN_WIDTHS_PER_TOKEN = 12
 _MLP_WIDTHS_PER_TOKEN = 4
-# Four copies of the largest chunk of logits (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
-_LOGITS_BYTES_ON_CPU = 4 * 16 * 1024 * 1024 * _BYTES_OF_FLOAT32
+# Largest number of logits in one block on a CPU (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
+_LOGITS_PER_BLOCK = 2**24
 _OPTIMIZERS_IN_8_BIT = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit")
 # Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks):
 # bytes per hidden number and per logit, copies included.
@@ -183,8 +183,10 @@ def _training_pass_parts(
     else:
         layers = sizes.layers
         layers_text = f"{layers} layers"
-        logits_bytes = _LOGITS_BYTES_ON_CPU
-        logits_explanation = "four copies of the largest block, 17 million"
+        block = min(micro_batch * length * sizes.vocabulary, _LOGITS_PER_BLOCK)
+        # Four copies in float32.
+        logits_bytes = 16 * block
+        logits_explanation = "four copies of the largest block"
     yield MemoryPart(
         "activations",
         layers * numbers_per_layer * bytes_per_number,

@@ -124,8 +124,8 @@ class Plan(ReprMixin):
         # Each change helps only a few times, so the loop ends.
         while not current.fits:
             for candidate in current._candidate_changes():
-                new_settings = current.settings.replace(**candidate)
-                new_plan = dataclasses.replace(current, settings=new_settings)
+                smaller = current.settings.replace(**candidate)
+                new_plan = dataclasses.replace(current, settings=smaller)
                 # A larger share and turning vLLM off can make a run fit without a lower peak.
                 if new_plan.fits or new_plan.peak_gb < current.peak_gb:
                     break
@@ -157,7 +157,7 @@ class Plan(ReprMixin):
         ]
         rows = [
             (bold("requested and effective"), "", ""),
-            ("training steps", f"{settings.max_steps:,}", ""),
+            ("training steps", settings.max_steps, ""),
             (
                 "completions a step",
                 settings.completions_per_step,
@@ -170,7 +170,7 @@ class Plan(ReprMixin):
             *part_rows,
             (
                 bold("memory, peak"),
-                bold(f"{self.peak_gb:.2f} GB"),
+                f"{self.peak_gb:.2f} GB",
                 "estimate: the larger of generation and training",
             ),
             (

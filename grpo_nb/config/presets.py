@@ -31,7 +31,7 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     # searched for a name without a hash too, such as a dict.
     if name not in list(PRESETS):
         raise ValueError(
-            f'preset = {name!r:.80} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '
+            f'preset = {name!r} is unknown. Choose from: {", ".join(PRESETS)}; or "auto", '
             "which chooses by the memory of the GPU, and chooses cpu if there is no GPU."
         )
     return Settings.from_dict({**PRESETS[name], **changes})
