@@ -256,7 +256,7 @@ def test_adapter_that_transformers_zeroed_is_restored(
 
 def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, monkeypatch) -> None:
     monkeypatch.setattr("peft.set_peft_model_state_dict", lambda *args, **kwargs: None)
-    with pytest.raises(ValueError, match="was not loaded: .* did not arrive"):
+    with pytest.raises(ValueError, match=r"was not loaded: .* did not arrive"):
         gn.train(*fresh, [brevity], settings, resume="whole-5")
     monkeypatch.undo()
     assert crashed.status == "failed"
