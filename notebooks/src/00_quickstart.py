@@ -108,6 +108,27 @@ examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
 gn.score(rewards, examples, {"answer": "7"})
 
 # %% [markdown]
+# ## GRPO in one minute
+#
+# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
+# The **advantage** is this reward minus the mean of the group, divided by the standard deviation of the group (the sample one, with n − 1):
+#
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
+#
+# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
+#
+# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
+#
+# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
+#
+# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, each with its advantage as a
+# weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
+# does sometimes.**
+#
+# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
+#
+# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
+#
 # ## Is the task hard enough?
 #
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
@@ -128,27 +149,6 @@ task = choice.task
 print(choice.sentence)
 
 # %% [markdown]
-# ## GRPO in one minute
-#
-# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# Its **advantage** says how many standard deviations (with n − 1) this number is above the average of its group:
-#
-# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
-#
-# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
-#
-# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
-#
-# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
-#
-# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, each with its advantage as a
-# weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
-# does sometimes.**
-#
-# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
-#
-# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
-#
 # ## Train
 #
 # In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
@@ -163,11 +163,11 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ### Read the figure
 #
-# You should see the format near its maximum by step 15. It is the same for all questions, so every group teaches it. Correct answers follow: each
-# sum is another one.
+# You should see the format near its maximum from about step 12 on (pale lines; the strong ones are means of ten steps and lag). It is the same for
+# all questions, so every group teaches it. Correct answers follow: each sum is another one.
 #
 # * *Strong and pale lines:* each step has only two questions, so single steps say little. Read the strong lines. In steps 1 to 4 the learning
-#   rate is still small (*warm-up*), so the fall at the beginning is probably the luck of the questions, like the one at the end.
+#   rate is still small (*warm-up*), so the fall at the beginning may be the luck of the questions, and so may the one at the end.
 # * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 71 to 99 %.
 # * *KL* (below the figure): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
@@ -192,7 +192,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. The three
-#    completions in the format together get +3.05, the other five −3.05. The three with the right sum get +1.12, the other five −1.12. So this
+#    completions in the format together get +3.05, the other five −3.05. The three that answer 12 get +1.12, the other five −1.12. So this
 #    group teaches the format more than the sum.
 # 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
 #    *18 + 6 = 24*. On these words 6 × 0.540 up stands against 2 × 1.620 down. A push remains only from the first word on that differs.
@@ -252,7 +252,7 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # **Were these 96 questions lucky?** Of the sums, 29 became right and 5 became wrong. If each change were a coin toss, 34 coins would split 29 to 5,
 # or more unevenly, less than once in 1,000 cases. That is the *p-value*: how often chance alone would make a change this large.
 #
-# **Was this training lucky?** No: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
+# **Was this training lucky?** Probably not: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
 # ([all numbers](../docs/evidence/quickstart_seeds.md)). After only 14 steps, one seed of the three shows a difference.
 #
 # **Is it only a better start?** With the tag `<reasoning>` written for it, the original model has 58 of the 96 sums right instead of 53. After the
@@ -285,7 +285,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree: the reward rose by more than chance (if the steps are put in random order, such a rise is rare), and
+# *It worked* needs two things that agree: the reward rose by more than chance (shuffle the steps: a rise as large as this one is then rare), and
 # the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 

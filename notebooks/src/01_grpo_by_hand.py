@@ -249,8 +249,9 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
 # | **average** | | | **+1** | **+1** |
 #
-# The average push is the same. But with only eight draws, luck decides without the mean: eight draws of the wrong answer push $p$ down by
-# 8 · 12.5, although it should rise. With the mean the pushes are small, and both point the right way.
+# The average push is the same. But eight draws are few: in 0.8⁸ = 17 % of the groups all eight are the wrong answer, and without the mean they push
+# $p$ down by 8 · 12.5, although it should rise. With the mean the pushes are small, and both point the right way. (GRPO's mean is that of the
+# group. In these groups it is 10, and nothing is pushed.)
 #
 # <details><summary>Where the gradients come from, and why the average stays the same</summary>
 #
@@ -290,9 +291,9 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # Sampling is slow, so one would like to use a batch of completions for several steps. After the first step,
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
 #
-# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. A token that is now twice as
-# likely would be drawn twice as often by the new model. The batch is old, so it is counted twice instead: the **gain** of a token is
-# $\rho A$, and the loss is minus the average gain.
+# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The new model would draw a
+# token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus
+# the average gain.
 #
 # **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more
 # than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A
@@ -370,7 +371,7 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 # exact completion is now 1.58 times as likely. The length does not follow the advantage alone:
 #
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
-# * The bar adds up the changes of all tokens. A rambling text has many unlikely ones: so −1.37 gives × 0.03, and +1.16 only × 1.58.
+# * The bar adds up the changes of all tokens, and a rambling text has three times as many. So −1.37 gives × 0.03, and +1.16 only × 1.58.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -403,20 +404,21 @@ axes.margins(x=0.18)
 # ### Which token was good?
 #
 # GRPO does not know: all tokens of a completion get the same advantage. But completions with the same beginning share their first tokens, and
-# there only the sum of their advantages counts. (Here each token counts the same. The loss of section 4 lets short texts push harder. All signs
-# below stay the same; exercise 1 shows a case in which they do not.) So think of the eight texts as a tree:
+# there only the sum of their advantages counts. (For simplicity each token counts the same here. Section 4 gives short texts more weight per
+# token. In this tree that changes no sign.) So think of the eight texts as a tree:
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
 # *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line,* where given: the probability of this continuation.
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
-# finds the words that matter.** And each fork is a small group of its own: a branch gains if it is above the average of its fork.
+# finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Drawing branch $k$ with the advantage $A$ raises
+# its logit by $A (1 - p_k)$ and lowers that of every other branch $j$ by $A\,p_j$. Added up over all texts at the fork:
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
-# The rule uses the model's $p$, not the counts 2 of 5 and 3 of 5. Expect the direction from it, not the size, because all branches share their
-# weights.
+# If the branches were drawn about as often as $p$ says, a branch gains when its mean advantage is above that of its fork. Expect the direction from
+# the rule, not the size, because all branches share their weights.
 #
 # **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say, and what does
 # the model do?
@@ -620,9 +622,9 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # <details><summary>Answer</summary>
 #
 # The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
-# a little more often than its probability says, and that is enough. More completions or more prompts average this noise
-# out. With $1/T_i$, as in section 4, the two short texts count three times as much, and the signs turn: the division is a second source of
-# bias, here against the comma.
+# a little more often than its probability says, and that is enough. That is noise: more completions or more prompts average it
+# out. With $1/T_i$, as in section 4, the two short texts count three times as much, and the signs turn. The division is another thing: a bias, here
+# against the comma, and more samples do not remove it.
 # </details>
 #
 # **2. Your own reward** (ten minutes). Let `reward` return 1 for a text with a comma. Predict the curve and the last group of section 8, restart and run

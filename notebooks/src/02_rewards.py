@@ -258,7 +258,7 @@ display(table.pivot_table("advantage", "length", "sum").round(2))
 # *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Why it
 # rose, this run does not show.
 #
-# The training curves show none of this: the total rises, and `gold_somewhere` rises a little at the end. Three things show it: a check of
+# The total shows none of this: it rises. Three things show it: a check of
 # the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
 # </details>
 
@@ -383,7 +383,8 @@ comparison
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
 # Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning
-# either: 0.094 with loopholes, 0.184 without. Of the numbers of a training, none tells the two apart. The held-out answers do.
+# either: 0.094 with loopholes, 0.184 without. Two things should have made you look: 22 % of the completions were truncated, against 1 %, and only
+# the part for length rose. But they show no wrong answers. The held-out answers do.
 #
 # **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
 # also agree, because every prompt asks for the same tags, but each sum has another answer.

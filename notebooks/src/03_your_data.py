@@ -14,7 +14,7 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and test the result. The first training passes its test, and yet the
-# model never answers *neutral*, one of the three labels. You find out why, change one thing in the data, and train again.
+# model never answers *neutral*, one of the three labels. You find out why, add rows with this label, and train again.
 #
 # ![Right answers to the 42 held-out remarks before the training, after it, and after a training with 20 more neutral rows: negative 7, 15 and 13 of 15, positive 16, 18 and 16 of 18, neutral 0, 0 and 9 of 9. All together 23, 33 and 38 of 42.](../docs/your_data.png)
 #
@@ -50,7 +50,7 @@
 # | `DATA` | the path of your file, a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub |
 # | `COLUMNS` | the name of the column with the question, and of the one with the answer |
 # | `EXAMPLE` | one solved question: question, reasoning, answer. Every prompt shows it, and a small model needs it |
-# | `MORE_DATA` | `None`, or the path of a second file for the second training: the same rows and more of the rarest label |
+# | `MORE_DATA` | `None`, or a second file: all rows of the first, and new rows with the rarest label |
 #
 # Give your own file another name than `reviews.csv`. The cell of *A file as it comes* writes a file of that name.
 
@@ -233,8 +233,8 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # **1. The format.** Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is
 # the same for all remarks, so its pushes add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be learned by itself.
 #
-# **2. About 8,** two in five. It will be 13: the five groups of the baseline are few, and a right answer needs no tags that are not learned by then.
-# So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
+# **2. About 8,** two in five. It will be 13: the five groups of the baseline are few, and later in the training nearly every answer stands in its
+# tags, so it can be counted. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -282,7 +282,7 @@ labels_given(comparison)
 # The run has kept every completion of the training with its advantage, so you can look for the reason. Two tables:
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
-# 2. how much each answer was pushed by the remarks of each mood: the sum of its advantages. *All* adds the moods up.
+# 2. for each mood (row) and each answer (column) the sum of the advantages: above 0, this answer was pushed up. *All* adds the moods up.
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
@@ -316,11 +316,15 @@ groups = neutral.drop_duplicates(["step", "prompt"])
 print(f"{(~groups['has_right']).sum()} of {len(groups)} neutral groups have no right answer.")
 
 # %% [markdown]
-# **A rare label loses against frequent ones.** Read the row *all*. *Neutral* was pushed up by 14, *positive* by 44, *negative* by 72. As long as the
-# model does not tell the remarks apart, all remarks push at the same place in the answer, and only this row counts. There *neutral* is
-# last, because the fewest rows speak for it. So right answers to neutral remarks did not become more frequent: 13 of 72, 2 of 32, 10 of 64.
+# **A rare label can lose although it is pushed up.** Read the row *all*: *neutral* got +14, *positive* +44, *negative* +72. As long as the model
+# does not tell the remarks apart, all remarks push at the same fork, and the rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is
+# pushed by its sum minus $p$ times the sum of the fork. The three sums are 130 together. A label needs more than its share $p$ of the 130 to become
+# more frequent, and 14 is only 11 %. So a rare label stays rare.
 #
-# (A group without a right answer pushes too: it prefers the tidy wrong answers. That were 8 of the 21 neutral groups. But over all 21 the wrong
+# Two things hold *neutral* back. It has fewer groups: 21, next to 40 and 35. And each of them pushes less: 36.9 / 21 = 1.8, against 2.3
+# and 2.9, because right answers are rarer in it.
+#
+# (A group without a right answer pushes too: it prefers the tidy wrong answers. There were 8 such groups among the 21. But over all 21 the wrong
 # *positive* lost, so it is not the main reason.)
 #
 # This explanation fits the numbers. Whether it is right, only another training can tell.
@@ -328,8 +332,8 @@ print(f"{(~groups['has_right']).sum()} of {len(groups)} neutral groups have no r
 # ## The remedy: more rows of the rare label
 #
 # If this is the reason, more neutral rows should help. The next cell adds 20 of them, with two new phrases: 41 in place of 21, next to 42
-# *positive* ones. Nothing else changes. The model is loaded again, without the first training, and steps, seed and the 42 held-out remarks
-# stay the same (they are passed as `holdout=`).
+# *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. The model is loaded again,
+# without the first training. Steps, seed and the 42 held-out remarks stay the same (they are passed as `holdout=`).
 #
 # **Predict before you run:** will all three labels be learned? The number of steps is the same, so what do *negative* and *positive* lose?
 #
@@ -415,11 +419,13 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 #
 # ## Exercises
 #
-# **1. How large must a group be?** (five minutes, with a calculator). One sampled answer in ten is right. How many completions does a group need, so that nine groups in ten hold at least one right answer? What does that cost, and what else could you change?
+# **1. Rows or phrases?** (seven minutes of computing). In the cell of the second training write `phrases = ["next to the stairs"]`: ten new rows with
+# one new phrase, in place of 20 with two. What would 9 of 9 right *neutral* answers tell you, and what 0 of 9?
 #
 # <details><summary>Answer</summary>
 #
-# $1 - 0.9^n \ge 0.9$ needs $n \ge \ln 0.1 / \ln 0.9 = 21.9$, so 22. In practice take 24, with a batch of 96 for four prompts: three times the sampling. It is cheaper to make right answers more frequent: some supervised steps first, partial credit, or easier questions. With one answer in four right, eight are enough: $1 - 0.75^8$ is 90 %.
+# With 9 of 9, ten rows and one phrase are enough. With 0 of 9 they are not: then try two phrases with five things each, to separate rows from
+# phrases. Either way it is a hint: nine remarks, one seed. Run a second seed before you decide.
 # </details>
 #
 # **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Complete this reward, then score the
