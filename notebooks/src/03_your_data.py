@@ -413,7 +413,6 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 # | *with different answers* | the same question has two answers | `on_conflict="drop"` or `"first"` |
 # | *answers: text* where you have labels | fewer than three rows for each label (on average), or more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
-# | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
 # | a label that is never right | too few rows, so few groups that teach it | as many rows for each label, then more steps |
 # | *the settings are not those of the loaded model* | they changed after it was loaded | run the cell with `load_model` again |
 #
