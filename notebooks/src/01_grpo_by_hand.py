@@ -371,7 +371,7 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 # exact completion is now 1.58 times as likely. The length does not follow the advantage alone:
 #
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
-# * The bar adds up the changes of all tokens, and a rambling text has three times as many. So −1.37 gives × 0.03, and +1.16 only × 1.58.
+# * The bar adds up the changes of all tokens, and texts that begin alike move together. So −1.37 gives × 0.03 and × 0.09, and +1.16 only × 1.58.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -405,7 +405,7 @@ axes.margins(x=0.18)
 #
 # GRPO does not know: all tokens of a completion get the same advantage. But completions with the same beginning share their first tokens, and
 # there only the sum of their advantages counts. (For simplicity each token counts the same here. Section 4 gives short texts more weight per
-# token. In this tree that changes no sign.) So think of the eight texts as a tree:
+# token: with it, a sum of +0.15 is left on *The*, and the signs at the two later forks stay.) So think of the eight texts as a tree:
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #

@@ -383,8 +383,8 @@ comparison
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
 # Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning
-# either: 0.094 with loopholes, 0.184 without. Two things should have made you look: 22 % of the completions were truncated, against 1 %, and only
-# the part for length rose. But they show no wrong answers. The held-out answers do.
+# either: 0.094 with loopholes, 0.184 without. Two things should have made you look: 22 % of the completions were truncated, against 1 %, and
+# nearly all of the rise came from the length. But they show no wrong answers. The held-out answers do.
 #
 # **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
 # also agree, because every prompt asks for the same tags, but each sum has another answer.
