@@ -47,7 +47,7 @@ def test_errors_of_the_first_attempt_show_the_line_to_write(
     ],
 )
 def test_task_shows_what_happened_to_the_rows(notebook: nbformat.NotebookNode, text: str) -> None:
-    assert text in text_of(cell_with(notebook, "task = gn.load_task("))
+    assert text in text_of(cell_with(notebook, "holdout=0.3"))
 
 
 def test_loophole_of_the_first_reward_is_found(notebook: nbformat.NotebookNode) -> None:
@@ -62,7 +62,7 @@ def test_baseline_names_the_majority_class(notebook: nbformat.NotebookNode) -> N
 
 @only_small
 def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> None:
-    comparison = text_of(cell_with(notebook, "comparison = gn.compare(run"))
+    comparison = all_text_of(cell_with(notebook, "comparison = gn.compare(run"))
     assert "Always answering 'positive' would get 42.9%" in comparison
     verdict = printed(cell_with(notebook, "run.outcome("))
     assert verdict.startswith("No gain is shown: ")
