@@ -45,7 +45,12 @@ def short_repr(value: Any, limit: int = 60) -> str:
 
 
 def require_number(
-    name: str, value: Any, minimum: float, maximum: float = math.inf, *, whole: bool = False
+    name: str,
+    value: Any,
+    minimum: float,
+    maximum: float = math.inf,
+    *,
+    whole: bool = False,
 ) -> None:
     """Check that an argument is a finite number between two bounds, both included.
 
@@ -74,7 +79,12 @@ def require_number(
         raise ValueError(f"{name} = {short_repr(value)} must be a {kind} number {limits}.")
 
 
-def require_whole_number(name: str, value: Any, minimum: float, maximum: float = math.inf) -> None:
+def require_whole_number(
+    name: str,
+    value: Any,
+    minimum: float,
+    maximum: float = math.inf,
+) -> None:
     """Check that an argument is a whole number between two bounds, as `require_number` does.
 
     >>> require_whole_number("steps", 0, 1)
