@@ -21,7 +21,7 @@
 # *How to read it:* each bar counts right answers to remarks that the model was never trained on. The first training improves two labels and
 # leaves the third at 0. The second one, with 20 more rows of this label, learns it.
 #
-# About 12 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 14 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # ### Is GRPO the right tool here?
 #
