@@ -180,9 +180,6 @@ def _check_gpu(state: GpuState) -> Check:
         f"{gpu.memory_gib:.0f} GiB, driver for CUDA {packages.dotted(state.newest_cuda)}"
     )
     torch_build = packages.read_torch_build()
-    # A torch without the file version.py: the CUDA version of the build is unknown.
-    if torch_build is None:
-        return Check("device", "ok", finding)
     torch_label = f"torch {torch_build.version}"
     # CUDA 13 dropped all GPUs before Turing (7.5). triton and bitsandbytes need 7.0 with any CUDA.
     oldest_capability = (7, 5) if torch_build.cuda and torch_build.cuda >= (13, 0) else (7, 0)

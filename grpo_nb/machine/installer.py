@@ -82,7 +82,10 @@ def install(*, vllm: bool = True, report: LineReporter | None = None) -> None:
         for_pip = [line for line in requirements if _pin(line) or not is_met(line)]
         kept_pins = _pins_of_installed(_NEVER_REPLACED)
         if "torch" not in map(_name, requirements):
-            kept_pins += _pins_of_installed(_TORCH_FAMILY)
+            # Pip cannot keep torch and a torchvision that was built for another torch.
+            incompatible = packages.incompatible_packages()
+            family = [name for name in _TORCH_FAMILY if name not in incompatible]
+            kept_pins += _pins_of_installed(family)
         run_step(
             [*PIP, "install", *for_pip, *kept_pins],
             "Installing torch, transformers and trl, which takes some minutes",

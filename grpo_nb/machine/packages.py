@@ -96,14 +96,12 @@ class TorchBuild:
 def read_torch_build() -> TorchBuild | None:
     """Return the build of the installed torch, without importing torch.
 
-    The result is None if torch is not installed, or has no file with its version.
+    The result is None if torch is not installed.
     """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
     file = Path(spec.origin).with_name("version.py")
-    if not file.is_file():
-        return None
     # torch/version.py only assigns values, such as __version__ = "2.13.0+cu130" and cuda = "13.0".
     # In a build for the CPU, `cuda` is None.
     values = runpy.run_path(str(file))

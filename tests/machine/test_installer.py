@@ -130,7 +130,7 @@ COLAB_WHEELS = (
     "helper 1.0",
     "helper 2.0",
     "torchao 0.10.0",
-    "torchvision 0.26.0",
+    "torchvision 0.26.0 torch==2.11.0",
     "unsloth 2026.10.9 certifi>=9999",
 )
 REPOSITORY_WHEELS = (
@@ -148,6 +148,8 @@ def make_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
     required = "".join(f"Requires-Dist: {need}\n" for need in needs)
     files = {
         f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        # torch has this file, and the installer reads it.
+        f"{name}/version.py": f"__version__ = {version!r}\ncuda = None\n",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -201,9 +203,14 @@ print(json.dumps([installer.packages.stale_packages(), steps]))
 
 
 class ColabSession:
-    """An environment with old packages and a clone of the kit, without a network."""
+    """An environment with old packages and a clone of the kit, without a network.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Folder of the environment.
+        also_installed: Requirements of packages that are installed next to the old ones.
+    """
+
+    def __init__(self, folder: Path, *also_installed: str) -> None:
         self.clone = folder / installer.CLONE_FOLDER
         self._folder = folder
         self._python = folder / "env" / "bin" / "python"
@@ -225,7 +232,8 @@ class ColabSession:
         make_repository(self.clone, requirements)
         make_wheels(folder / "wheels", COLAB_WHEELS)
         old = ("numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
-        self.run("-m", "pip", "-q", "--disable-pip-version-check", "install", *old)
+        pip_install = ("-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps")
+        self.run(*pip_install, *old, *also_installed)
 
     def run(self, *arguments: str) -> str:
         """Run Python in the environment and return its output."""
@@ -268,6 +276,15 @@ def test_install_cell_in_a_new_colab_session(tmp_path: Path) -> None:
     assert not {"pytest", "torchao", "torchvision"} & versions.keys()
     # After the restart there is nothing to do.
     assert session.run_install_cell() == [[], []]
+
+
+def test_install_cell_keeps_torch_and_drops_another_torchs_vision(tmp_path: Path) -> None:
+    session = ColabSession(tmp_path, "torch==2.13.0")
+    session.run_install_cell()
+    versions = session.versions()
+    assert versions["torch"] == "2.13.0"
+    assert versions["trl"] == "1.15.0"
+    assert "torchvision" not in versions
     code = "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"
     assert session.run("-c", code).startswith(str(session.clone))
 
