@@ -27,7 +27,7 @@ from grpo_nb.evaluation.model_sources import Decoding, complete_rows
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
-from grpo_nb.runs.alert import Alert, alert_table
+from grpo_nb.runs.alert import Alert, alert_table, worst_first
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
@@ -224,8 +224,10 @@ class Recorder(TrainerCallback):
 
     def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
         if new_alerts and is_notebook():
-            report = self.health.report()
-            self._alert_output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
+            all_alerts = alert_table(worst_first(self.health.alerts))
+            self._alert_output.show(
+                {"text/html": all_alerts.html(), "text/plain": all_alerts.text()}
+            )
         elif new_alerts:
             tqdm.write(alert_table(new_alerts).text())
 

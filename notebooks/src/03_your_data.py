@@ -279,10 +279,11 @@ labels_given(comparison)
 # %% [markdown]
 # ## Why it fails
 #
-# The run has kept every completion of the training with its advantage, so you can look for the reason. Two tables:
+# The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
-# 2. for each mood (row) and each answer (column) the sum of the advantages: above 0, this answer was pushed up. *All* adds the moods up.
+# 2. for each mood (row) and each answer (column) the sum of the advantages: above 0, this answer was pushed up. *All* adds the moods up,
+# 3. how often each answer was given, in each third of the steps.
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
@@ -310,6 +311,8 @@ pushes = tried.pivot_table(
     "advantage", "mood", "given", aggfunc="sum", fill_value=0, margins=True, margins_name="all"
 )
 display(pushes.drop(columns="all").round(1).rename_axis(columns="sum of the advantages"))
+shares = pandas.crosstab(thirds.rename("steps"), tried["given"], normalize="index")
+display(shares.map("{:.0%}".format).rename_axis(columns="share of the answers"))
 has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
 neutral = tried[tried["mood"].eq("neutral")].assign(has_right=has_right)
 groups = neutral.drop_duplicates(["step", "prompt"])
