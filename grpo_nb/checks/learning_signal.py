@@ -21,7 +21,7 @@ from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.statistics import mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
-from grpo_nb.core.words import format_score, require_whole_number
+from grpo_nb.core.words import require_whole_number
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.restoring import (
@@ -257,7 +257,7 @@ class Baseline(ReprMixin):
             mean = mean_with_interval(in_groups(scores, self.num_generations))
             spreads = self._spreads(name)
             differing = (spreads > ROUNDING_ERROR).sum()
-            rows.append((weighted_name, mean, format_score(spreads.mean()), differing))
+            rows.append((weighted_name, mean, f"{spreads.mean():.2g}", differing))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
 

@@ -23,8 +23,8 @@
 #
 # ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
-# *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*
-# means that the answer stands where we asked for it, *correct anywhere* that the sum is right, and *correct* both. The same happened
+# *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*:
+# the answer stands where we asked for it. *Correct anywhere*: the sum is right. *Correct*: both. The same happened
 # [on all three seeds that we tried](../docs/evidence/quickstart_seeds.md).
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
@@ -40,7 +40,8 @@
 # You can leave everything as it is. `auto` chooses the preset for your machine: on a CPU the small model that came with the
 # installation, on a GPU a larger one in 4 bit. `CHANGES = {"max_steps": 50}` changes a setting by its name. In Colab,
 # `DRIVE = "grpo_nb/quickstart"` keeps the runs on your Google Drive: if Colab takes the machine back, run all cells again, and the
-# training is resumed. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
+# training is resumed. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb). Which setting to turn first, and
+# when: the table at the end of [GRPO by hand](01_grpo_by_hand.ipynb).
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -77,7 +78,8 @@ task
 #
 # Three rewards are added up. A correct answer is worth 2, the complete format 1, and each of the four tags 1/8, so a
 # completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with only
-# three of the four tags already earns something, so the model can improve tag by tag.
+# three of the four tags already earns something, so the model can improve tag by tag. The weight is small, because a model can collect such
+# points without ever being right.
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only between its tags, because a program must know where to read it.
@@ -154,7 +156,27 @@ print(choice.sentence)
 # In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
 # figure updates itself.
 #
-# **Predict before you run:** which gets near its maximum first, the format or correct answers? And why?
+# **Predict before you run:** the figure at the top shows that the format is learned first. Yet both are rewarded from step 1, and a correct
+# answer is worth twice as much. Take a step with the questions 2 + 10 and 18 + 6. What do both groups push in the same direction, and what does only one of
+# them push?
+#
+# <details><summary>The same in plain TRL</summary>
+#
+# `gn.train` builds TRL's `GRPOConfig` and `GRPOTrainer`. By hand, with the values of the preset `cpu`:
+#
+# ```python
+# config = GRPOConfig(
+#     "runs/plain", max_steps=42, num_generations=8, per_device_train_batch_size=16, max_completion_length=48,
+#     learning_rate=1e-4, lr_scheduler_type="constant_with_warmup", warmup_steps=4, max_grad_norm=0.2,
+#     beta=0.04, loss_type="bnpo", temperature=1.0, reward_weights=[2.0, 1.0, 0.5], bf16=False,
+# )
+# trainer = GRPOTrainer(model, rewards, config, train_dataset=task.train, processing_class=tokenizer)
+# trainer.train()
+# ```
+#
+# `num_generations` is the size of a group, and 16 completions a step are 2 groups. `gn.train` adds the figure, the alerts, the held-out
+# questions, the stored completions and a faster path on a CPU. [Which argument is which](../docs/guide/from_other_tools.md).
+# </details>
 
 # %%
 resume = "auto" if DRIVE else None
@@ -163,13 +185,15 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ### Read the figure
 #
-# You should see the format near its maximum from about step 12 on (pale lines; the strong ones are means of ten steps and lag). It is the same for
-# all questions, so every group teaches it. Correct answers follow: each sum is another one.
+# You should see the format near its maximum from about step 12 on. The four tags are the same for all questions, so every group pushes them in the same
+# direction. The right number is another one for each question, and only its own group pushes it. So correct answers follow later.
 #
-# * *Strong and pale lines:* each step has only two questions, so single steps say little. Read the strong lines. In steps 1 to 4 the learning
-#   rate is still small (*warm-up*), so the fall at the beginning may be the luck of the questions, and so may the one at the end.
+# * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, which lags. Each step has only two questions, so single
+#   steps say little. Read the direction from the strong lines and the time from the pale ones. In steps 1 to 4 the learning
+#   rate is still small (*warm-up*), so the fall there is hardly the training's work: the questions were harder. The fall at the end may be such luck too.
 # * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
-#   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 71 to 99 %.
+#   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
+#   held-out questions are asked in *Before and after*.
 # * *KL* (below the figure): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
 #   (`beta`) makes moving away costly.
 # * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If they are right, as the curve suggests, these
@@ -191,9 +215,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # GRPO knows only these numbers. They add up to zero: what some completions gain, others lose. On a CPU you see two consequences.
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
-#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing. The three
-#    completions in the format together get +3.05, the other five −3.05. The three that answer 12 get +1.12, the other five −1.12. So this
-#    group teaches the format more than the sum.
+#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
+#    Sort the eight by form: the three in the format get +3.05 together. Sort them by content: the three that end in 12, with or without the
+#    last tag, get +1.12. So this group teaches the format more than the sum.
 # 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
 #    *18 + 6 = 24*. On these words 6 × 0.540 up stands against 2 × 1.620 down. A push remains only from the first word on that differs.
 # </details>
@@ -236,7 +260,7 @@ display(early_group, later_group)
 # <details><summary>What you should see</summary>
 #
 # About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 are the format, and
-# about 25 are sums that were wrong before.
+# about 25 are last numbers that were wrong before.
 # </details>
 
 # %%
@@ -246,6 +270,9 @@ answers = comparison.transcripts()
 was_right, is_right = answers["before_anywhere"].eq(True), answers["after_anywhere"].eq(True)
 learned = answers[~was_right & is_right]
 print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} became wrong.")
+numbers_before = learned["before"].str.findall(r"\d+")
+had_it = [gold in numbers for gold, numbers in zip(learned["answer"], numbers_before)]
+print(f"{sum(had_it)} of the {len(learned)} had the right number in the text before.")
 learned[["question", "before", "after"]].head().style.format(escape="html").hide()
 
 # %% [markdown]
@@ -253,14 +280,17 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # or more unevenly, less than once in 1,000 cases. That is the *p-value*: how often chance alone would make a change this large.
 #
 # **Was this training lucky?** Probably not: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
-# ([all numbers](../docs/evidence/quickstart_seeds.md)). After only 14 steps, one seed of the three shows a difference.
+# ([all numbers](../docs/evidence/quickstart_seeds.md)). After only 14 of the 42 steps, the gain in the sums is clear for one seed of the three.
 #
-# **Is it only a better start?** With the tag `<reasoning>` written for it, the original model has 58 of the 96 sums right instead of 53. After the
-# training it is 77.
+# **Was only the first tag missing?** Perhaps the original model adds better if it begins in the right place. We wrote the tag `<reasoning>` for it:
+# 58 of the 96 sums are right instead of 53. The trained model has 77. So a better start explains 5 of the 24.
 #
-# **Why do sums improve that were not trained on?** In the five rows above the sum itself was wrong before and is right now, and 8 + 18 and
-# 3 + 19 were in the format already. So for these it is not the format: the right number has overtaken the wrong one as the likeliest. All
-# questions share one LoRA, so a step can do this for sums that it was not trained on. Why it does, this run does not show.
+# **Did it learn to add, or to copy?** In the early group above, a completion adds correctly (`2 + 10 = 12`) and then answers 21. *Correct anywhere*
+# counts the last number, so it calls that a wrong sum. The cell counts such cases among the answers that became right: COPIED of 29. The others did
+# not have the right number anywhere before.
+#
+# **Why do sums improve that were not trained on?** All questions share one LoRA, so a step on one sum also changes the answers to others. In the five
+# rows above the right number has overtaken the wrong one as the likeliest. Why it does, this run does not show.
 #
 # <details><summary>Another doubt: was 8 + 18 trained as 18 + 8?</summary>
 #
@@ -285,7 +315,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree: the reward rose by more than chance (shuffle the steps: a rise as large as this one is then rare), and
+# *It worked* needs two things that agree: the reward rose by more than chance (if the steps are shuffled, so large a rise is rare), and
 # the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 
@@ -305,7 +335,7 @@ print(outcome)
 # | *must not be imported before* | another import came first | restart the kernel and run from the top |
 # | the reward stays flat | in every group all completions got the same total | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
-# | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
+# | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None`: then the time of the start is the name |
 #
 # ## Exercises
 #
@@ -334,11 +364,19 @@ print(outcome)
 # later group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
 # </details>
 #
+# **3. Another seed** (eight minutes of computing). Write `CHANGES = {"seed": 1}` and run all. **Predict:** before the training 55 % of the sums were right, after it
+# 80 %. How far from 80 % can another seed end?
+#
+# <details><summary>Answer</summary>
+#
+# Three seeds gave 80, 72 and 80 %. So two runs with different settings, one seed each, must differ by much more than 8 points before it means
+# anything.
+# </details>
+#
 # ## Next
 #
 # * See inside the training: [GRPO by hand](01_grpo_by_hand.ipynb).
-# * `gn.train` drives TRL's `GRPOTrainer`: [which argument is which](../docs/guide/from_other_tools.md), and
-#   [a training as a plain TRL script](a2_scale_out.ipynb).
+# * Take a training along as a plain TRL script, for several GPUs: [Scale out](a2_scale_out.ipynb).
 # * Write your own reward, and learn how models cheat: [Rewards](02_rewards.ipynb).
 # * Use your own data: [from a CSV to a trained model](03_your_data.ipynb).
 # * Look at this run again later, without the model: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).

@@ -235,32 +235,41 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # The table below follows the formula. *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3).
 # So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
 #
-# **Why does this raise the expected reward?** Let the weight be the reward $r$ itself. A text with the probability $p$ is drawn in a share $p$ of
-# the samples, and each time it is pushed by $r \nabla \log p = r \nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and pushed hard. So
-# the average push is $\sum r \nabla p$, the slope of the expected reward $\sum r p$.
-#
 # **Why subtract the mean?** Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10. The mean reward is
-# 0.2 · 11 + 0.8 · 10 = 10.2. A draw moves the probability $p$ of the right answer by weight · gradient (in units of $\nabla p$; the fold derives
-# the +5 and −1.25):
+# 0.2 · 11 + 0.8 · 10 = 10.2. Each draw changes the probability $p$ of the right answer by its weight times $\nabla \log p$ of the drawn text. The table
+# gives this change in multiples of $\nabla p$ (the folded text below it shows where +5 and −1.25 come from):
 #
-# | drawn | how often | gradient | push, weight = reward | push, weight = reward − 10.2 |
+# | drawn | how often | $\nabla \log p$ | change, weight = reward | change, weight = reward − 10.2 |
 # | --- | --- | --- | --- | --- |
 # | the right answer | 0.2 | +5 | 11 · 5 = +55 | 0.8 · 5 = +4 |
 # | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
 # | **average** | | | **+1** | **+1** |
 #
-# The average push is the same. But eight draws are few: in 0.8⁸ = 17 % of the groups all eight are the wrong answer, and without the mean they push
-# $p$ down by 8 · 12.5, although it should rise. With the mean the pushes are small, and both point the right way. (GRPO's mean is that of the
-# group. In these groups it is 10, and nothing is pushed.)
+# On average both weights do the same. But eight draws are few: in 0.8⁸ = 17 % of the groups all eight are the wrong answer, and without the mean they
+# lower $p$ by 8 · 12.5, although it should rise. With the mean the changes are small, and both point the right way. (GRPO subtracts the mean of the
+# group. If all eight are wrong, that is 10: all advantages are 0, and nothing changes.)
 #
-# <details><summary>Where the gradients come from, and why the average stays the same</summary>
+# <details><summary>Where +5 and −1.25 come from, and why this raises the expected reward</summary>
 #
 # For the right answer $\nabla \log p = \nabla p / p = 5 \nabla p$. The other one has the probability $1 - p$, so
 # $\nabla \log (1-p) = -\nabla p / 0.8 = -1.25 \nabla p$.
 #
-# Subtracting $b$ from all rewards changes the average push by $b \sum \nabla p = 0$, because the probabilities add up to 1. ([The details](../docs/reference/losses.md#why-the-mean-may-be-subtracted).) This is the *policy gradient*, or REINFORCE. PPO
-# trains a second model for the mean; GRPO needs none.
+# Let the weight be the reward $r$ itself. A text with the probability $p$ is drawn in a share $p$ of the samples, and each time its weight is
+# multiplied by $\nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and raised a lot. So the average change is $\sum r \nabla p$, the slope of
+# the expected reward $\sum r p$. Subtracting a fixed $b$ from all rewards changes this by $b \sum \nabla p = 0$, because the probabilities add up to 1.
+# ([The details](../docs/reference/losses.md#why-the-mean-may-be-subtracted).) This is the *policy gradient*, or REINFORCE. PPO trains a second
+# model for the mean; GRPO needs none.
 # </details>
+#
+# **How much does each token count?** Our loss is one of three that you will meet:
+#
+# | each token counts | name in TRL | where |
+# | --- | --- | --- |
+# | $1/T_i$: every *text* counts the same | `grpo` | here, and in the first paper |
+# | the same, whatever the length of its text | `bnpo`, `dapo` | `gn.train` and the quickstart; the tree of section 6 |
+# | 1/24: divided by the most that a text may have | `dr_grpo` | exercise 3 |
+#
+# The signs of most changes agree. Exercise 1 shows one that does not.
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -285,8 +294,10 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 #
 # *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*
 #
-# **On a first reading run the code cell of this section and go on with section 6.** In the first step the ratio is 1 and the KL is 0, so
-# the gradient is that of section 4. Come back when you take more than one step on a batch.
+# **In a hurry?** You need three words from this section, then run its cell and go on. The *ratio* of a token is its probability now, divided by its
+# probability when it was sampled. *Clipping*: a token that has moved 20 % in the wanted direction is not pushed any further. *KL*: how far the model has
+# moved from its start. In the first step the ratio is 1 and the KL is 0, so the gradient is that of section 4. Read the rest before section 7, which takes
+# two steps on one batch.
 #
 # Sampling is slow, so one would like to use a batch of completions for several steps. After the first step,
 # however, they come from a model that no longer exists. Two ideas of PPO handle this.
@@ -302,12 +313,11 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
 # **Predict before you run:** of four tokens, two have the advantage +1 and two −1. In each pair one has $\rho = 0.7$ and one $\rho = 1.3$.
-# Which two are no longer pushed? The column *push* is the gradient of the gain with respect to the ratio.
+# Which two are no longer pushed? The column *slope* is the gradient of the gain with respect to the ratio.
 #
 # <details><summary>What you should see</summary>
 #
-# A push of 0 for the second and the third token: each has moved 30 % in the wanted direction. Replace `minimum` by `maximum`, a mistake
-# that is easy to make: then the other two are cut instead, and nothing brings them back.
+# A slope of 0 for the second and the third token: each has moved 30 % in the wanted direction.
 # </details>
 #
 # **KL.** A third part keeps the model near its start, the *reference*: here the same model with its LoRA switched off. Let
@@ -320,8 +330,8 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # The *Kullback–Leibler divergence* (KL) is the average of $-d$ over what the model samples. The average of $e^d - d - 1$ is the KL too,
 # because $e^d - 1$ averages to 0. Why not add $-d$? Take two tokens, 0.8 and 0.2. A draw of the first lowers the logit of the first by 0.2, a draw
 # of the second raises the logit of the first by 0.8: −0.8 · 0.2 + 0.2 · 0.8 = 0. On average the model is pulled nowhere. The right value is not enough, the gradient must be right
-# too. If the reference gives both tokens 0.5, the gradient of the KL is 0.22. Without $\rho$ in front, $e^d - d - 1$ has 0.30 on average, with
-# $\rho$ 0.22. TRL multiplies by $\rho$, the first GRPO did not.
+# too. If the reference gives both tokens 0.5, the gradient of the KL with respect to the logit of the first token is 0.22. Averaged over draws,
+# $e^d - d - 1$ gives 0.30 without $\rho$ in front, and 0.22 with it. TRL multiplies by $\rho$, the first GRPO did not.
 # </details>
 
 
@@ -347,8 +357,8 @@ print(f"loss {first_loss:.4f}; the gradient differs from that of section 4 by {d
 ratio = torch.tensor([0.7, 1.3, 0.7, 1.3], requires_grad=True)  # the four tokens
 advantage = torch.tensor([1.0, 1.0, -1.0, -1.0])
 gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-(push,) = torch.autograd.grad(gain.sum(), ratio)
-table = {"advantage": advantage, "ratio": ratio.detach(), "gain": gain.detach(), "push": push}
+(slope,) = torch.autograd.grad(gain.sum(), ratio)
+table = {"advantage": advantage, "ratio": ratio.detach(), "gain": gain.detach(), "slope": slope}
 pandas.DataFrame(table).style.format(precision=1).hide()
 
 # %% [markdown]
@@ -371,7 +381,9 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 # exact completion is now 1.58 times as likely. The length does not follow the advantage alone:
 #
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
-# * The bar adds up the changes of all tokens, and texts that begin alike move together. So −1.37 gives × 0.03 and × 0.09, and +1.16 only × 1.58.
+# * The bar adds up the changes of all tokens, and texts that begin alike move together.
+#
+# That is why 24 unlikely tokens with −1.37 end at × 0.03 and × 0.09, and eight likely ones with +1.16 only at × 1.58.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -404,16 +416,17 @@ axes.margins(x=0.18)
 # ### Which token was good?
 #
 # GRPO does not know: all tokens of a completion get the same advantage. But completions with the same beginning share their first tokens, and
-# there only the sum of their advantages counts. (For simplicity each token counts the same here. Section 4 gives short texts more weight per
-# token: with it, a sum of +0.15 is left on *The*, and the signs at the two later forks stay.) So think of the eight texts as a tree:
+# there only the sum of their advantages counts. So think of the eight texts as a tree:
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line,* where given: the probability of this continuation.
+# *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line,* where given: the probability of this continuation. Each token
+# counts the same here. (With the $1/T_i$ of section 4 a sum of +0.15 is left on *The*, and the signs at the two later forks stay.)
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
-# finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Drawing branch $k$ with the advantage $A$ raises
-# its logit by $A (1 - p_k)$ and lowers that of every other branch $j$ by $A\,p_j$. Added up over all texts at the fork:
+# finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text
+# that goes this way adds $A (1 - p)$ to its logit, and each text that goes another way subtracts $A\,p$. Together that is the sum of $A$ over the texts on
+# the branch, minus $p$ times the sum over all texts at the fork:
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
@@ -539,12 +552,17 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # We start again from the original model, and use AdamW, as real runs do. It moves each weight by about the learning rate, so that rate is
 # small: 0.0002. Each batch is used for one step only, so the ratio is 1 and nothing is clipped.
 #
-# **You should see** three curves, and the completions of the last step:
+# **Predict before you run:** what happens to the standard deviation of the eight rewards as their mean nears 1.5, the most that a completion can
+# earn? What does a step then teach?
 #
-# * The mean reward rises from about 0.8 to about 1.5, the most that a completion can earn (dashed).
-# * The KL does not rise smoothly: it is a mean over only eight completions.
-# * The standard deviation of the eight rewards falls. Where it is 0, all advantages are 0 and the step teaches nothing. Watch it in your own runs.
+# <details><summary>What you should see</summary>
+#
+# * The mean reward rises from about 0.8 to about 1.5 (dashed).
+# * The standard deviation falls, to 0 for the first time in step 5. Then all advantages are 0, and the rewards teach nothing in this step: only the
+#   KL term and AdamW's momentum still move the weights. Watch it in your own runs.
+# * The KL does not rise smoothly: it is a mean over only eight completions, and one unusual text raises it, as in step 6.
 # * In the last group the rambling is gone, and nearly all completions are the same. So this prompt has nothing more to teach.
+# </details>
 #
 # Has the model learned geography? Nothing here shows it. It gave the right answer in five of the eight samples above, and now gives it nearly
 # always, to this one prompt. A real training has hundreds of prompts, so that it also helps with new ones.
@@ -572,8 +590,11 @@ for step in range(STEPS):
 names = ["mean reward", "KL per token", "standard deviation"]
 history = pandas.DataFrame(history, range(1, STEPS + 1), names)
 panels = {"subplots": True, "layout": (1, 3), "figsize": (9, 2.4), "legend": False, "title": names}
-axes = history.plot(**panels, style="o-", color="#007FC6", xlabel="step", ylim=(0, None))
+axes = history.plot(**panels, style="o-", color="#007FC6", xlabel="step", clip_on=False)
+for panel, top in zip(axes[0], [1.7, None, None]):
+    panel.set_ylim(0, top)
 axes[0, 0].axhline(1.5, linestyle="--", color="#767676")
+plt.show()
 pandas.Series(texts, name="in the last group").value_counts().to_frame()
 
 # %% [markdown]
@@ -617,14 +638,14 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # **1. Luck at a fork** (five minutes, with a pencil). Give one point for *Canberra* and nothing else. Then each of the five *Canberra* texts has
 # the advantage +0.72, and each of the others −1.21. The full stop (2 of the 5 texts, $p$ = 0.51) and the comma (3 of the 5, 0.47) now earn
-# the same. Use the loss that `gn.train` uses, which divides all tokens by one number. What does the rule of section 6 do with the two?
+# the same. Count each token the same, as in the tree. What does the rule of section 6 do with the two?
 #
 # <details><summary>Answer</summary>
 #
 # The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
 # a little more often than its probability says, and that is enough. That is noise: more completions or more prompts average it
-# out. With $1/T_i$, as in section 4, the two short texts count three times as much, and the signs turn. The division is another thing: a bias, here
-# against the comma, and more samples do not remove it.
+# out. With $1/T_i$, as in section 4, the two short texts count three times as much, and the signs turn. Dividing by the length is not noise but a bias:
+# it favours the short text at this fork, however many samples you draw.
 # </details>
 #
 # **2. Your own reward** (ten minutes). Let `reward` return 1 for a text with a comma. Predict the curve and the last group of section 8, restart and run

@@ -88,7 +88,8 @@ task
 # `check_rewards` then tries to cheat. From your rows it builds about two thousand completions and looks at what each one earns. It needs
 # no model. You should see that nothing is found, and one line for each reward.
 #
-# *Tells right from wrong* says only that plain right answers score above plain wrong ones. Even `gold_somewhere` below gets this line.
+# *Tells right from wrong* says only that a simple right answer scores above a simple wrong one. No tricks are tried for this line, so even
+# `gold_somewhere` below gets it.
 
 # %%
 right = gn.rewards.correctness(weight=2.0)
@@ -118,6 +119,8 @@ report
 # 1. right, in the format,
 # 2. right in the reasoning, wrong in the answer,
 # 3. right, without any format.
+#
+# Under *Scores by hand* you can give your own marks; [a later notebook](08_judge.ipynb) measures a reward against such marks.
 #
 # **Try it.** The second completion has the advantage −0.095. Lower the weight of `correctness` until it is pushed *up*. At which weight does
 # it turn? Then set the weight to 2 again, and add a second copy of the first completion.
@@ -152,8 +155,8 @@ lab
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
 # The check finds faults of both. The cell shows the count and two findings, and folds the whole list below them. *Critical* means that the trick
-# earns as much as a right answer, *warning* that the reward pays for something else too. The severity is about the worst case. Which trick is
-# learned first depends on what the model samples.
+# earns as much as a right answer, *warning* that the reward pays for something else too. The words say how bad a trick is if the model uses it, and not
+# how likely that is: which trick is learned first depends on what the model samples.
 #
 # <details><summary>How to read a finding</summary>
 #
@@ -212,7 +215,9 @@ correlation = from_mean.corrwith(table["advantage"]).round(2)
 print("Steps 2 to", STEPS, "correlation with the advantage:", correlation.to_dict())
 table["length"] = (from_mean["thinks_long"] > 0).map({True: "above the group", False: "below"})
 table["sum"] = table["gold_somewhere"].map({1: "right sum somewhere", 0: "no right sum"})
-display(table.pivot_table("advantage", "length", "sum").round(2))
+print("Mean advantage, by length and sum:")
+means = table.pivot_table("advantage", "length", "sum").rename_axis(index=None, columns=None)
+display(means.style.format("{:+.2f}"))
 
 # %% [markdown]
 # ### Why length wins
@@ -251,12 +256,13 @@ display(table.pivot_table("advantage", "length", "sum").round(2))
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used. *Correct anywhere* reads the last
 # number of a completion. The picture at the top shows that it falls.
 #
-# **Predict before you run:** what about *in the format*, for which no reward was given: up, down, or no change?
+# **Predict before you run:** the limit is 64 tokens, and none of the greedy answers before the training runs into it. How many do after it? And
+# what happens to *correct*?
 #
 # <details><summary>What you should see</summary>
 #
-# *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to 29 %. Why it
-# rose, this run does not show.
+# 30 % of the answers are truncated. *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to
+# 29 %, although no reward was given for it. Why it rose, this run does not show.
 #
 # The total shows none of this: it rises. Three things show it: a check of
 # the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
@@ -278,8 +284,9 @@ after_hacking
 #
 # <details><summary>What you should see</summary>
 #
-# There are 49 of 84 before the training and 54 after it. So this model can still add, though a text of twice the length also has more chances
-# to contain a sum. Its habit changed: it writes on where the answer belongs. One run shows that this can happen, not that it always does.
+# The right sum stands there in 49 of 84 completions before the training, and in 54 after it. So this model can still add, though a text of twice the
+# length also has more chances to contain a sum. Its habit changed: it writes on where the answer belongs. One run shows that this can happen,
+# not that it always does.
 # </details>
 
 # %%
@@ -353,8 +360,8 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The original model, the same prompts, the same number of steps: only the rewards differ from the first training: the
-# repaired one, and two for the format. You should see the reward rise again. This time the held-out answers improve too.
+# The original model, the same prompts and the same number of steps. Only the rewards differ: this time `gold_in_its_place` and the two for the
+# format. You should see the reward rise again. This time the held-out answers improve too.
 #
 # **Predict before you run:** what decides the advantages in the first steps, in the middle, and at the end: the format or the sum? The cell
 # prints how much each differs within a group, four steps at a time. Then look at the curve of `gold_in_its_place`: when does it rise?
@@ -384,14 +391,14 @@ comparison
 #
 # Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning
 # either: 0.094 with loopholes, 0.184 without. Two things should have made you look: 22 % of the completions were truncated, against 1 %, and
-# nearly all of the rise came from the length. But they show no wrong answers. The held-out answers do.
+# nearly all of the rise came from the length. But neither shows a wrong answer. Only the held-out questions do.
 #
 # **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
 # also agree, because every prompt asks for the same tags, but each sum has another answer.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
-# cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies, and
-# exercise 2 changes the first of the three and keeps the second.
+# cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies. In
+# exercise 2 you change only the first of the three: the bonus for length stays.
 #
 # **Before each training:** (1) `check_rewards`, (2) weight times spread within a group, for each reward, (3) read one group, (4) a held-out
 # measure that is not the reward.
@@ -405,10 +412,10 @@ assert any(finding.severity == "critical" for finding in found.findings), "no lo
 assert fixed.ok, fixed.sentence
 rise = hacked.rise()
 print(textwrap.fill(f"With loopholes: {rise.sentence}", 90))
-print(textwrap.fill(f"Without: {sound.rise().sentence}", 90))
-print(f"Without the example: {without_example.verdict}. With it: {with_example.verdict}.")
+print(textwrap.fill(f"Without loopholes: {sound.rise().sentence}", 90))
 print(f"Held-out answers, with loopholes: {after_hacking.headline}")
-print(f"Held-out answers, without: {comparison.headline}")
+print(f"Held-out answers, without loopholes: {comparison.headline}")
+print(f"Signal without an example: {without_example.verdict}. With one: {with_example.verdict}.")
 
 # %% [markdown]
 # ## If something goes wrong

@@ -18,8 +18,8 @@
 #
 # ![Right answers to the 42 held-out remarks before the training, after it, and after a training with 20 more neutral rows: negative 7, 15 and 13 of 15, positive 16, 18 and 16 of 18, neutral 0, 0 and 9 of 9. All together 23, 33 and 38 of 42.](../docs/your_data.png)
 #
-# *How to read it:* each bar counts right answers to remarks that the model was never trained on. The first training improves two labels and
-# leaves the third at 0. The second one, with 20 more rows of this label, learns it.
+# *How to read it:* the height of a bar is the share of right answers to remarks that the model was never trained on, the number on it their count. The
+# first training improves two labels and leaves the third at 0. The second one, with 20 more rows of this label, learns it.
 #
 # About 14 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -27,13 +27,13 @@
 #
 # | you have | use |
 # | --- | --- |
-# | a label for each row, and want only the label | a small classifier: try it first |
+# | a label for each row, and labels are all you want | a small classifier: try it first |
 # | good texts to imitate | supervised fine-tuning |
 # | no texts, but a program that can check one | GRPO |
 #
 # For labels alone, GRPO is the wrong tool. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
 # right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check all of it, and
-# nobody has written the replies. Exercise 2 writes such a reward, and [08](08_judge.ipynb) trains with one.
+# nobody has written the replies. Exercise 2 writes such a reward, and [Can a judge model be trusted?](08_judge.ipynb) trains with one.
 #
 # @BADGE@
 
@@ -101,12 +101,14 @@ print(*lines[:3], "...", *lines[-5:], sep="\n")
 # answers. Each message says what to write instead.
 
 # %%
+import textwrap
+
 settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
 for attempt in ({}, {"columns": COLUMNS}):
     try:
         gn.load_task(DATA, settings, **attempt)
     except ValueError as error:
-        print(error, end="\n\n")
+        print(textwrap.fill(str(error), 90), end="\n\n")
 
 # %% [markdown]
 # ## The task
@@ -233,8 +235,8 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # **1. The format.** Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is
 # the same for all remarks, so its pushes add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be learned by itself.
 #
-# **2. About 8,** two in five. It will be 13: the five groups of the baseline are few, and later in the training nearly every answer stands in its
-# tags, so it can be counted. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
+# **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer stands in its
+# tags, so it can count. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -249,14 +251,15 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The last two tables show
 # which labels each mood got, before and after the training.
 #
-# **Predict before you run:** which mood has the fewest right answers?
+# **Predict before you run:** none of the 9 *neutral* remarks will be right. What does the model call them? And is the average of all 42 still above
+# *always positive* (43 %)?
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains, and clearly: 23 of 42 remarks are right before, 33 after. That is above *always positive* (43 %). The baseline said 68 %
-# before the training: it asked 40 training remarks, of which only 5 were neutral.
+# The model gains, and clearly: 23 of 42 remarks are right before, 33 after (79 %). The baseline said 68 % before the training: of the 40 remarks that it
+# asked only 5 were neutral, and 21 positive, the label that the model gives anyway.
 #
-# The last table shows what this number hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of
+# The last table shows what the average hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of
 # them are called *positive*. The first table shows that *positive* was the likeliest label from the start, also for neutral remarks.
 # </details>
 
@@ -283,7 +286,7 @@ labels_given(comparison)
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
 # 2. for each mood (row) and each answer (column) the sum of the advantages: above 0, this answer was pushed up. *All* adds the moods up,
-# 3. how often each answer was given, in each third of the steps.
+# 3. for each third of the steps, how often the answers with a label said *neutral* ($p$), and which share of the sum of the advantages went to them.
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
@@ -300,33 +303,34 @@ mood_of = {json.dumps(row["prompt"]): row["answer"] for row in task.train}
 tried = run.completions()
 tried["mood"] = tried["prompt"].map(mood_of)
 tried["right"] = tried["exact_text"].eq(1)
-thirds = pandas.cut(tried["step"], 3, labels=["first third", "middle", "last third"])
-counts = tried.groupby(["mood", thirds], observed=True)["right"].agg(["sum", "count"])
+tried["steps"] = pandas.cut(tried["step"], 3, labels=["first third", "middle", "last third"])
+counts = tried.groupby(["mood", "steps"], observed=True)["right"].agg(["sum", "count"])
 of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
 display(of_all.unstack().rename_axis(columns="right answers"))
 
 given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
-pushes = tried.pivot_table(
-    "advantage", "mood", "given", aggfunc="sum", fill_value=0, margins=True, margins_name="all"
-)
+sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "fill_value": 0}
+pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all")
 display(pushes.drop(columns="all").round(1).rename_axis(columns="sum of the advantages"))
-shares = pandas.crosstab(thirds.rename("steps"), tried["given"], normalize="index")
-display(shares.map("{:.0%}".format).rename_axis(columns="share of the answers"))
-has_right = tried.groupby(["step", "prompt"])["right"].transform("any")
-neutral = tried[tried["mood"].eq("neutral")].assign(has_right=has_right)
-groups = neutral.drop_duplicates(["step", "prompt"])
-print(f"{(~groups['has_right']).sum()} of {len(groups)} neutral groups have no right answer.")
+rare = tried["mood"].value_counts().idxmin()
+labelled = tried[tried["given"].isin(labels)]
+by_third = labelled.pivot_table(index="steps", **sums, observed=True).reindex(columns=labels)
+p = pandas.crosstab(labelled["steps"], labelled["given"], normalize="index").reindex(columns=labels)
+shares = {"p": p[rare], "share of the sum": by_third[rare] / by_third.sum(axis=1)}
+display(pandas.DataFrame(shares).map("{:.0%}".format).rename_axis(columns=rare))
+has_right = tried.groupby(["step", "prompt"])["right"].any()
+is_rare = has_right.index.get_level_values("prompt").map(mood_of) == rare
+print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have no right answer.")
 
 # %% [markdown]
-# **A rare label can lose although it is pushed up.** Read the row *all*: *neutral* got +14, *positive* +44, *negative* +72. As long as the model
-# does not tell the remarks apart, all remarks push at the same fork, and the rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is
-# pushed by its sum minus $p$ times the sum of the fork. The three sums are 130 together. A label needs more than its share $p$ of the 130 to become
-# more frequent, and 14 is only 11 %. Among the labels that were given, *neutral* had 16 % in the first third of the steps, then 7 and 9 %
-# (`pandas.crosstab(thirds, tried["given"], normalize="index")` shows it). So it was pushed down first, and then stayed rare.
+# **A rare label can lose although it is pushed up.** As long as the model does not tell the remarks apart, all remarks push at the same fork, and the
+# rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is pushed by its sum minus $p$ times the sum of the fork. So a label becomes more
+# frequent only if its share of the sum is larger than its share $p$ of the answers. Compare the two columns of the third table. In the first third
+# *neutral* has P1 of the answers and gets S1 of the sum: LOSES. LATER
 #
-# Two things hold *neutral* back. It has fewer groups: 21, next to 40 and 35. And each of them pushes less: 36.9 / 21 = 1.8, against 2.3
-# and 2.9.
+# Two things hold *neutral* back. It has fewer groups: 21, next to 40 and 35. And each of them pushes less: 36.9 / 21 = 1.8, against 2.3 (*positive*)
+# and 2.9 (*negative*).
 #
 # (A group without a right answer pushes too: it prefers the tidy wrong answers. There were 8 such groups among the 21. But over all 21 the wrong
 # *positive* lost, so it is not the main reason.)
@@ -339,13 +343,14 @@ print(f"{(~groups['has_right']).sum()} of {len(groups)} neutral groups have no r
 # *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. The model is loaded again,
 # without the first training. Steps, seed and the 42 held-out remarks stay the same (they are passed as `holdout=`).
 #
-# **Predict before you run:** will all three labels be learned? The number of steps is the same, so what do *negative* and *positive* lose?
+# **Predict before you run:** the picture at the top shows that *neutral* is learned, and that *negative* and *positive* lose two answers each. What are
+# these four called now?
 #
 # <details><summary>What you should see</summary>
 #
-# *Neutral* rises from 0 to 9 of 9, and 38 of the 42 remarks are right: 5 more than after the first training. *Negative* and *positive* lose two
-# each. In the same 24 steps fewer of their remarks are seen, so more steps are the next thing to try. It is one run: another seed may give
-# other numbers.
+# *Neutral* rises from 0 to 9 of 9, and 38 of the 42 remarks are right: 5 more than after the first training. The four new errors are all called
+# *neutral*: at the shared fork the new rows push *neutral* up for the other remarks too. In the same 24 steps fewer *negative* and *positive* remarks are
+# seen, which may add to it, so more steps are the next thing to try. It is one run: another seed may give other numbers.
 # </details>
 
 # %%
@@ -389,8 +394,8 @@ assert sum(task.left_out.values()) >= 4 or DATA != "reviews.csv", f"left out: {t
 assert not with_loophole.ok
 assert report.ok, report.sentence
 assert run.status == second.status == "finished", second.status_sentence
-print(run.outcome(comparison))
-print(second.outcome(second_comparison))
+print(f"First training. {run.outcome(comparison)}\n")
+print(f"Second training. {second.outcome(second_comparison)}\n")
 
 seen, total = collections.Counter(), collections.Counter()
 for row in task.train:
@@ -455,7 +460,7 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 # ```
 #
 # The scores are 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check
-# needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains a reward that checks summaries, for which no right answer exists.
+# needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains with a reward for summaries, of which no single one is right.
 # </details>
 #
 # ## Next
