@@ -222,8 +222,7 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # Read it from the right:
 #
 # * Average the log-probabilities over the $T_i$ tokens of completion $i$. So each completion has the same weight, whatever its length.
-# * Multiply by the advantage: positive pushes up, negative pushes down.
-# * Average over the group. The minus sign is there because optimizers minimise.
+# * Multiply by the advantage: positive pushes up, negative pushes down. Then average over the group. The minus sign is there because optimizers minimise.
 #
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
 # texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
@@ -261,15 +260,13 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # model for the mean; GRPO needs none.
 # </details>
 #
-# **How much does each token count?** Our loss is one of three that you will meet:
+# **How much does each token count?** Our loss is one of three that you will meet. Exercise 1 shows where the choice matters.
 #
 # | each token counts | name in TRL | where |
 # | --- | --- | --- |
 # | $1/T_i$: every *text* counts the same | `grpo` | here, and in the first paper |
 # | the same, whatever the length of its text | `bnpo`, `dapo` | `gn.train` and the quickstart; the tree of section 6 |
 # | 1/24: divided by the most that a text may have | `dr_grpo` | exercise 3 |
-#
-# The signs of most changes agree. Exercise 1 shows one that does not.
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -598,6 +595,18 @@ plt.show()
 pandas.Series(texts, name="in the last group").value_counts().to_frame()
 
 # %% [markdown]
+# **Which setting to turn, and when?** `gn.train` has all of these:
+#
+# | setting | here | quickstart | turn it when |
+# | --- | --- | --- | --- |
+# | `num_generations`, the size of a group | 8 | 8 | most groups have equal rewards: larger |
+# | prompts per step | 1 | 2 | the curve jumps from step to step: more |
+# | `learning_rate` | 0.0002 | 0.0001 | the reward collapses or the KL jumps: lower. Nothing moves: higher |
+# | `beta`, the weight of the KL | 0.04 | 0.04 | the texts drift into nonsense: higher |
+# | `temperature` | 1 | 1 | the completions of a group are all alike, and wrong: higher |
+# | `max_completion_length` | 24 | 48 | many completions are truncated: higher |
+# | `loss_type` | `grpo` | `bnpo` | long and short texts should weigh differently: [all losses](../docs/reference/losses.md) |
+#
 # ## Did it work?
 #
 # Two questions decide. Do our gradients agree with TRL's? And did the mean reward rise, from the first two steps to the last two? This is
@@ -675,6 +684,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # * Let the kit do all this, with curves, held-out questions and a test of whether it worked: [the quickstart](00_quickstart.ipynb).
 # * Our reward can be cheated: *"Canberra? Melbourne!"* earns everything. Find such loopholes before you train: [rewards](02_rewards.ipynb).
 # * `grpo`, `dr_grpo`, `dapo` and `bnpo` differ in how they average over tokens: [all losses](../docs/reference/losses.md).
+# * A simpler relative: keep only the good samples and fine-tune on them (*rejection sampling*). It has no negative weights, so nothing is made less likely.
 # * The papers: GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), clipping from PPO ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347)), and
 #   the ratio before the KL term ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)).
 #
