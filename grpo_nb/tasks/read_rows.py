@@ -23,6 +23,8 @@ Rows = list[dict[str, Any]]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+# Endings of files that are not read. With one of them, data/rows.txt is no id on the Hub.
+_OTHER_FILE_ENDINGS = (".txt", ".md", ".xls", ".zip", ".gz")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
 def _rows_of_iterable(source: Iterable[Any]) -> Rows:
     """Return the rows of a `Dataset` or list, with names in place of `ClassLabel` numbers.
 
-    The number -1 stands for no label and becomes None. The names of columns become texts.
+    The number -1 stands for no label and becomes None.
 
     Raises:
         TypeError: A row is not a dict.
@@ -96,10 +98,10 @@ def _rows_of_iterable(source: Iterable[Any]) -> Rows:
     for row_number, row in enumerate(source):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"row {row_number} is {short_repr(row)}, not a dict such as "
+                f"row {row_number} (counted from 0) is {short_repr(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
-        rows.append({str(name): value for name, value in row.items()})
+        rows.append(dict(row))
     features = getattr(source, "features", None) or {}
     for name, feature in features.items():
         if hasattr(feature, "int2str"):
@@ -114,8 +116,7 @@ def _rows_of_table(table: Any) -> Rows:
     import pandas
 
     frame = pandas.DataFrame(table, dtype=object)
-    frame = frame.where(frame.notna(), None).rename(columns=str)
-    return _as_python(frame.to_dict("records"))
+    return _as_python(frame.where(frame.notna(), None).to_dict("records"))
 
 
 def _as_python(value: Any) -> Any:
@@ -210,12 +211,14 @@ def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub by its id, owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
+    is_file = hub_id.lower().endswith(_OTHER_FILE_ENDINGS) or Path(hub_id).is_file()
+    if is_file or not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
-            f"{name!r} is neither a file ({', '.join(FILE_ENDINGS)}) nor the id of a data set on "
-            "the Hub, owner/name. For other files and for folders, give the rows: a DataFrame, or "
-            "datasets.load_dataset(...). Only two names have no owner: 'gsm8k', and 'arithmetic' "
-            "as the source of a task, but not as its holdout=, which takes a number instead."
+            f"{name!r} is neither a file of a known kind ({', '.join(FILE_ENDINGS)}) nor the id of "
+            "a data set on the Hub, owner/name. For other files and for folders, give the rows: a "
+            "DataFrame, or datasets.load_dataset(...). Only two names have no owner: 'gsm8k', and "
+            "'arithmetic' as the source of a task, but not as its holdout=, which takes a number "
+            "instead."
         )
     from datasets import load_dataset
 
@@ -269,7 +272,7 @@ def arithmetic_rows(
     Raises:
         ValueError: Too few distinct questions or terms, or another operator.
     """
-    if not operators or set(operators) - set("+-*"):
+    if not re.fullmatch("[-+*]+", operators):
         raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
     require_whole_number("terms", terms, 2)
     rng = random.Random(seed)
