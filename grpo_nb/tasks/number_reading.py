@@ -10,6 +10,7 @@ zeros, such as `007`, is not a number.
 `kilometers per hour` are one unit.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -188,14 +189,13 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     # `str` keeps the decimal digits: Fraction(0.3) would be a little less than 3/10.
     tolerance = Fraction(str(tolerance)) if tolerance else 0
     difference = abs(given.value - gold.value)
-    if "%" not in (given.unit, gold.unit):
+    if gold.unit != "%" and not (given.unit == "%" and _may_be_percentage(gold.value)):
         return difference <= tolerance
-    difference_as_written = abs(_value_as_written(given) - _value_as_written(gold))
-    if gold.unit == "%":
-        return difference_as_written <= tolerance or 100 * difference <= tolerance
-    if given.unit == "%" and _may_be_percentage(gold.value):
-        return difference_as_written <= tolerance
-    return difference <= tolerance
+    # Percentages are compared as they are written: 42 and 42% are the same.
+    if abs(_value_as_written(given) - _value_as_written(gold)) <= tolerance:
+        return True
+    # For the gold answer 50%, 0.5 is right too.
+    return gold.unit == "%" and 100 * difference <= tolerance
 
 
 def _value_as_written(number: Number) -> Fraction:
@@ -219,7 +219,9 @@ _NUMBER_WORDS = re.findall(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety",
 )
-_VALUE_OF_WORD = dict(zip(_NUMBER_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
+_VALUE_OF_WORDS = dict(zip(_NUMBER_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
+for tens, ones in itertools.product(_NUMBER_WORDS[20:], _NUMBER_WORDS[1:10]):
+    _VALUE_OF_WORDS[f"{tens} {ones}"] = _VALUE_OF_WORDS[tens] + _VALUE_OF_WORDS[ones]
 
 
 def _value_of_words(words: str) -> int | None:
@@ -232,12 +234,7 @@ def _value_of_words(words: str) -> int | None:
             if count is None or rest is None or rest >= _SCALES[scale]:
                 return None
             return count * _SCALES[scale] + rest
-    tens_word, _, ones_word = words.partition(" ")
-    tens = _VALUE_OF_WORD.get(tens_word, 0)
-    ones = _VALUE_OF_WORD.get(ones_word, 0)
-    if tens >= 20 and 0 < ones < 10:
-        return tens + ones
-    return _VALUE_OF_WORD.get(words)
+    return _VALUE_OF_WORDS.get(words)
 
 
 # Units. Units of measurement are in this table. Any other word in small letters is a thing that is
