@@ -59,7 +59,8 @@ class AnswerFormat:
 
     def __post_init__(self) -> None:
         # Without any tag, the whole completion is the answer, as in `bare()`.
-        tags = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
+        other_tags = (self.answer_close, self.reasoning_open, self.reasoning_close)
+        tags = (self.answer_open, *other_tags)
         if any(tags) and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a tag before it, no answer can be "
@@ -71,7 +72,7 @@ class AnswerFormat:
                 f"{self.is_opened_by_template} need a reasoning_open. If the chat template writes "
                 "that tag, name it and write is_opened_by_template=True."
             )
-        for tag in filter(None, tags[1:]):
+        for tag in filter(None, other_tags):
             if self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
                     f"the tag {tag!r} is there twice or has answer_open = {self.answer_open!r} in "

@@ -181,7 +181,7 @@ def load_task(
             f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
             "held-out questions, and each part needs one. Questions that differ only in "
             "punctuation or capitals are kept together. Rows left out: "
-            f"{report.reasons_in_words or 'none'}."
+            f"{report.reasons_in_words or 'none'}. Rows are counted from 0, without a header line."
         )
 
     # 6. Make the task, and leave out prompts that are too long.
@@ -243,15 +243,13 @@ def _choose_held_out(
 
 def _mix_labels(keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
     """Reorder keys so that the labels have nearly the same shares in every part of the list."""
-    counts = Counter(labels[key] for key in keys)
-    numbers_used = Counter()
-    positions = {}
-    for key in keys:
-        label = labels[key]
-        numbers_used[label] += 1
-        # The keys of a label are spread evenly between 0 and 1.
-        positions[key] = (numbers_used[label] - 0.5) / counts[label]
-    return sorted(keys, key=positions.__getitem__)
+    import pandas
+
+    label_of_key = pandas.Series(labels).loc[keys]
+    groups = label_of_key.groupby(label_of_key)
+    # The keys of a label are spread evenly between 0 and 1.
+    positions = (groups.cumcount() + 0.5) / groups.transform("size")
+    return list(positions.sort_values(kind="stable").index)
 
 
 def _without(rows: TaskRows, keys: set[str], reason: str, report: CleaningReport) -> TaskRows:

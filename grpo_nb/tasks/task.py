@@ -159,8 +159,8 @@ class Task(ReprMixin):
             ValueError: The `extra` of the settings has other arguments of the chat template.
         """
         task_kwargs = dict(self.chat_template_kwargs)
-        settings_kwargs = settings.extra.get("chat_template_kwargs")
-        if settings_kwargs is not None and settings_kwargs != task_kwargs:
+        settings_kwargs = settings.extra.get("chat_template_kwargs") or task_kwargs
+        if settings_kwargs != task_kwargs:
             raise ValueError(
                 f"extra has chat_template_kwargs = {settings_kwargs}, and the task was made with "
                 f"{task_kwargs}: write them where the task is made, "
@@ -252,9 +252,7 @@ class Task(ReprMixin):
         if changes:
             head = ("rows", "what happened", "one of them (the first row is row 0)")
             yield Table(changes, head, right=(0,), wide=(2,))
-        title = "The first training prompt, whose answer is"
-        answer = self.train[0]["answer"]
-        yield RichText(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
+        yield f"The first training prompt, whose answer is {self.train[0]['answer']!r}:"
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
             yield Table([(message["role"], verbatim(message["content"])) for message in prompt])

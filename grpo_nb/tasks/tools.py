@@ -50,11 +50,6 @@ class Tools:
                 "_won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        if self.environment is not None and not hasattr(self.environment, "reset"):
-            raise ValueError(
-                f"the environment {short_repr(self.environment)} has no method reset, which starts "
-                "an episode: write def reset(self, **row)."
-            )
         for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")

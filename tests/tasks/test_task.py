@@ -108,7 +108,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             [{"question": "1 + 1?", "answer": ""}],
             {},
             ValueError,
-            "left of 1: 1 with an empty answer .row 0: question=",
+            r"left of 1: 1 with an empty answer .row 0: question=.*\. Rows are counted from 0",
         ),
         (ROWS, {"format": gn.tasks.boxed}, TypeError, r"boxed at .* is a function: call it"),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is unknown"),
@@ -281,7 +281,7 @@ def test_repr_html_is_escaped(tokenizer) -> None:
         shown = gn.load_task(rows, holdout=1, **options)._repr_html_()
         assert "<script>" not in shown
         assert "&lt;script&gt;" in shown
-        assert "<code>&lt;b&gt;</code>" in shown
+        assert "whose answer is &#x27;&lt;b&gt;&#x27;:" in shown
     assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), (
         "as the model sees it"
     )
