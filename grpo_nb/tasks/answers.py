@@ -134,8 +134,7 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     if kind == "choice" or (are_labels and kind == "number"):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
-    of_other_kinds = _answers_of_other_kinds(golds, kind)
-    return AnswerSummary(kind, labels=tuple(labels), of_other_kinds=of_other_kinds)
+    return AnswerSummary(kind, tuple(labels), _answers_of_other_kinds(golds, kind))
 
 
 def _likely_kind(golds: Sequence[str]) -> AnswerKind:
@@ -222,7 +221,7 @@ def read_letter(text: str) -> tuple[str, str]:
     (('B', 'Paris'), ('', ''))
     """
     text = strip_markup(text).replace("**", "")
-    is_one_character = re.fullmatch(r"\W*\w\W*", text) is not None
+    is_one_character = re.fullmatch(r"\W*\w\W*", text)
     match = _OPTION_LETTER.fullmatch(text.upper() if is_one_character else text)
     if match is None:
         return "", ""

@@ -134,7 +134,7 @@ def clean(
         row = source.rows[row_number]
         cells = [f"{name}={short_repr(row.get(name), 80)}" for name in column_of.values()]
         report.leave_out(reason, f"row {row_number}: {', '.join(cells)}")
-        rows.pop(row_number, None)
+        rows.pop(row_number, None)  # a row that could not be read is not in `rows`
     if not rows:
         raise ValueError(
             f"no row of {name_in_errors} is left of {len(source.rows)}: {report.reasons_in_words}. "
@@ -156,9 +156,10 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     """Return the column of each role: question, answer and prompt.
 
     A role that `columns` does not name has the column of its own name. Each row needs an answer,
-    and a question or a prompt: the prompt's text replaces a missing question. If `columns` does not
-    name the prompt, a column `prompt` is not read as one if `columns` names the question, or if the
-    column has no chats and there is a column `question`.
+    and a question or a prompt. The prompt's text replaces a missing question.
+
+    A column is not the prompt because of its name alone. If `columns` names the question but no
+    prompt, or if the column holds texts next to a column `question`, then it is another column.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -194,6 +195,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
 
     Some lists may be empty, but not all. None and NaN in a list are ignored.
     """
+    # `_is_filled` is False for a blank text too, but a blank text is still a text.
     items = []
     for cell in cells:
         if isinstance(cell, (list, tuple)):
@@ -208,10 +210,9 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
         _UnusableRow: With the reason why the row cannot be used.
     """
     task_row: TaskRow = {}
-    cells = {role: row.get(name) for role, name in column_of.items()}
-    question = cells.get("question")
-    prompt = cells.get("prompt")
-    # A row may have a question, a prompt or both. A text prompt replaces a missing question.
+    # A row may have a question, a prompt or both.
+    question = row.get(column_of.get("question"))
+    prompt = row.get(column_of.get("prompt"))
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
@@ -220,7 +221,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
             # All messages make the question, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
             question = "\n".join(message["content"] for message in messages)
-    gold = cells["answer"]
+    gold = row.get(column_of["answer"])
     if has_lists_of_answers:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         texts = [_as_text(item, "answer").strip() for item in golds if _is_filled(item)]
@@ -246,8 +247,9 @@ def _as_text(value: Any, role: str) -> str:
     if not isinstance(value, (str, numbers.Number)):
         raise _UnusableRow(f"whose {role} is neither text nor a number")
     # pandas turns whole numbers in a column with an empty cell into floats.
-    is_whole_float = isinstance(value, float) and value.is_integer()
-    return displayable(str(int(value) if is_whole_float else value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return displayable(str(value))
 
 
 def _as_json(value: Any) -> str:

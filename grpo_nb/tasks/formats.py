@@ -68,9 +68,8 @@ class AnswerFormat:
             )
         if (self.reasoning_close or self.is_opened_by_template) and not self.reasoning_open:
             raise ValueError(
-                f"reasoning_close = {self.reasoning_close!r} and is_opened_by_template = "
-                f"{self.is_opened_by_template} need a reasoning_open. If the chat template writes "
-                "that tag, name it and write is_opened_by_template=True."
+                "reasoning_close and is_opened_by_template need a reasoning_open. If the chat "
+                "template writes that tag, name it and write is_opened_by_template=True."
             )
         for tag in filter(None, other_tags):
             if self.answer_open in tag or tags.count(tag) > 1:
@@ -168,11 +167,11 @@ class AnswerFormat:
         for tag in self.tags:
             spans_of_tag = [match.span() for match in matches if match[0] == tag]
             spans.append(spans_of_tag[0] if len(spans_of_tag) == 1 else None)
-        # The pattern finds the brace that closes the answer.
+        # The last tag closes the answer, and the one before opens it. A reasoning may have braces of
+        # its own, so the slot shows which brace is the tag.
         if self.answer_close == "}":
-            slot = self._slot_pattern.search(text)
-            is_once = slot is not None and text.count(self.answer_open) == 1
-            spans[-1] = (slot.end() - 1, slot.end()) if is_once else None
+            slot = self._slot_pattern.search(text) if spans[-2] else None
+            spans[-1] = (slot.end() - 1, slot.end()) if slot else None
         return spans
 
     def extract_reasoning(self, text: str) -> str:

@@ -55,7 +55,7 @@ def load_task(
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
-    holdout: float | int | Source | None = None,
+    holdout: float | Source | None = None,
     on_conflict: OnConflict = "raise",
     seed: int | None = None,
     tokenizer: Any = None,
@@ -70,7 +70,8 @@ def load_task(
             set on the Hub. Of a `DatasetDict` or the Hub, the split `train` is read.
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
-            `prompt` is chat messages or text. See docs/guide/data.md for more.
+            `prompt` is chat messages or text. If a column of texts is called `prompt`, and another
+            `question`, the question is asked. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
             the answers decide. The kind sets what the prompt asks for and which rewards
             `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
@@ -224,6 +225,8 @@ def _choose_held_out(
         holdout: Share or number of the rows to hold out.
         seed: Seed of the choice.
     """
+    import pandas
+
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(keys)), 1)
     require_whole_number("holdout", holdout, 0)
@@ -231,7 +234,12 @@ def _choose_held_out(
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
     if labels is not None:
-        order = _mix_labels(order, dict(zip(keys, labels, strict=True)))
+        label_of_key = pandas.Series(dict(zip(keys, labels, strict=True))).loc[order]
+        keys_of_label = label_of_key.groupby(label_of_key)
+        # The keys of each label are spread evenly between 0 and 1, so that every part of the order
+        # has nearly the same share of the label.
+        positions = (keys_of_label.cumcount() + 0.5) / keys_of_label.transform("size")
+        order = positions.sort_values(kind="stable").index
     held_out_keys = set()
     held_out_count = 0
     for key in order:
@@ -239,17 +247,6 @@ def _choose_held_out(
             held_out_keys.add(key)
             held_out_count += rows_per_key[key]
     return held_out_keys
-
-
-def _mix_labels(keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
-    """Reorder keys so that the labels have nearly the same shares in every part of the list."""
-    import pandas
-
-    label_of_key = pandas.Series(labels).loc[keys]
-    groups = label_of_key.groupby(label_of_key)
-    # The keys of a label are spread evenly between 0 and 1.
-    positions = (groups.cumcount() + 0.5) / groups.transform("size")
-    return list(positions.sort_values(kind="stable").index)
 
 
 def _without(rows: TaskRows, keys: set[str], reason: str, report: CleaningReport) -> TaskRows:

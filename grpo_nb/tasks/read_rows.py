@@ -24,7 +24,7 @@ Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 # Endings of files that are not read. With one of them, data/rows.txt is no id on the Hub.
-_OTHER_FILE_ENDINGS = (".txt", ".md", ".xls", ".zip", ".gz")
+_OTHER_FILE_ENDINGS = (".txt", ".xls", ".zip", ".gz")
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         return read_rows(source[split])
     if isinstance(source, pandas.DataFrame):
         return SourceRows("table", _rows_of_table(source))
-    if isinstance(source, Iterable):
-        return SourceRows("rows", _rows_of_iterable(source))
-    raise TypeError(
-        f"source = {short_repr(source)}: load_task takes 'arithmetic', a file "
-        f"({', '.join(FILE_ENDINGS)}), a DataFrame, a Dataset, a list of dicts or the Hub's id of "
-        "a data set."
-    )
+    return SourceRows("rows", _rows_of_iterable(source))
 
 
 def _rows_of_iterable(source: Iterable[Any]) -> Rows:
@@ -153,8 +147,7 @@ def _read_file(path: Path) -> SourceRows:
             rows = _read_json(path)
     except (TypeError, ValueError) as error:  # of pandas, pyarrow, json, codecs and single rows
         raise ValueError(
-            f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
-            "DataFrame."
+            f"{path} cannot be read: {str(error).strip()}. Correct the file, or give a DataFrame."
         ) from error
     return SourceRows(path.stem, rows, note, path.name)
 

@@ -144,11 +144,13 @@ class Task(ReprMixin):
         The training rows come first. The hash does not show where they end, so a run also records
         the sizes of both parts.
         """
+        items = [*self.train, *self.holdout]
+        if self.chat_template_kwargs:
+            items.append(dict(self.chat_template_kwargs))
+        if self.tools is not None:
+            items.append(self.tools.identity)
         digest = hashlib.sha256()
-        tools = self.tools.identity if self.tools is not None else []
-        # Without such arguments and tools, only the rows are hashed.
-        extra = filter(None, [dict(self.chat_template_kwargs), tools])
-        for item in (*self.train, *self.holdout, *extra):
+        for item in items:
             digest.update(json.dumps(item, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
@@ -164,7 +166,7 @@ class Task(ReprMixin):
             raise ValueError(
                 f"extra has chat_template_kwargs = {settings_kwargs}, and the task was made with "
                 f"{task_kwargs}: write them where the task is made, "
-                f"gn.load_task(..., chat_template_kwargs={settings_kwargs})."
+                "gn.load_task(..., chat_template_kwargs=...)."
             )
         if not task_kwargs:
             return settings
@@ -190,6 +192,7 @@ class Task(ReprMixin):
         longest = max(*lengths["train"], *lengths["holdout"])
         if longest <= max_prompt_length:
             return self
+        advice = f"settings.replace(max_prompt_length={longest}) keeps all"
         changes = copy.deepcopy(self.changes)
         for name, rows in parts.items():
             short = []
@@ -198,7 +201,6 @@ class Task(ReprMixin):
                     short.append(index)
                 else:
                     question = shorten(rows[index]["question"], 160)
-                    advice = f"settings.replace(max_prompt_length={longest}) keeps all"
                     changes.leave_out("too long", f"{length} tokens, {advice}: {question}")
             if not short:
                 raise ValueError(
@@ -219,7 +221,8 @@ class Task(ReprMixin):
         """
         if not runs:
             return self
-        prompts = list(map(json.dumps, self.starting_prompts(self.train)))
+        # Runs record prompts as JSON.
+        prompts = [json.dumps(prompt) for prompt in self.starting_prompts(self.train)]
         times_sampled = Counter()
         for run in runs:
             times_sampled.update(run.completions()["prompt"])

