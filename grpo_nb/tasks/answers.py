@@ -123,7 +123,7 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     'one of: no, yes'
     """
     # Answers that differ only in capitals are one label, in its first spelling.
-    first_spelling: dict[str, str] = {}
+    first_spelling = {}
     counts = Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
     are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
@@ -221,8 +221,10 @@ def read_letter(text: str) -> tuple[str, str]:
     (('B', 'Paris'), ('', ''))
     """
     text = strip_markup(text).replace("**", "")
-    is_one_character = re.fullmatch(r"\W*\w\W*", text)
-    match = _OPTION_LETTER.fullmatch(text.upper() if is_one_character else text)
+    # A letter alone may be small.
+    if re.fullmatch(r"\W*\w\W*", text):
+        text = text.upper()
+    match = _OPTION_LETTER.fullmatch(text)
     if match is None:
         return "", ""
     text_after = match["after"] or match["in_brackets"] or ""

@@ -110,8 +110,9 @@ def clean(
     # 1. Find the columns.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
     column_of = _choose_columns(source, names, columns or {})
-    answers = [row.get(column_of["answer"]) for row in source.rows]
-    has_lists_of_answers = kind != "json" and _are_lists_of_texts(answers)
+    has_lists_of_answers = kind != "json" and _are_lists_of_texts(
+        row.get(column_of["answer"]) for row in source.rows
+    )
     if has_lists_of_answers:
         report.note(
             f"each text in a list of answers is right (column {ACCEPTED_COLUMN!r}), and the first "
@@ -158,8 +159,8 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     A role that `columns` does not name has the column of its own name. Each row needs an answer,
     and a question or a prompt. The prompt's text replaces a missing question.
 
-    A column is not the prompt because of its name alone. If `columns` names the question but no
-    prompt, or if the column holds texts next to a column `question`, then it is another column.
+    A column called `prompt` is not the prompt in two cases: if `columns` names the question but no
+    prompt, and if the column holds texts and there is a column `question`.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -172,6 +173,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     for role in columns:
         require_choice("a key of columns=", role, ROLES)
     column_of |= columns
+    # With a prompt, a source needs no column for the question.
     if "prompt" in column_of and "question" not in {*columns, *names}:
         del column_of["question"]
     for role, name in column_of.items():

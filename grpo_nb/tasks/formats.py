@@ -58,9 +58,9 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
-        # Without any tag, the whole completion is the answer, as in `bare()`.
         other_tags = (self.answer_close, self.reasoning_open, self.reasoning_close)
         tags = (self.answer_open, *other_tags)
+        # Without any tag, the whole completion is the answer, as in `bare()`.
         if any(tags) and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a tag before it, no answer can be "
@@ -167,8 +167,8 @@ class AnswerFormat:
         for tag in self.tags:
             spans_of_tag = [match.span() for match in matches if match[0] == tag]
             spans.append(spans_of_tag[0] if len(spans_of_tag) == 1 else None)
-        # The last tag closes the answer, and the one before opens it. A reasoning may have braces of
-        # its own, so the slot shows which brace is the tag.
+        # The last two tags are around the answer. If the last is a brace, only the slot shows which
+        # brace it is, because the text may have others.
         if self.answer_close == "}":
             slot = self._slot_pattern.search(text) if spans[-2] else None
             spans[-1] = (slot.end() - 1, slot.end()) if slot else None

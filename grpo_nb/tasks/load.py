@@ -144,7 +144,7 @@ def load_task(
     # 2. Find question and answer in each row, the user's held-out rows included.
     report = CleaningReport()
     rows = clean(source_rows, report, columns, on_conflict, kind)
-    held_out_keys: set[str] = set()
+    held_out_keys = set()
     if not is_share_or_count:
         held_out_source = dataclasses.replace(
             read_rows(holdout, "test"), name_in_errors="the held-out data"

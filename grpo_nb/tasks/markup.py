@@ -146,6 +146,7 @@ def _unwrap(text: str) -> str:
             if inner and is_one_pair and not _is_marked_value(start, inner):
                 text = inner.strip()
         match = _WRAPPER.fullmatch(text)
+        # Each kind of wrapper has a group of its own, and only one of them matches.
         if match:
             text = match[match.lastindex]
     return text

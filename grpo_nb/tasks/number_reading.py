@@ -23,7 +23,7 @@ _LONGEST_NUMBER = 100  # characters
 _INTEGER = (
     r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)"  # 1,250,000 or 1 250 000
     r"|[1-9]\d?(?:,\d\d)+,\d{3}"  # 12,50,000, as in India
-    r"|(?!0\d)\d+)"
+    r"|(?!0\d)\d+)"  # 42, but not 042
 )
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d*)?|\.\d+)"
 # No digit, exponent or `k` (thousand) may follow a fraction: `\frac{1}{2}3` must not become 1/23.
@@ -67,11 +67,11 @@ _NUMBER = re.compile(
 _SCALES = {
     "dozen": 12,
     "hundred": 100,
-    "thousand": 10**3,
-    "k": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
+    "thousand": 1_000,
+    "k": 1_000,
+    "million": 1_000_000,
+    "billion": 1_000_000_000,
+    "trillion": 1_000_000_000_000,
 }
 
 

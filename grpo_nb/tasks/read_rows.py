@@ -77,6 +77,11 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         return read_rows(source[split])
     if isinstance(source, pandas.DataFrame):
         return SourceRows("table", _rows_of_table(source))
+    if not isinstance(source, Iterable):
+        raise TypeError(
+            f"source = {short_repr(source)}: load_task takes 'arithmetic', a file such as rows.csv, "
+            "a DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
+        )
     return SourceRows("rows", _rows_of_iterable(source))
 
 
@@ -128,6 +133,12 @@ def _as_python(value: Any) -> Any:
 
 
 def _read_file(path: Path) -> SourceRows:
+    """Read a file of the kind that its ending names.
+
+    Raises:
+        ValueError: The file cannot be read. The message names it.
+        FileNotFoundError: The file does not exist.
+    """
     ending = path.suffix.lower()
     note = ""
     try:
@@ -194,7 +205,8 @@ def _read_json(path: Path) -> Rows:
     """
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
-        # A comma after each line but the last makes one JSON text, so that an error names the line.
+        # JSON lines with a comma after each line but the last are one JSON text. It is read as a
+        # whole, so that an error names the line. No comma goes after an empty line.
         lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
         text = f"[{lines}]"
     return _rows_of_iterable(json.loads(text))

@@ -152,8 +152,8 @@ def test_path_in_the_home_folder_is_read(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (None, TypeError, "'NoneType' object is not iterable"),
-        (5, TypeError, "'int' object is not iterable"),
+        (None, TypeError, "source = None: load_task takes 'arithmetic', a file"),
+        (5, TypeError, "source = 5"),
         (b"question", TypeError, r"row 0 \(counted from 0\) is 113, not a dict"),
         (["2+2?"], TypeError, r"row 0 \(counted from 0\) is '2\+2\?', not a dict"),
         (pandas.Series([1, 2]), TypeError, r"row 0 \(counted from 0\) is 1, not a dict"),
