@@ -115,8 +115,8 @@ def clean(
     )
     if has_lists_of_answers:
         report.note(
-            f"each text in a list of answers is right (column {ACCEPTED_COLUMN!r}), and the first "
-            'is shown. If a list is one answer, write kind="json"'
+            "each text in a list of answers is right (column 'accepted_answers'), and the first is "
+            'shown. If a list is one answer, write kind="json"'
         )
 
     # 2. Read question and answer of each row, by the number of the row in the source.
@@ -184,7 +184,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
             to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
                 f"{source.name_in_errors} has no column {name!r} for the {role}; it has "
-                f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
+                f"{short_repr(names, 1000)}. Map it: columns={to_copy}"
             )
     return column_of
 

@@ -240,6 +240,7 @@ class AnswerFormat:
 
         It is True if the generation prompt ends with the tag that opens the reasoning.
         """
+        # Any question will do, because only the end of the rendered prompt is read.
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}],
             tokenize=False,

@@ -189,7 +189,8 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     # `str` keeps the decimal digits: Fraction(0.3) would be a little less than 3/10.
     tolerance = Fraction(str(tolerance)) if tolerance else 0
     difference = abs(given.value - gold.value)
-    if gold.unit != "%" and not (given.unit == "%" and _may_be_percentage(gold.value)):
+    is_percentage = given.unit == "%" and _may_be_percentage(gold.value)
+    if not is_percentage and gold.unit != "%":
         return difference <= tolerance
     # Percentages are compared as they are written: 42 and 42% are the same.
     if abs(_value_as_written(given) - _value_as_written(gold)) <= tolerance:
@@ -317,21 +318,16 @@ $: USD dollar
 """
 
 
-def _read_units() -> dict[str, str]:
-    """Return the name of a unit by each of its spellings."""
-    names = {}
-    for line in _UNITS.strip().splitlines():
-        name, _, spellings = line.partition(":")
-        for spelling in [name, *spellings.split()]:
-            names[_folded_unit(spelling)] = name
-    return names
-
-
 def _folded_unit(spelling: str) -> str:
     return spelling.casefold() if len(spelling) > 2 else spelling
 
 
-_NAME_OF_UNIT = _read_units()
+# Spelling of a unit -> its name.
+_NAME_OF_UNIT = {}
+for line in _UNITS.strip().splitlines():
+    unit, _, spellings = line.partition(":")
+    for spelling in [unit, *spellings.split()]:
+        _NAME_OF_UNIT[_folded_unit(spelling)] = unit
 # Words after a number that change it, take it back or are numbers themselves.
 _NOT_A_UNIT = re.compile(
     "(?:"

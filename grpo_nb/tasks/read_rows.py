@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
-# Endings of files that are not read. With one of them, data/rows.txt is no id on the Hub.
+# Endings of files that are not read. A name with one, such as data/rows.txt, is no id on the Hub.
 _OTHER_FILE_ENDINGS = (".txt", ".xls", ".zip", ".gz")
 
 
@@ -79,8 +79,8 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         return SourceRows("table", _rows_of_table(source))
     if not isinstance(source, Iterable):
         raise TypeError(
-            f"source = {short_repr(source)}: load_task takes 'arithmetic', a file such as rows.csv, "
-            "a DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
+            f"source = {short_repr(source)}: load_task takes 'arithmetic', a file such as "
+            "rows.csv, a DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
         )
     return SourceRows("rows", _rows_of_iterable(source))
 
@@ -103,6 +103,7 @@ def _rows_of_iterable(source: Iterable[Any]) -> Rows:
         rows.append(dict(row))
     features = getattr(source, "features", None) or {}
     for name, feature in features.items():
+        # Only a `ClassLabel` has this method.
         if hasattr(feature, "int2str"):
             label_of = dict(enumerate(feature.names))
             for row in rows:
@@ -114,6 +115,7 @@ def _rows_of_table(table: Any) -> Rows:
     """Return the rows of a DataFrame; an empty cell is None."""
     import pandas
 
+    # Only columns of objects can hold None: one of numbers would turn it into NaN again.
     frame = pandas.DataFrame(table, dtype=object)
     return _as_python(frame.where(frame.notna(), None).to_dict("records"))
 

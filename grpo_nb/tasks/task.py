@@ -126,6 +126,8 @@ class Task(ReprMixin):
         The chat template, the tools and the generation prompt are included.
         """
         require_tokenizer(tokenizer, self.chat_template_kwargs)
+        if not len(rows):
+            return []  # transformers refuses an empty list of prompts
         encoded = tokenizer.apply_chat_template(
             self.starting_prompts(rows),
             add_generation_prompt=True,
@@ -144,6 +146,7 @@ class Task(ReprMixin):
         The training rows come first. The hash does not show where they end, so a run also records
         the sizes of both parts.
         """
+        # Without arguments of the template and tools, only the rows are hashed.
         items = [*self.train, *self.holdout]
         if self.chat_template_kwargs:
             items.append(dict(self.chat_template_kwargs))
@@ -151,6 +154,7 @@ class Task(ReprMixin):
             items.append(self.tools.identity)
         digest = hashlib.sha256()
         for item in items:
+            # A value that JSON does not know, such as a date, is hashed as text.
             digest.update(json.dumps(item, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
@@ -161,8 +165,8 @@ class Task(ReprMixin):
             ValueError: The `extra` of the settings has other arguments of the chat template.
         """
         task_kwargs = dict(self.chat_template_kwargs)
-        settings_kwargs = settings.extra.get("chat_template_kwargs") or task_kwargs
-        if settings_kwargs != task_kwargs:
+        settings_kwargs = settings.extra.get("chat_template_kwargs")
+        if settings_kwargs is not None and settings_kwargs != task_kwargs:
             raise ValueError(
                 f"extra has chat_template_kwargs = {settings_kwargs}, and the task was made with "
                 f"{task_kwargs}: write them where the task is made, "
@@ -170,6 +174,7 @@ class Task(ReprMixin):
             )
         if not task_kwargs:
             return settings
+        # The trainer reads the arguments from `extra`.
         return settings.replace(extra={**settings.extra, "chat_template_kwargs": task_kwargs})
 
     # Which rows are trained on.
@@ -189,10 +194,11 @@ class Task(ReprMixin):
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
-        longest = max(*lengths["train"], *lengths["holdout"])
+        longest = max([*lengths["train"], *lengths["holdout"]])
         if longest <= max_prompt_length:
             return self
         advice = f"settings.replace(max_prompt_length={longest}) keeps all"
+        # This task keeps its own report.
         changes = copy.deepcopy(self.changes)
         for name, rows in parts.items():
             short = []
@@ -202,7 +208,8 @@ class Task(ReprMixin):
                 else:
                     question = shorten(rows[index]["question"], 160)
                     changes.leave_out("too long", f"{length} tokens, {advice}: {question}")
-            if not short:
+            # A task that was made by hand may have no held-out questions.
+            if not short and lengths[name]:
                 raise ValueError(
                     f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
                     f"{max_prompt_length} tokens. Write max_prompt_length={longest}, or shorten "

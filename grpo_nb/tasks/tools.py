@@ -49,6 +49,7 @@ class Tools:
                 "unlogged. Rename it _won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
+        # `with_time_limit` would return the text of a coroutine that nobody awaits.
         for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
@@ -82,6 +83,7 @@ class Tools:
             return None
 
         def reset(self: Any, **row: Any) -> str | None:
+            # As in a new object: no attributes but those that `__init__` sets.
             vars(self).clear()
             self.__init__()
             return environment.reset(self, **copy.deepcopy(row))
@@ -111,6 +113,7 @@ class Tools:
         # Imported here, because unsloth has to be imported before transformers.
         from transformers.utils import get_json_schema
 
+        # The methods of an object, because those of a class would have `self` as an argument.
         instance = self.environment_factory() if self.environment is not None else None
         return [get_json_schema(tool) for tool in self.for_episode(instance)]
 
@@ -126,6 +129,7 @@ class Tools:
             The prompt of the row, followed by the text that the environment's `reset` returns; and
             a dict with the column `environments` for rewards, empty without an environment.
         """
+        # A copy, because the text of `reset` is added below.
         prompt = [dict(message) for message in row["prompt"]]
         if self.environment is None:
             return prompt, {}
@@ -162,7 +166,7 @@ def _as_bytes(value: Any) -> bytes:
     """Return a pickled value, to compare it; empty if it cannot be pickled, such as a lock."""
     try:
         return pickle.dumps(value)
-    except Exception:
+    except Exception:  # pickle raises errors of any class
         return b""
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
@@ -267,6 +267,16 @@ def test_without_long_prompts_counts_those_left_out(
         match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_",
     ):
         task.without_long_prompts(tokenizer, 8)
+
+
+def test_without_long_prompts_needs_no_held_out_questions(tokenizer) -> None:
+    rows = [*ROWS[:3], {"question": "word " * 300, "answer": "1", "level": 0}]
+    task = gn.load_task(rows, holdout=1, seed=1)
+    train = concatenate_datasets([task.train, task.holdout])
+    task = dataclasses.replace(task, train=train, holdout=train.select([]))
+    short = task.without_long_prompts(tokenizer, 256)
+    assert (len(short.train), len(short.holdout)) == (3, 0)
+    assert short.left_out == {"too long": 1}
 
 
 def test_prompt_has_a_monospaced_font_without_styles(tokenizer) -> None:
