@@ -8,7 +8,7 @@ ignores the kind: the gold answer alone decides how it is compared.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -122,7 +122,9 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     >>> summarize_answers(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    counts = _count_labels(golds)
+    # Answers that differ only in capitals are one label, in its first spelling.
+    first_spelling = {}
+    counts = Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
     are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)
@@ -132,19 +134,13 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     if kind == "choice" or (are_labels and kind == "number"):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
-    of_other_kinds = _answers_of_other_kinds(golds, kind)
-    return AnswerSummary(kind, labels=tuple(labels), of_other_kinds=of_other_kinds)
-
-
-def _count_labels(golds: Sequence[str]) -> Counter[str]:
-    """Return how many rows have each answer. Answers that differ only in capitals are one."""
-    first_spelling: dict[str, str] = {}
-    return Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
+    return AnswerSummary(kind, tuple(labels), _answers_of_other_kinds(golds, kind))
 
 
 def _likely_kind(golds: Sequence[str]) -> AnswerKind:
     """Return the first kind that nine in ten rows have."""
-    for kind in _IS_OF_KIND:
+    # Numbers come first, because each number is also an expression.
+    for kind in ("number", "json", "expression"):
         others = _answers_of_other_kinds(golds, kind)
         if golds and len(others) <= _MAX_SHARE_OF_OTHERS * len(golds):
             return kind
@@ -152,10 +148,14 @@ def _likely_kind(golds: Sequence[str]) -> AnswerKind:
 
 
 def _answers_of_other_kinds(golds: Sequence[str], kind: AnswerKind) -> tuple[str, ...]:
-    """Return the answers that are not of the kind."""
-    # Any answer can be a text or a choice. `bool` is True for every answer, because none is empty.
-    is_of_kind = _IS_OF_KIND.get(kind, bool)
-    return tuple(gold for gold in golds if not is_of_kind(gold))
+    """Return the answers that are not of the kind. Each answer can be a text or a choice."""
+    if kind == "number":
+        return tuple(gold for gold in golds if read_number(gold) is None)
+    if kind == "json":
+        return tuple(gold for gold in golds if _json_container(gold) is None)
+    if kind == "expression":
+        return tuple(gold for gold in golds if not (read_number(gold) or _FORMULA.search(gold)))
+    return ()
 
 
 def _json_container(gold: str) -> Any:
@@ -163,14 +163,6 @@ def _json_container(gold: str) -> Any:
     # Most gold answers have no bracket, and are not parsed.
     value = read_json(gold) if re.search(r"[{\[]", gold) else None
     return value if isinstance(value, (dict, list)) else None
-
-
-# Numbers come first, because each number is also an expression.
-_IS_OF_KIND: dict[AnswerKind, Callable[[str], bool]] = {
-    "number": lambda gold: read_number(gold) is not None,
-    "json": lambda gold: _json_container(gold) is not None,
-    "expression": lambda gold: bool(read_number(gold) or _FORMULA.search(gold)),
-}
 
 
 # Is an answer right?
@@ -229,8 +221,10 @@ def read_letter(text: str) -> tuple[str, str]:
     (('B', 'Paris'), ('', ''))
     """
     text = strip_markup(text).replace("**", "")
-    is_one_character = re.fullmatch(r"\W*\w\W*", text) is not None
-    match = _OPTION_LETTER.fullmatch(text.upper() if is_one_character else text)
+    # A letter alone may be small.
+    if re.fullmatch(r"\W*\w\W*", text):
+        text = text.upper()
+    match = _OPTION_LETTER.fullmatch(text)
     if match is None:
         return "", ""
     text_after = match["after"] or match["in_brackets"] or ""

@@ -106,12 +106,20 @@ def clean(
         )
     if source.note:
         report.note(source.note)
-    # 1. Find question and answer in each row. The keys of `rows` and `reasons` are the numbers of
-    # rows in the source.
+
+    # 1. Find the columns.
     names = list(dict.fromkeys(itertools.chain(*source.rows)))
-    column_of = _choose_columns(names, columns or {}, name_in_errors)
-    answers = [row.get(column_of["answer"]) for row in source.rows]
-    has_lists_of_answers = kind != "json" and _are_lists_of_texts(answers)
+    column_of = _choose_columns(source, names, columns or {})
+    has_lists_of_answers = kind != "json" and _are_lists_of_texts(
+        row.get(column_of["answer"]) for row in source.rows
+    )
+    if has_lists_of_answers:
+        report.note(
+            "each text in a list of answers is right (column 'accepted_answers'), and the first is "
+            'shown. If a list is one answer, write kind="json"'
+        )
+
+    # 2. Read question and answer of each row, by the number of the row in the source.
     rows: dict[int, TaskRow] = {}
     reasons: _Reasons = {}
     for row_number, row in enumerate(source.rows):
@@ -119,51 +127,53 @@ def clean(
             rows[row_number] = _read_row(row, column_of, has_lists_of_answers)
         except _UnusableRow as reason:
             reasons[row_number] = str(reason)
-    if has_lists_of_answers:
-        report.note(
-            f"each text in a list of answers is right (column {ACCEPTED_COLUMN!r}), and the first "
-            'is shown. If a list is one answer, write kind="json"'
-        )
-    # 2. Split solutions off.
     _split_solutions(rows.values(), report)
+
     # 3. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, name_in_errors)
     for row_number, reason in sorted(reasons.items()):
         row = source.rows[row_number]
         cells = [f"{name}={short_repr(row.get(name), 80)}" for name in column_of.values()]
         report.leave_out(reason, f"row {row_number}: {', '.join(cells)}")
-        rows.pop(row_number, None)
+        rows.pop(row_number, None)  # a row that could not be read is not in `rows`
     if not rows:
         raise ValueError(
-            f"no row of {name_in_errors} is left of {len(source.rows)}: {report.reasons_in_words}."
+            f"no row of {name_in_errors} is left of {len(source.rows)}: {report.reasons_in_words}. "
+            "Rows are counted from 0, without a header line."
         )
+
     # 4. Add the other columns.
     for name in names:
         if name not in column_of.values():
             values = [source.rows[row_number].get(name) for row_number in rows]
-            _add_column(rows.values(), name, values, report)
+            # A table without a header has numbers as names, which a `Dataset` refuses.
+            _add_column(rows.values(), str(name), values, report)
     task_rows = list(rows.values())
     store_as_text(task_rows, report)
     return task_rows
 
 
-def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str) -> dict[str, str]:
+def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) -> dict[str, str]:
     """Return the column of each role: question, answer and prompt.
 
-    A role that `columns` does not name has the column of its own name. A prompt is optional, and is
-    ignored if `columns` names a question but no prompt. With a prompt, the question is optional
-    too: the prompt's text replaces a missing one.
+    A role that `columns` does not name has the column of its own name. Each row needs an answer,
+    and a question or a prompt. The prompt's text replaces a missing question.
+
+    A column called `prompt` is not the prompt in two cases: if `columns` names the question but no
+    prompt, and if the column holds texts and there is a column `question`.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
     column_of = {"question": "question", "answer": "answer"}
-    # If the user names the column of the question, the prompt is read only if it is named too.
-    if "prompt" in names and "question" not in columns:
+    has_chats = any(isinstance(row.get("prompt"), (list, tuple)) for row in source.rows)
+    has_prompt = has_chats or ("prompt" in names and "question" not in names)
+    if has_prompt and "question" not in columns:
         column_of["prompt"] = "prompt"
-    for role, name in columns.items():
+    for role in columns:
         require_choice("a key of columns=", role, ROLES)
-        column_of[role] = str(name)  # a table without a header has numbers as names
+    column_of |= columns
+    # With a prompt, a source needs no column for the question.
     if "prompt" in column_of and "question" not in {*columns, *names}:
         del column_of["question"]
     for role, name in column_of.items():
@@ -173,8 +183,8 @@ def _choose_columns(names: Sequence[str], columns: Columns, name_in_errors: str)
             question, answer = in_order if len(names) == 2 else ["<column>", "<column>"]
             to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
             raise ValueError(
-                f"{name_in_errors} has no column {name!r} for the {role}; it has "
-                f"{shorten(str(names), 1000)}. Map it: columns={to_copy}"
+                f"{source.name_in_errors} has no column {name!r} for the {role}; it has "
+                f"{short_repr(names, 1000)}. Map it: columns={to_copy}"
             )
     return column_of
 
@@ -187,6 +197,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
 
     Some lists may be empty, but not all. None and NaN in a list are ignored.
     """
+    # `_is_filled` is False for a blank text too, but a blank text is still a text.
     items = []
     for cell in cells:
         if isinstance(cell, (list, tuple)):
@@ -201,10 +212,9 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
         _UnusableRow: With the reason why the row cannot be used.
     """
     task_row: TaskRow = {}
-    cells = {role: row.get(name) for role, name in column_of.items()}
-    question = cells.get("question")
-    prompt = cells.get("prompt")
-    # A row may have a question, a prompt or both. A text prompt replaces a missing question.
+    # A row may have a question, a prompt or both.
+    question = row.get(column_of.get("question"))
+    prompt = row.get(column_of.get("prompt"))
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
@@ -213,7 +223,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
             # All messages make the question, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
             question = "\n".join(message["content"] for message in messages)
-    gold = cells["answer"]
+    gold = row.get(column_of["answer"])
     if has_lists_of_answers:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         texts = [_as_text(item, "answer").strip() for item in golds if _is_filled(item)]
@@ -239,8 +249,9 @@ def _as_text(value: Any, role: str) -> str:
     if not isinstance(value, (str, numbers.Number)):
         raise _UnusableRow(f"whose {role} is neither text nor a number")
     # pandas turns whole numbers in a column with an empty cell into floats.
-    is_whole_float = isinstance(value, float) and value.is_integer()
-    return displayable(str(int(value) if is_whole_float else value))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return displayable(str(value))
 
 
 def _as_json(value: Any) -> str:
@@ -301,16 +312,15 @@ def _repeated_rows(
         first = first_row_with.setdefault(str(words), row_number)
         if first == row_number:
             continue
-        answer = row["answer"]
-        first_answer = rows[first]["answer"]
         if _have_common_answer(row, rows[first]):
             reasons[row_number] = "repeated"
             continue
         if on_conflict == "raise":
+            answers = [rows[first]["answer"], row["answer"]]
             raise ValueError(
-                f"{name_in_errors}: rows {[first, row_number]} ask "
-                f"{shorten(row['question'], 120)!r} "
-                f'with different answers, {[first_answer, answer]}. on_conflict="drop" leaves such '
+                f"{name_in_errors}: rows {first} and {row_number} (counted from 0, without a "
+                f"header line) ask {shorten(row['question'], 120)!r} "
+                f'with different answers, {answers}. on_conflict="drop" leaves such '
                 'questions out, "first" keeps the first. Where each is right, write one row with a '
                 'list as its answer, such as ["Paris", "City of Paris"].'
             )

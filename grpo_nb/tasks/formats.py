@@ -58,8 +58,9 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
+        other_tags = (self.answer_close, self.reasoning_open, self.reasoning_close)
+        tags = (self.answer_open, *other_tags)
         # Without any tag, the whole completion is the answer, as in `bare()`.
-        tags = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
         if any(tags) and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a tag before it, no answer can be "
@@ -67,11 +68,10 @@ class AnswerFormat:
             )
         if (self.reasoning_close or self.is_opened_by_template) and not self.reasoning_open:
             raise ValueError(
-                f"reasoning_close = {self.reasoning_close!r} and is_opened_by_template = "
-                f"{self.is_opened_by_template} need a reasoning_open. If the chat template writes "
-                "that tag, name it and write is_opened_by_template=True."
+                "reasoning_close and is_opened_by_template need a reasoning_open. If the chat "
+                "template writes that tag, name it and write is_opened_by_template=True."
             )
-        for tag in filter(None, tags[1:]):
+        for tag in filter(None, other_tags):
             if self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
                     f"the tag {tag!r} is there twice or has answer_open = {self.answer_open!r} in "
@@ -167,11 +167,11 @@ class AnswerFormat:
         for tag in self.tags:
             spans_of_tag = [match.span() for match in matches if match[0] == tag]
             spans.append(spans_of_tag[0] if len(spans_of_tag) == 1 else None)
-        # The pattern finds the brace that closes the answer.
+        # The last two tags are around the answer. If the last is a brace, only the slot shows which
+        # brace it is, because the text may have others.
         if self.answer_close == "}":
-            slot = self._slot_pattern.search(text)
-            is_once = slot is not None and text.count(self.answer_open) == 1
-            spans[-1] = (slot.end() - 1, slot.end()) if is_once else None
+            slot = self._slot_pattern.search(text) if spans[-2] else None
+            spans[-1] = (slot.end() - 1, slot.end()) if slot else None
         return spans
 
     def extract_reasoning(self, text: str) -> str:
@@ -240,6 +240,7 @@ class AnswerFormat:
 
         It is True if the generation prompt ends with the tag that opens the reasoning.
         """
+        # Any question will do, because only the end of the rendered prompt is read.
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}],
             tokenize=False,

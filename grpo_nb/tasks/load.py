@@ -55,7 +55,7 @@ def load_task(
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
-    holdout: float | int | Source | None = None,
+    holdout: float | Source | None = None,
     on_conflict: OnConflict = "raise",
     seed: int | None = None,
     tokenizer: Any = None,
@@ -70,7 +70,8 @@ def load_task(
             set on the Hub. Of a `DatasetDict` or the Hub, the split `train` is read.
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
-            `prompt` is chat messages or text. See docs/guide/data.md for more.
+            `prompt` is chat messages or text. If a column of texts is called `prompt`, and another
+            `question`, the question is asked. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
             the answers decide. The kind sets what the prompt asks for and which rewards
             `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
@@ -143,7 +144,7 @@ def load_task(
     # 2. Find question and answer in each row, the user's held-out rows included.
     report = CleaningReport()
     rows = clean(source_rows, report, columns, on_conflict, kind)
-    held_out_keys: set[str] = set()
+    held_out_keys = set()
     if not is_share_or_count:
         held_out_source = dataclasses.replace(
             read_rows(holdout, "test"), name_in_errors="the held-out data"
@@ -181,7 +182,7 @@ def load_task(
             f"holdout = {short_repr(holdout)} leaves {len(train)} training and {len(held_out)} "
             "held-out questions, and each part needs one. Questions that differ only in "
             "punctuation or capitals are kept together. Rows left out: "
-            f"{report.reasons_in_words or 'none'}."
+            f"{report.reasons_in_words or 'none'}. Rows are counted from 0, without a header line."
         )
 
     # 6. Make the task, and leave out prompts that are too long.
@@ -224,6 +225,8 @@ def _choose_held_out(
         holdout: Share or number of the rows to hold out.
         seed: Seed of the choice.
     """
+    import pandas
+
     if 0 < holdout < 1:
         holdout = max(round(holdout * len(keys)), 1)
     require_whole_number("holdout", holdout, 0)
@@ -231,7 +234,12 @@ def _choose_held_out(
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
     if labels is not None:
-        order = _mix_labels(order, dict(zip(keys, labels, strict=True)))
+        label_of_key = pandas.Series(dict(zip(keys, labels, strict=True))).loc[order]
+        keys_of_label = label_of_key.groupby(label_of_key)
+        # The keys of each label are spread evenly between 0 and 1, so that every part of the order
+        # has nearly the same share of the label.
+        positions = (keys_of_label.cumcount() + 0.5) / keys_of_label.transform("size")
+        order = positions.sort_values(kind="stable").index
     held_out_keys = set()
     held_out_count = 0
     for key in order:
@@ -239,19 +247,6 @@ def _choose_held_out(
             held_out_keys.add(key)
             held_out_count += rows_per_key[key]
     return held_out_keys
-
-
-def _mix_labels(keys: Sequence[str], labels: Mapping[str, str]) -> list[str]:
-    """Reorder keys so that the labels have nearly the same shares in every part of the list."""
-    counts = Counter(labels[key] for key in keys)
-    numbers_used = Counter()
-    positions = {}
-    for key in keys:
-        label = labels[key]
-        numbers_used[label] += 1
-        # The keys of a label are spread evenly between 0 and 1.
-        positions[key] = (numbers_used[label] - 0.5) / counts[label]
-    return sorted(keys, key=positions.__getitem__)
 
 
 def _without(rows: TaskRows, keys: set[str], reason: str, report: CleaningReport) -> TaskRows:

@@ -43,8 +43,22 @@ _WRAPPER = re.compile(
 )
 # Texts without markup, as most answers are: a plain number or one word.
 _WITHOUT_MARKUP = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
-_MARK_PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
-_MARK_PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
+# Mark before a text -> mark after it. Longer marks come first.
+_MARK_PAIRS = {
+    "$$": "$$",
+    "$": "$",
+    "**": "**",
+    "*": "*",
+    "__": "__",
+    "_": "_",
+    "`": "`",
+    '"': '"',
+    "'": "'",
+    "\\(": "\\)",
+    "\\[": "\\]",
+    "(": ")",
+    "{": "}",
+}
 # Pattern -> spelling that replaces its matches.
 _LATEX_SPELLINGS = {
     # Commands for size, and the negative space \!.
@@ -123,7 +137,7 @@ def _unwrap(text: str) -> str:
         previous = text
         if not text.endswith(".."):  # an ellipsis is part of the text
             text = text.removesuffix(".").rstrip()
-        for start, end in _MARK_PAIRS:
+        for start, end in _MARK_PAIRS.items():
             if not (text.startswith(start) and text.endswith(end)):
                 continue
             inner = text[len(start) : len(text) - len(end)]
@@ -132,6 +146,7 @@ def _unwrap(text: str) -> str:
             if inner and is_one_pair and not _is_marked_value(start, inner):
                 text = inner.strip()
         match = _WRAPPER.fullmatch(text)
+        # Each kind of wrapper has a group of its own, and only one of them matches.
         if match:
             text = match[match.lastindex]
     return text

@@ -23,6 +23,7 @@ def fitting_format(
     format: AnswerFormat | None, answers: AnswerSummary, system: str | None = None
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with a hint that fits the answers."""
+    # `gn.tasks.boxed` without () is the function that makes the format.
     if callable(format):
         raise TypeError(
             f"format = {short_repr(format)} is a function: call it, such as "
@@ -46,6 +47,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
     for row in rows:
         chat = row.get("prompt", [{"role": "user", "content": row["question"]}])
         system, other_messages = split_system(chat)
+        # A chat without a system message stays so: not every template has a system role.
         if format.instruction or "prompt" not in row:
             system = format_system
         prompted.append({**row, "prompt": [*system, *example_messages, *other_messages]})
@@ -75,6 +77,7 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
                 "writes it: gn.lab.ManualEpisode(task).example(tokenizer)."
             )
         return example
+    # A text of three characters and a dict of three keys can be unpacked too.
     if isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
             f"example = {short_repr(example)}: write (question, reasoning, answer), or chat "
@@ -102,6 +105,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()
             "a model of its family."
         )
     for name in chat_template_kwargs:
+        # Whole words, because a template that reads `enable_thinking` does not read `thinking`.
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "

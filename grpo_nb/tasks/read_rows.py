@@ -23,6 +23,8 @@ Rows = list[dict[str, Any]]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+# Endings of files that are not read. A name with one, such as data/rows.txt, is no id on the Hub.
+_OTHER_FILE_ENDINGS = (".txt", ".xls", ".zip", ".gz")
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,18 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
         return read_rows(source[split])
     if isinstance(source, pandas.DataFrame):
         return SourceRows("table", _rows_of_table(source))
-    if isinstance(source, Iterable):
-        return SourceRows("rows", _rows_of_iterable(source))
-    raise TypeError(
-        f"source = {short_repr(source)}: load_task takes 'arithmetic', a file "
-        f"({', '.join(FILE_ENDINGS)}), a DataFrame, a Dataset, a list of dicts or the Hub's id of "
-        "a data set."
-    )
+    if not isinstance(source, Iterable):
+        raise TypeError(
+            f"source = {short_repr(source)}: load_task takes 'arithmetic', a file such as "
+            "rows.csv, a DataFrame, a Dataset, a list of dicts or the Hub's id of a data set."
+        )
+    return SourceRows("rows", _rows_of_iterable(source))
 
 
 def _rows_of_iterable(source: Iterable[Any]) -> Rows:
     """Return the rows of a `Dataset` or list, with names in place of `ClassLabel` numbers.
 
-    The number -1 stands for no label and becomes None. The names of columns become texts.
+    The number -1 stands for no label and becomes None.
 
     Raises:
         TypeError: A row is not a dict.
@@ -96,12 +97,13 @@ def _rows_of_iterable(source: Iterable[Any]) -> Rows:
     for row_number, row in enumerate(source):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f"row {row_number} is {short_repr(row)}, not a dict such as "
+                f"row {row_number} (counted from 0) is {short_repr(row)}, not a dict such as "
                 '{"question": "2 + 2?"}.'
             )
-        rows.append({str(name): value for name, value in row.items()})
+        rows.append(dict(row))
     features = getattr(source, "features", None) or {}
     for name, feature in features.items():
+        # Only a `ClassLabel` has this method.
         if hasattr(feature, "int2str"):
             label_of = dict(enumerate(feature.names))
             for row in rows:
@@ -113,9 +115,9 @@ def _rows_of_table(table: Any) -> Rows:
     """Return the rows of a DataFrame; an empty cell is None."""
     import pandas
 
+    # Only columns of objects can hold None: one of numbers would turn it into NaN again.
     frame = pandas.DataFrame(table, dtype=object)
-    frame = frame.where(frame.notna(), None).rename(columns=str)
-    return _as_python(frame.to_dict("records"))
+    return _as_python(frame.where(frame.notna(), None).to_dict("records"))
 
 
 def _as_python(value: Any) -> Any:
@@ -133,6 +135,12 @@ def _as_python(value: Any) -> Any:
 
 
 def _read_file(path: Path) -> SourceRows:
+    """Read a file of the kind that its ending names.
+
+    Raises:
+        ValueError: The file cannot be read. The message names it.
+        FileNotFoundError: The file does not exist.
+    """
     ending = path.suffix.lower()
     note = ""
     try:
@@ -152,8 +160,7 @@ def _read_file(path: Path) -> SourceRows:
             rows = _read_json(path)
     except (TypeError, ValueError) as error:  # of pandas, pyarrow, json, codecs and single rows
         raise ValueError(
-            f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
-            "DataFrame."
+            f"{path} cannot be read: {str(error).strip()}. Correct the file, or give a DataFrame."
         ) from error
     return SourceRows(path.stem, rows, note, path.name)
 
@@ -200,7 +207,8 @@ def _read_json(path: Path) -> Rows:
     """
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
-        # A comma after each line but the last makes one JSON text, so that an error names the line.
+        # JSON lines with a comma after each line but the last are one JSON text. It is read as a
+        # whole, so that an error names the line. No comma goes after an empty line.
         lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
         text = f"[{lines}]"
     return _rows_of_iterable(json.loads(text))
@@ -210,12 +218,14 @@ def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub by its id, owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
+    is_file = hub_id.lower().endswith(_OTHER_FILE_ENDINGS) or Path(hub_id).is_file()
+    if is_file or not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
-            f"{name!r} is neither a file ({', '.join(FILE_ENDINGS)}) nor the id of a data set on "
-            "the Hub, owner/name. For other files and for folders, give the rows: a DataFrame, or "
-            "datasets.load_dataset(...). Only two names have no owner: 'gsm8k', and 'arithmetic' "
-            "as the source of a task, but not as its holdout=, which takes a number instead."
+            f"{name!r} is neither a file of a known kind ({', '.join(FILE_ENDINGS)}) nor the id of "
+            "a data set on the Hub, owner/name. For other files and for folders, give the rows: a "
+            "DataFrame, or datasets.load_dataset(...). Only two names have no owner: 'gsm8k', and "
+            "'arithmetic' as the source of a task, but not as its holdout=, which takes a number "
+            "instead."
         )
     from datasets import load_dataset
 
@@ -269,7 +279,7 @@ def arithmetic_rows(
     Raises:
         ValueError: Too few distinct questions or terms, or another operator.
     """
-    if not operators or set(operators) - set("+-*"):
+    if not re.fullmatch("[-+*]+", operators):
         raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
     require_whole_number("terms", terms, 2)
     rng = random.Random(seed)

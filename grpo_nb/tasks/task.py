@@ -126,6 +126,8 @@ class Task(ReprMixin):
         The chat template, the tools and the generation prompt are included.
         """
         require_tokenizer(tokenizer, self.chat_template_kwargs)
+        if not len(rows):
+            return []  # transformers refuses an empty list of prompts
         encoded = tokenizer.apply_chat_template(
             self.starting_prompts(rows),
             add_generation_prompt=True,
@@ -144,11 +146,15 @@ class Task(ReprMixin):
         The training rows come first. The hash does not show where they end, so a run also records
         the sizes of both parts.
         """
+        # Without arguments of the template and tools, only the rows are hashed.
+        items = [*self.train, *self.holdout]
+        if self.chat_template_kwargs:
+            items.append(dict(self.chat_template_kwargs))
+        if self.tools is not None:
+            items.append(self.tools.identity)
         digest = hashlib.sha256()
-        tools = self.tools.identity if self.tools is not None else []
-        # Without such arguments and tools, only the rows are hashed.
-        extra = filter(None, [dict(self.chat_template_kwargs), tools])
-        for item in (*self.train, *self.holdout, *extra):
+        for item in items:
+            # A value that JSON does not know, such as a date, is hashed as text.
             digest.update(json.dumps(item, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
@@ -164,10 +170,11 @@ class Task(ReprMixin):
             raise ValueError(
                 f"extra has chat_template_kwargs = {settings_kwargs}, and the task was made with "
                 f"{task_kwargs}: write them where the task is made, "
-                f"gn.load_task(..., chat_template_kwargs={settings_kwargs})."
+                "gn.load_task(..., chat_template_kwargs=...)."
             )
         if not task_kwargs:
             return settings
+        # The trainer reads the arguments from `extra`.
         return settings.replace(extra={**settings.extra, "chat_template_kwargs": task_kwargs})
 
     # Which rows are trained on.
@@ -187,9 +194,11 @@ class Task(ReprMixin):
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
-        longest = max(*lengths["train"], *lengths["holdout"])
+        longest = max([*lengths["train"], *lengths["holdout"]])
         if longest <= max_prompt_length:
             return self
+        advice = f"settings.replace(max_prompt_length={longest}) keeps all"
+        # This task keeps its own report.
         changes = copy.deepcopy(self.changes)
         for name, rows in parts.items():
             short = []
@@ -198,9 +207,9 @@ class Task(ReprMixin):
                     short.append(index)
                 else:
                     question = shorten(rows[index]["question"], 160)
-                    advice = f"settings.replace(max_prompt_length={longest}) keeps all"
                     changes.leave_out("too long", f"{length} tokens, {advice}: {question}")
-            if not short:
+            # A task that was made by hand may have no held-out questions.
+            if not short and lengths[name]:
                 raise ValueError(
                     f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
                     f"{max_prompt_length} tokens. Write max_prompt_length={longest}, or shorten "
@@ -219,7 +228,8 @@ class Task(ReprMixin):
         """
         if not runs:
             return self
-        prompts = list(map(json.dumps, self.starting_prompts(self.train)))
+        # Runs record prompts as JSON.
+        prompts = [json.dumps(prompt) for prompt in self.starting_prompts(self.train)]
         times_sampled = Counter()
         for run in runs:
             times_sampled.update(run.completions()["prompt"])
@@ -252,9 +262,7 @@ class Task(ReprMixin):
         if changes:
             head = ("rows", "what happened", "one of them (the first row is row 0)")
             yield Table(changes, head, right=(0,), wide=(2,))
-        title = "The first training prompt, whose answer is"
-        answer = self.train[0]["answer"]
-        yield RichText(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
+        yield f"The first training prompt, whose answer is {self.train[0]['answer']!r}:"
         [prompt] = self.starting_prompts(self.train.select([0]))
         if self.tokenizer is None:
             yield Table([(message["role"], verbatim(message["content"])) for message in prompt])

@@ -44,17 +44,12 @@ class Tools:
             )
         # TRL adds the result of `get_reward` after the weighted rewards.
         if hasattr(self.environment, "get_reward"):
-            name = self.environment.__name__
             raise ValueError(
-                f"TRL would add {name}.get_reward to the score, unweighted and unlogged. Rename it "
-                "_won and write a reward: "
+                "TRL would add get_reward of the environment to the score, unweighted and "
+                "unlogged. Rename it _won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        if self.environment is not None and not hasattr(self.environment, "reset"):
-            raise ValueError(
-                f"the environment {short_repr(self.environment)} has no method reset, which starts "
-                "an episode: write def reset(self, **row)."
-            )
+        # `with_time_limit` would return the text of a coroutine that nobody awaits.
         for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
@@ -68,7 +63,7 @@ class Tools:
     def _methods(self) -> list[Tool]:
         """The public methods of the environment, as TRL finds them; none without an environment."""
         methods = inspect.getmembers(self.environment, inspect.isfunction)
-        return [m for name, m in methods if name != "reset" and not name.startswith("_")]
+        return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 
     @property
     def identity(self) -> list[str]:
@@ -88,6 +83,7 @@ class Tools:
             return None
 
         def reset(self: Any, **row: Any) -> str | None:
+            # As in a new object: no attributes but those that `__init__` sets.
             vars(self).clear()
             self.__init__()
             return environment.reset(self, **copy.deepcopy(row))
@@ -117,6 +113,7 @@ class Tools:
         # Imported here, because unsloth has to be imported before transformers.
         from transformers.utils import get_json_schema
 
+        # The methods of an object, because those of a class would have `self` as an argument.
         instance = self.environment_factory() if self.environment is not None else None
         return [get_json_schema(tool) for tool in self.for_episode(instance)]
 
@@ -132,6 +129,7 @@ class Tools:
             The prompt of the row, followed by the text that the environment's `reset` returns; and
             a dict with the column `environments` for rewards, empty without an environment.
         """
+        # A copy, because the text of `reset` is added below.
         prompt = [dict(message) for message in row["prompt"]]
         if self.environment is None:
             return prompt, {}
@@ -168,7 +166,7 @@ def _as_bytes(value: Any) -> bytes:
     """Return a pickled value, to compare it; empty if it cannot be pickled, such as a lock."""
     try:
         return pickle.dumps(value)
-    except Exception:
+    except Exception:  # pickle raises errors of any class
         return b""
 
 
@@ -177,9 +175,10 @@ def _as_bytes(value: Any) -> bytes:
 
 def final_text(messages: Chat) -> str:
     """Return the text of an episode's last message; empty if that is a tool result."""
-    if not messages or messages[-1].get("role") == "tool":
+    last = messages[-1] if messages else {}
+    if last.get("role") == "tool":
         return ""
-    return messages[-1].get("content") or ""
+    return last.get("content") or ""
 
 
 def transcript(messages: Chat) -> str:

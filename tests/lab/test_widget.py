@@ -255,7 +255,7 @@ def test_everything_written_by_others_is_escaped() -> None:
     [
         pytest.param("no rows", {"task": []}, id="no rows"),
         pytest.param("empty", {"rewards": []}, id="no rewards"),
-        pytest.param("row 0 is", {"task": [1, 2]}, id="rows of numbers"),
+        pytest.param(r"row 0 \(counted from 0\) is", {"task": [1, 2]}, id="rows of numbers"),
         pytest.param(
             "class .*correctness.* is not a reward function", {"rewards": correctness}, id="a class"
         ),

@@ -91,7 +91,10 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
 def test_on_conflict_asks_drops_or_keeps_the_first() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    message = r"rows \[0, 2\] ask 'Is 7 prime\?' .*\['yes', 'no'\]\. on_conflict=.drop"
+    message = (
+        r"rows 0 and 2 \(counted from 0, without a header line\) ask 'Is 7 prime\?' "
+        r".*\['yes', 'no'\]\. on_conflict=.drop"
+    )
     with pytest.raises(ValueError, match=message):
         gn.load_task(rows)
     dropped, first = (

@@ -721,10 +721,20 @@ def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
     assert {row["question"] for row in both(task)} == {row["problem"] for row in rows}
 
 
+def test_text_prompt_next_to_a_question_is_another_column() -> None:
+    rows = [{"prompt": "Answer.", "question": f"{n}+2?", "answer": str(n + 2)} for n in range(3)]
+    task = gn.load_task(rows, holdout=1)
+    assert sorted(row["question"] for row in both(task)) == ["0+2?", "1+2?", "2+2?"]
+    assert task.train[0]["prompt"][-1]["content"] == task.train[0]["question"]
+    assert task.train[0]["source_prompt"] == "Answer."
+    assert "the column 'prompt' is now 'source_prompt': its name is taken" in task.changes.notes
+
+
 def test_columns_named_by_numbers_are_found() -> None:
-    rows = [{0: f"Question {n}?", 1: "x"} for n in range(3)]
+    rows = [{0: f"Question {n}?", 1: "x", 2: n} for n in range(3)]
     task = gn.load_task(rows, columns={"question": 0, "answer": 1}, holdout=1)
     assert answers(task) == ["x"] * 3
+    assert sorted(row["2"] for row in both(task)) == [0, 1, 2]
 
 
 def test_holdout_with_hashes_of_its_own_is_read() -> None:

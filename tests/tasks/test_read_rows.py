@@ -120,7 +120,10 @@ BROKEN = {
         "cut.jsonl cannot be read: .*line 2",
     ),
     "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
-    "true.json": (b"true", "true.json cannot be read: row 0 is True, not a dict"),
+    "true.json": (
+        b"true",
+        r"true.json cannot be read: row 0 \(counted from 0\) is True, not a dict",
+    ),
     "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
     "bytes.csv": (b"question,answer\n\x81\x8d,1\n", "bytes.csv cannot be read.*decode"),
 }
@@ -151,13 +154,15 @@ def test_path_in_the_home_folder_is_read(tmp_path: Path, monkeypatch) -> None:
     [
         (None, TypeError, "source = None: load_task takes 'arithmetic', a file"),
         (5, TypeError, "source = 5"),
-        (b"question", TypeError, "row 0 is 113, not a dict"),
-        (["2+2?"], TypeError, "row 0 is '2\\+2\\?', not a dict"),
-        (pandas.Series([1, 2]), TypeError, "row 0 is 1, not a dict"),
+        (b"question", TypeError, r"row 0 \(counted from 0\) is 113, not a dict"),
+        (["2+2?"], TypeError, r"row 0 \(counted from 0\) is '2\+2\?', not a dict"),
+        (pandas.Series([1, 2]), TypeError, r"row 0 \(counted from 0\) is 1, not a dict"),
         ({"question": ["2+2?"], "answer": ["4"]}, ValueError, r"make a pandas.DataFrame\(data\)"),
         (DatasetDict({"a": DATA}), ValueError, r"no split 'train', but \['a'\]: give one of them"),
         ("nowhere.csv", FileNotFoundError, "No such file or directory: 'nowhere.csv'"),
         ("data.txt", ValueError, "'data.txt' is neither a file .*DataFrame"),
+        ("data/rows.txt", ValueError, r"'data/rows.txt' is neither a file of a known kind \(.csv,"),
+        (Path("data/rows.TXT"), ValueError, "'data/rows.TXT' is neither a file of a known kind"),
         ("data.xlsx", FileNotFoundError, "No such file or directory: 'data.xlsx'"),
     ],
 )
@@ -168,6 +173,15 @@ def test_source_without_rows_is_refused(
     monkeypatch.setattr("datasets.load_dataset", None)
     with pytest.raises(error, match=message):
         read_rows(source)
+
+
+def test_file_of_another_kind_is_not_looked_for_on_the_hub(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("datasets.load_dataset", None)
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data/rows.log").write_bytes(LINES)
+    with pytest.raises(ValueError, match=r"'data/rows\.log' is neither a file of a known kind"):
+        read_rows("data/rows.log")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
@@ -108,7 +108,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             [{"question": "1 + 1?", "answer": ""}],
             {},
             ValueError,
-            "left of 1: 1 with an empty answer .row 0: question=",
+            r"left of 1: 1 with an empty answer .row 0: question=.*\. Rows are counted from 0",
         ),
         (ROWS, {"format": gn.tasks.boxed}, TypeError, r"boxed at .* is a function: call it"),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is unknown"),
@@ -269,6 +269,16 @@ def test_without_long_prompts_counts_those_left_out(
         task.without_long_prompts(tokenizer, 8)
 
 
+def test_without_long_prompts_needs_no_held_out_questions(tokenizer) -> None:
+    rows = [*ROWS[:3], {"question": "word " * 300, "answer": "1", "level": 0}]
+    task = gn.load_task(rows, holdout=1, seed=1)
+    train = concatenate_datasets([task.train, task.holdout])
+    task = dataclasses.replace(task, train=train, holdout=train.select([]))
+    short = task.without_long_prompts(tokenizer, 256)
+    assert (len(short.train), len(short.holdout)) == (3, 0)
+    assert short.left_out == {"too long": 1}
+
+
 def test_prompt_has_a_monospaced_font_without_styles(tokenizer) -> None:
     rows = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
     shown = gn.load_task(rows, holdout=1, tokenizer=tokenizer)._repr_html_()
@@ -281,7 +291,7 @@ def test_repr_html_is_escaped(tokenizer) -> None:
         shown = gn.load_task(rows, holdout=1, **options)._repr_html_()
         assert "<script>" not in shown
         assert "&lt;script&gt;" in shown
-        assert "<code>&lt;b&gt;</code>" in shown
+        assert "whose answer is &#x27;&lt;b&gt;&#x27;:" in shown
     assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), (
         "as the model sees it"
     )

@@ -83,10 +83,10 @@ def untyped(place):
         (
             [],
             {"environment": Named},
-            "TRL would add Named.get_reward to the score, unweighted and unlogged",
+            "TRL would add get_reward of the environment to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "is async: write it with def"),
-        ([], {"environment": Endless}, "Endless'> has no method reset"),
+        ([], {"environment": Endless}, "'Endless' has no attribute 'reset'"),
         ([], {"environment": Village()}, "is not a class.*write environment=Game, not"),
         ([], {"environment": Growing}, "prompt or an attribute differed"),
         ([functools.partial(read, "mill")], {}, "partial' object has no attribute '__name__'"),
