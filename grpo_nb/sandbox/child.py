@@ -233,8 +233,9 @@ def _load(code: str, module: types.ModuleType) -> str | None:
     try:
         exec(compile(code, "<candidate>", "exec"), module.__dict__)
     except BaseException as error:
-        is_end = isinstance(error, SystemExit) and error.code in (None, 0)
-        return None if is_end else _error_text(error)
+        # `sys.exit()` at the end of a program is no error.
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return _error_text(error)
     return None
 
 
