@@ -66,7 +66,7 @@ def test_deciding_reward_is_the_only_one_of_the_user() -> None:
 def test_relative_reward_does_not_decide() -> None:
     ranking = relative(Weighed(2.0))
     assert deciding_reward([ranking]) == correctness()
-    assert deciding_reward([ranking, solved]) is None
+    assert deciding_reward([ranking, solved]) == correctness()
     assert deciding_reward([relative(correctness(tolerance=0.5))]) == correctness()
 
 
