@@ -33,8 +33,6 @@ _FEWEST_QUESTION_WORDS = 3
 because a single word to classify may be the answer itself."""
 
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
-# A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
-# match afterwards.
 _NUMBER_IN_TEXT = re.compile(
     rf"""
     (?:(?<![\w)\]}}%.])[-\u2212])?  # a minus after a letter, digit or bracket subtracts: 12-5
@@ -54,18 +52,20 @@ _NUMBER_IN_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-# Such as apples, km/h, cm^2 and km per hour. The word "in" is hardly ever the unit of an answer:
-# "5 in total" is not five inches.
+"""A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
+match afterwards."""
 _WORD_AFTER_NUMBER = re.compile(
     r"\s+(?!in\b)([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*(?:[\u00b2\u00b3]|\^\{?-?\d\}?)?"
     r"(?:\s+per\s+[A-Za-z]+)?)"
 )
+"""A word such as apples, km/h, cm^2 and km per hour. The word "in" is hardly ever the unit of an
+answer: "5 in total" is not five inches."""
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
-# The words before an answer at the end of a line, such as "So the result is".
 _LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
+"""The words before an answer at the end of a line, such as "So the result is"."""
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
@@ -158,7 +158,7 @@ def _is_word_compared(number: str, with_word: str, gold: str) -> bool:
         return True
     # A number may have a unit already: the $ of "$18 every day".
     is_unit_needed = read_number(gold).unit and not parsed.unit
-    # Things that are counted are not compared. The word may be none of them: "12 left".
+    # A counted thing is not compared, because the word may not name one: "12 left".
     first_unit = re.split(r"[/^]", parsed_with_word.unit)[0]  # of km/h or cm^2
     return bool(is_unit_needed and measurement_unit(first_unit))
 
@@ -169,10 +169,9 @@ def _last_label(text: str, labels: Sequence[str]) -> list[str]:
     return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 
 
-# The article and the pronoun come before another word, as in "a city" and "I think". But "option a"
-# names a label.
 _AFTER_ARTICLE_OR_PRONOUN = r"(?:(?<=ption .)|(?<=hoice .)|(?! (?!is\b|because\b|since\b)[A-Za-z]))"
-# Labels that are also ordinary words, and what must follow them.
+"""The article and the pronoun come before another word, as in "a city" and "I think". But "option
+a" names a label."""
 _AFTER_WORD_LABEL = {
     # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
     # word, as in "option A", before "is" or "was", and where no small word follows.
@@ -181,6 +180,7 @@ _AFTER_WORD_LABEL = {
     "I": _AFTER_ARTICLE_OR_PRONOUN,
     "i": _AFTER_ARTICLE_OR_PRONOUN,
 }
+"""Labels that are also ordinary words, and the pattern of the text after them."""
 
 
 def _label_pattern(label: str) -> str:

@@ -167,8 +167,8 @@ def _number_or_fields(value: Any) -> Any:
     if isinstance(value, numbers.Real):
         return float(value)
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
-    compared = [field.name for field in dataclasses.fields(value) if field.compare]
-    return {name: getattr(value, name) for name in compared}
+    fields = dataclasses.fields(value)
+    return {field.name: getattr(value, field.name) for field in fields if field.compare}
 
 
 def _hash_of_state(reward: RewardFunction) -> str:

@@ -238,10 +238,10 @@ class Scores(ReprMixin):
 
     def _shown_parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
-        numbers = self.table.drop(columns="completion").map(format_score)
+        numbers = [map(format_score, scores) for scores in (*self.values.values(), self.totals)]
         texts = [verbatim(shorten(text, 400)) for text in self.completions]
-        rows = numbers.assign(completion=texts).to_numpy()
-        yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
+        rows = list(zip(*numbers, texts, strict=True))
+        yield Table(rows, [*heads, "total", "completion"], right=range(len(numbers)))
 
 
 def score(
@@ -326,15 +326,13 @@ def score_as_trial(
 @contextlib.contextmanager
 def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
     """Restore the `state_dict` of each reward at the end of the block."""
-    with_state = [reward for reward in rewards if hasattr(reward, "load_state_dict")]
-    # Copied, because a state_dict may return the very lists that the reward adds to. The reward
-    # itself may hold a lock or a model, which cannot be copied.
-    states = [copy.deepcopy(reward.state_dict()) for reward in with_state]
-    try:
+    with contextlib.ExitStack() as stack:
+        for reward in rewards:
+            if hasattr(reward, "load_state_dict"):
+                # Copied, because a state_dict may return the very lists that the reward adds to.
+                # The reward itself may hold a lock or a model, which cannot be copied.
+                stack.callback(reward.load_state_dict, copy.deepcopy(reward.state_dict()))
         yield
-    finally:
-        for reward, state in zip(with_state, states, strict=True):
-            reward.load_state_dict(state)
 
 
 def locate_failure(

@@ -64,6 +64,8 @@ def is_anywhere(
         ("You need 5 in total.", "5 kg", True),
         ("It is 5 in long.", "5 inches", True),
         ("It is 6 in total.", "5 kg", False),
+        ("It is 50% in total.", "50%", True),
+        ("It is 35% in total.", "0.35", True),
         ("It moves at 5 m/s.", "5 km/h", False),
         ("It moves at 5 km/h now.", "5 km/h", True),
         ("It moves at 5 km per hour.", "5 km/h", True),
