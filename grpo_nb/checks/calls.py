@@ -28,7 +28,6 @@ from grpo_nb.scoring.scores import (
     UnusableOutputError,
     call_reward,
     make_batch,
-    to_floats,
 )
 
 if TYPE_CHECKING:
@@ -118,8 +117,8 @@ class ProbeRunner:
         start = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # prints would fill the notebook
-                output = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
-            result = CallResult(to_floats(output, len(probes)))
+                scores = run_with_deadline(lambda: call_reward(self.reward, batch), limit)
+            result = CallResult(scores)
         except UnusableOutputError as error:
             result = CallResult(error=error, failure_kind="breaks the contract")
         # SystemExit is caught too, because exit() in a reward would end the check and the cell.

@@ -30,7 +30,7 @@ from grpo_nb.runs.run_folder import Run, all_trained_questions
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.scoring.record import (
     RecordedReward,
-    matches_record,
+    difference_in_words,
     record_of,
     rewards_from_records,
 )
@@ -129,7 +129,7 @@ class Exam:
         if self.run is not None:
             # A run that was opened from its folder has no functions in memory.
             rewards = self.run.rewards or rewards_from_records(self.run.info["rewards"])
-        return deciding_reward(rewards) or correctness()
+        return deciding_reward(rewards)
 
     @functools.cached_property
     def grading_reward(self) -> RewardFunction:
@@ -165,7 +165,9 @@ class Exam:
             and self.samples == 1
             and self.decoding.settings.max_completion_length
             == self.run.settings.max_completion_length
-            and matches_record(self.grading_reward, record_of(self.reward_of_run))
+            and not difference_in_words(
+                record_of(self.reward_of_run), record_of(self.grading_reward)
+            )
         )
 
     # Asking and grading.

@@ -94,9 +94,7 @@ def grade_answers(
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    scores = grader_scores(
-        grader, texts, rows, format, function_arguments=scoring_arguments(completions, rows)
-    )
+    scores = grader_scores(grader, format=format, **scoring_arguments(completions, rows))
     missing = sum(math.isnan(score) for score in scores)
     if missing and isinstance(grader, FunctionGrader):
         warn_user(
@@ -105,8 +103,6 @@ def grade_answers(
         )
     grades = are_correct(grader, scores)
     anywhere_grades = are_last_answers_correct(grader, texts, rows, format, grades)
-    # A function does not show where it reads the answer, so it has no grades here.
-    anywhere_grades = anywhere_grades or [None] * len(texts)
     graded_rows = []
     for row, completion, is_correct, is_correct_anywhere in zip(
         rows, completions, grades, anywhere_grades, strict=True

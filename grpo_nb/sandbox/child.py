@@ -31,11 +31,11 @@ sys.path.pop(0)
 _REPORT_DESCRIPTOR = 3
 _MAX_THREADS = 16
 _STACK_BYTES = 64 << 20
-# The kernel's buffers of a descriptor are not part of the address space: a pair of sockets holds
-# about half a megabyte.
 _MAX_DESCRIPTORS = 64
-# First of the user ids that systemd reserves for users without a name.
+"""Limit of descriptors. The kernel's buffers of a descriptor are not part of the address space: a
+pair of sockets holds about half a megabyte."""
 _FIRST_USER = 61184
+"""First of the user ids that systemd reserves for users without a name."""
 
 # Options of prctl.
 _PR_SET_PDEATHSIG = 1
@@ -56,9 +56,6 @@ _NAMESPACES = 0x7E020080
 _MAP_TYPE = 0xF
 _MAP_PRIVATE = 2
 
-# Allowed with any argument. `sendto` takes an address, but the only possible sockets are connected
-# pairs, for which the kernel refuses an address. `newfstatat` is missing, although glibc uses it
-# for `fstat`: it can look at any path.
 _SYSTEM_CALLS = """
 read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2
 poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
@@ -69,8 +66,9 @@ pause alarm restart_syscall exit exit_group getpid gettid getuid geteuid getgid 
 getrusage times sysinfo uname clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday
 time getrandom
 """
-# Allowed with some arguments only. Each condition has the number of an argument, a mask, and the
-# value that the masked argument must have.
+"""System calls that are allowed with any argument. `sendto` takes an address, but the only possible
+sockets are connected pairs, for which the kernel refuses an address. `newfstatat` is missing,
+although glibc uses it for `fstat`: it can look at any path."""
 _RESTRICTED_SYSTEM_CALLS = [
     ("clone", (0, _THREAD_FLAGS | _NAMESPACES, _THREAD_FLAGS)),
     # AF_UNIX, SOCK_STREAM: asyncio wakes itself with such a pair.
@@ -86,6 +84,8 @@ _RESTRICTED_SYSTEM_CALLS = [
     # process.
     *[("fcntl", (1, _ALL_BITS, number)) for number in (0, 1, 2, 3, 4, 1030)],
 ]
+"""System calls that are allowed with some arguments only. Each condition has the number of an
+argument, a mask, and the value that the masked argument must have."""
 
 
 class _Argument(ctypes.Structure):
@@ -104,9 +104,8 @@ def main() -> None:
 
     No expected value is in this process.
     """
-    with open(0, "rb", closefd=False) as file:
-        # The job is from the notebook's own process, so it can be trusted.
-        job = marshal.load(file)
+    # The job is from the notebook's own process, so it can be trusted.
+    job = marshal.load(sys.stdin.buffer)
     os.dup2(2, _REPORT_DESCRIPTOR)
     # Standard output goes nowhere. `subprocess` has closed all other descriptors.
     os.dup2(1, 2)
@@ -208,13 +207,11 @@ def _allow_only_listed_system_calls() -> None:
     lib = ctypes.CDLL("libseccomp.so.2")
     lib.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(lib.seccomp_init(_REFUSE))
-    rules = [
-        *[(_ALLOW, name) for name in _SYSTEM_CALLS.split()],
-        *[(_ALLOW, *rule) for rule in _RESTRICTED_SYSTEM_CALLS],
-    ]
-    # clone3 passes its flags in memory, where the filter cannot see them. It is reported as absent,
-    # so the C library falls back to clone.
-    for action, name, *arguments in [*rules, (_ABSENT, "clone3")]:
+    unrestricted = [(name,) for name in _SYSTEM_CALLS.split()]
+    for name, *arguments in [*unrestricted, *_RESTRICTED_SYSTEM_CALLS, ("clone3",)]:
+        # clone3 passes its flags in memory, where the filter cannot see them. It is reported as
+        # absent, so the C library falls back to clone.
+        action = _ABSENT if name == "clone3" else _ALLOW
         number = lib.seccomp_syscall_resolve_name(name.encode())
         if number < 0:
             # This kind of processor does not have the call.
@@ -231,10 +228,11 @@ def _allow_only_listed_system_calls() -> None:
 def _load(code: str, module: types.ModuleType) -> str | None:
     """Run the code in its module and return the error, if there is one."""
     try:
-        exec(compile(code, "<candidate>", "exec"), module.__dict__)
+        exec(code, module.__dict__)
     except BaseException as error:
-        is_end = isinstance(error, SystemExit) and error.code in (None, 0)
-        return None if is_end else _error_text(error)
+        # `sys.exit()` at the end of a program is no error.
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return _error_text(error)
     return None
 
 

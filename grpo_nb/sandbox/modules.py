@@ -26,10 +26,10 @@ _IMPORTED_LATE = {
 }
 # These modules open a window or a browser, print a poem, or run when they are imported.
 _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "__main__"}
-# The imports are not part of the limit of processor time, so code must not be able to prolong them.
-# The 150 exercises of the tests name at most 6 modules, and the files of the standard library at
-# most 71.
 _MAX_NAMES = 100
+"""Most names to import. The imports are not part of the limit of processor time, so code must not
+be able to prolong them. The 150 exercises of the tests name at most 6 modules, and the files of the
+standard library at most 71."""
 _LONGEST_NAME = 100
 
 

@@ -15,7 +15,8 @@ from grpo_nb.core.words import require_number, require_whole_number
 from grpo_nb.sandbox import values
 
 Status = Literal["ok", "error", "limit", "exit", "lost"]
-# `add`, `A().add`, `math.floor`
+# `add`, `A().add`, `math.floor`. With any expression, an assert of a data set could take its
+# expected value into the sandbox, as `(lambda: f(1) == 3)()` does.
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
@@ -141,38 +142,33 @@ def outcome_of(
         reached_limit: Name of the limit that the candidate reached; empty if none.
         exit_code: Exit code of the candidate's process.
     """
-    # A correct report has at most 2 + len(calls) lines: `isolated`, `loaded`, and one for each
-    # call. One more is read, to notice a report that is too long.
-    max_lines = len(candidate.calls) + 3
-    lines = [_read_line(line) for line in report.split(b"\n")[:-1][:max_lines]]
-    tag, content = lines[0] if lines else ("", None)
+    expected_tags = ["isolated", "loaded", *["result"] * len(candidate.calls)]
+    # One more line is read, to notice a report that is too long.
+    lines = report.split(b"\n")[:-1][: len(expected_tags) + 1]
+    messages = [_read_line(line) for line in lines]
+    tags = [tag for tag, _ in messages]
+    contents = [content for _, content in messages]
     # The kit writes this line before the code runs, so the code cannot fake a machine failure.
-    if tag != "isolated":
+    if tags[:1] != ["isolated"]:
         traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
-        return lost_outcome(candidate, content or traceback or "its process did not start")
+        error = contents[0] if contents else None
+        return lost_outcome(candidate, error or traceback or "its process did not start")
     # The report may end after any line, because the code can end its process.
-    load_lines = lines[1:2]
-    result_lines = lines[2:]
-    load_error = load_lines[0][1] if load_lines else None
-    results = []
-    for tag, content in result_lines:
-        results.append(CallResult(content, None) if tag == "value" else CallResult(error=content))
-    load_tags = {tag for tag, _ in load_lines}
-    result_tags = {tag for tag, _ in result_lines}
-    is_allowed = load_tags <= {"loaded"} and result_tags <= {"value", "error"}
+    is_allowed = tags == expected_tags[: len(tags)]
+    load_error = contents[1] if is_allowed and len(contents) > 1 else None
+    results = contents[2:] if is_allowed else []
     status: Status = "ok"
     error = ""
-    if not is_allowed or len(lines) == max_lines:
+    if not is_allowed:
         status = "exit"
         error = "its report is not what the protocol allows"
-        results = []
     elif load_error is not None:
         status = "error"
         error = load_error
     elif reached_limit:
         status = "limit"
         error = f"ended by its limit of {reached_limit}"
-    elif exit_code != 0 or not load_lines or len(results) < len(candidate.calls):
+    elif exit_code != 0 or len(tags) < len(expected_tags):
         status = "exit"
         error = f"its process ended early, exit code {exit_code}"
     missing = [CallResult()] * (len(candidate.calls) - len(results))
@@ -184,15 +180,17 @@ def outcome_of(
 
 
 def _read_line(line: bytes) -> tuple[str, Any]:
-    """Return tag and content of one line of a report; an invalid line has an empty tag."""
+    """Return tag and content of one line of a report; an invalid line has an empty tag.
+
+    A line with a value or an error has the tag `result`, and its content is a `CallResult`.
+    """
     try:
         match json.loads(line.decode("ascii")):
             case ["value", content]:
-                return "value", values.decode(content)
-            case [
-                "isolated" | "not isolated" | "loaded" | "error" as tag,
-                None | str() as text,
-            ]:
+                return "result", CallResult(values.decode(content), None)
+            case ["error", str(text)]:
+                return "result", CallResult(error=text[: values.LONGEST_ERROR])
+            case ["isolated" | "not isolated" | "loaded" as tag, None | str() as text]:
                 return tag, text and text[: values.LONGEST_ERROR]
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         # Not a line of the protocol, or not plain data.

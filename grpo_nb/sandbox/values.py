@@ -103,10 +103,8 @@ def _require_hashable(keys: list[object]) -> None:
     `decode` would refuse the line, and with it the whole report: the results of all calls.
     """
     for key in keys:
-        if isinstance(key, tuple):
-            _require_hashable(list(tuple.__iter__(key)))
-        elif isinstance(key, frozenset):
-            _require_hashable(list(frozenset.__iter__(key)))
+        if isinstance(key, (tuple, frozenset)):
+            _require_hashable(list(key))
         elif not isinstance(key, _HASHABLE) and hasattr(type(key), "__len__"):
             raise NotPlainData(f"a key of type {type(key).__name__}, which is not plain data")
 

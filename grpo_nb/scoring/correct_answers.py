@@ -15,15 +15,15 @@ The functions are in the order of their use: choose a grader, describe it, apply
 the format, and apply it to the last candidate anywhere in a text.
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness, golds_in_cell
+from grpo_nb.rewards.answers import SlotReward, correctness, golds_of_row
 from grpo_nb.rewards.base import (
+    Completion,
     RewardFunction,
     is_relative,
     range_of,
@@ -31,10 +31,10 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import last_candidate_readings, recurring_labels
+from grpo_nb.scoring.last_answer import last_candidate_readings
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
-from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
+from grpo_nb.tasks.answers import folded, is_same_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
@@ -51,8 +51,7 @@ class FunctionGrader:
     reason: str
     """Source of the pass score, in words."""
     is_pass_score_tested: bool = False
-    """True if a wrong answer was tried, and some gold answer scored higher than every wrong answer
-    and every empty completion."""
+    """True if a wrong answer was tried, and some gold answer scored higher than every wrong one."""
 
     @property
     def name(self) -> str:
@@ -63,55 +62,52 @@ class FunctionGrader:
 Grader = SlotReward | FunctionGrader
 
 
-def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
-    """Return the reward of a set that decides which answers are correct.
+def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
+    """Return the reward that decides which answers are correct: one of a set, or `correctness()`.
 
-    The rules are in the docstring of this module. None if `correctness()` decides.
+    The rules are in the docstring of this module.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
     >>> deciding_reward([solved]) is solved, deciding_reward([solved, style])
-    (True, None)
+    (True, correctness())
     >>> deciding_reward([solved, correctness(tolerance=0.1)])
     correctness(tolerance=0.1)
     """
     rewards = list(rewards)
     if not rewards:
-        return None
-    slot_rewards = [
-        reward for reward in rewards if isinstance(reward, SlotReward) and not is_relative(reward)
-    ]
-    if slot_rewards:
-        # Two rewards for the slot may disagree, and neither is more right than the other.
-        return slot_rewards[0] if len(slot_rewards) == 1 else None
+        return correctness()
+    # A relative score has no meaning without the other scores of the call.
+    absolute_rewards = [reward for reward in rewards if not is_relative(reward)]
+    slot_rewards = [reward for reward in absolute_rewards if isinstance(reward, SlotReward)]
     weights = weights_by_name(rewards)
     highest = max(weights.values())
-    heaviest = []
-    for reward in rewards:
+    heaviest_functions = []
+    for reward in absolute_rewards:
         is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
-        has_highest_weight = weights[reward_name(reward)] == highest > 0
-        # A relative score has no meaning without the other scores of the call.
-        if is_function and has_highest_weight and not is_relative(reward):
-            heaviest.append(reward)
-    return heaviest[0] if len(heaviest) == 1 else None
+        if is_function and weights[reward_name(reward)] == highest > 0:
+            heaviest_functions.append(reward)
+    qualified = slot_rewards or heaviest_functions
+    # Two qualified rewards may disagree, and neither is more right than the other.
+    return qualified[0] if len(qualified) == 1 else correctness()
 
 
 def choose_grader(
-    reward: RewardFunction | None,
+    reward: RewardFunction,
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
-    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    start_episode: Callable[..., Mapping[str, Any]] = dict,
 ) -> Grader:
     """Return the grader for a deciding reward: a `SlotReward`, or a function with a pass score.
 
-    For each of the first rows, three completions are scored: the gold answer, a wrong answer (the
-    gold answer of another row) and an empty completion. The pass score is the first of these:
+    For each of the first rows, two answers are scored in the format: the gold answer, and a wrong
+    answer, which is the gold answer of another row. The pass score is the first of these:
 
     1. The upper end of the function's attribute `range`.
-    2. The lowest gold score among those that exceed every score of a wrong answer or an empty
-       completion. Questions may be worth different scores:
+    2. The lowest gold score among those that exceed every score of a wrong answer. Questions may be
+       worth different scores:
 
        | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
@@ -122,7 +118,7 @@ def choose_grader(
 
     Args:
         reward: From `deciding_reward`. A function may return booleans. A `SlotReward` is a grader
-            itself, and None is `correctness()`.
+            itself.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
@@ -138,32 +134,26 @@ def choose_grader(
     >>> choose_grader(twice, rows, xml()).pass_score
     2.0
     """
-    if reward is None or isinstance(reward, SlotReward):
-        return reward or correctness()
+    if isinstance(reward, SlotReward):
+        return reward
+    # Imported here, because importing the package must not load it.
+    import numpy as np
+
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
     wrong_answers = [
-        _wrong_answer([gold, *golds_in_cell(row.get(ACCEPTED_COLUMN))], golds)
+        _wrong_answer(golds_of_row(row, "answer", gold), golds)
         for row, gold in zip(tried_rows, golds, strict=True)
     ]
-    # The texts with the gold answers come first, then those with the wrong answers, then the empty
-    # ones.
-    answer_texts = [
-        format.render_completion("reasoning", answer) for answer in [*golds, *wrong_answers]
-    ]
-    texts = [*answer_texts, *[""] * len(golds)]
+    texts = [format.render_completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     # Each text gets an environment of its own, because the function may change it.
-    started_rows = [dict(start_episode(row)) for row in [*tried_rows] * 3]
-    scores = _reward_scores(reward, texts, started_rows, tokenizer=tokenizer) if texts else []
-    # A text without a score is below every text with one.
-    scores = [-math.inf if math.isnan(value) else value for value in scores]
-    gold_scores = scores[: len(golds)]
-    non_gold_scores = scores[len(golds) :]
-    highest_non_gold = max(non_gold_scores, default=-math.inf)
-    scores_above_wrong_ones = [
-        value for value in gold_scores if value > highest_non_gold + ROUNDING_ERROR
-    ]
-    is_gold_above_wrong_ones = bool(scores_above_wrong_ones)
+    started_rows = [dict(start_episode(row)) for row in [*tried_rows, *tried_rows]]
+    scores = _reward_scores(reward, texts, started_rows, tokenizer=tokenizer)
+    gold_scores, wrong_scores = np.reshape(scores, (2, len(golds)))
+    # A text without a score (NaN) is below every text with one.
+    highest_wrong_score = np.nanmax(wrong_scores, initial=-math.inf)
+    scores_above_wrong_ones = gold_scores[gold_scores > highest_wrong_score + ROUNDING_ERROR]
+    is_gold_above_wrong_ones = len(scores_above_wrong_ones) > 0
     declared_range = range_of(reward)
     if declared_range is not None:
         # The declared maximum takes precedence, because the gold answers of eight rows may not
@@ -171,7 +161,7 @@ def choose_grader(
         _, pass_score = declared_range
         reason = "its declared maximum"
     elif is_gold_above_wrong_ones:
-        pass_score = min(scores_above_wrong_ones)
+        pass_score = float(min(scores_above_wrong_ones))
         reason = "its score for a gold answer in the format"
     else:
         pass_score = 1.0
@@ -193,8 +183,11 @@ def _wrong_answer(right_answers: Sequence[str], golds: Sequence[str]) -> str:
     It does not contain a right answer, because a function may search the text for one.
     """
     for other in golds:
-        is_right = any(is_same_answer(other, right) for right in right_answers)
-        if not is_right and all(folded(right) not in folded(other) for right in right_answers):
+        are_right = [
+            is_same_answer(other, right) or folded(right) in folded(other)
+            for right in right_answers
+        ]
+        if not any(are_right):
             return other
     return ""
 
@@ -214,25 +207,13 @@ def grader_in_words(grader: Grader) -> str:
         )
     # Weight, format and name do not affect which answers are correct. A default is not shown.
     grader_class = type(grader)
-    shown = _with_fields(
+    shown = dataclasses.replace(
         grader,
         weight=grader_class.weight,
         format=grader_class.format,
         name=grader_class.name,
     )
     return f"answers to which {shown!r} gives the full score"
-
-
-def _with_fields(reward: SlotReward, **values: Any) -> SlotReward:
-    """Return a copy of a reward with other fields, also if its class has its own `__init__`."""
-    try:
-        return dataclasses.replace(reward, **values)
-    except TypeError:
-        copied = copy.copy(reward)
-    for name, value in values.items():
-        # Rewards of the kit are frozen.
-        object.__setattr__(copied, name, value)
-    return copied
 
 
 def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
@@ -248,29 +229,26 @@ def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
 
 def grader_scores(
     grader: Grader,
-    texts: Sequence[str],
+    completions: Sequence[Completion],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     *,
-    function_arguments: Mapping[str, Any] | None = None,
+    completion_ids: Sequence[Sequence[int]] | None = None,
 ) -> list[float]:
     """Return the grader's scores, NaN for None.
 
     Args:
         grader: From `choose_grader`.
-        texts: The completions.
+        completions: Strings or chat messages, as a training run passes them to a reward
+            (`generation.completions.scoring_arguments`).
         rows: The data row of each completion, with `answer`.
         format: The format in which the questions were asked.
-        function_arguments: Completions, rows and token ids as a training run passes them to a
-            function (`generation.completions.scoring_arguments`). Without it, `texts` and `rows`.
+        completion_ids: Token ids, for a function that counts tokens.
     """
-    if not texts:
-        return []
-    if isinstance(grader, FunctionGrader):
-        function_arguments = function_arguments or {"completions": texts, "rows": rows}
-        return _reward_scores(grader.function, **function_arguments)
+    is_function = isinstance(grader, FunctionGrader)
     # The questions may be asked in another format than that of the training.
-    return _reward_scores(_with_fields(grader, format=format), texts, rows)
+    reward = grader.function if is_function else dataclasses.replace(grader, format=format)
+    return _reward_scores(reward, completions, rows, completion_ids=completion_ids)
 
 
 def are_last_answers_correct(
@@ -279,37 +257,38 @@ def are_last_answers_correct(
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     are_correct_in_format: Sequence[bool],
-) -> list[bool] | None:
+) -> list[bool | None]:
     """Return for each completion whether its last answer is correct, in the format or not.
 
     `grpo_nb.scoring.last_answer` finds the last candidates for each gold answer, and the same
     grader scores them. A completion that is correct in the format counts as correct here too.
-    Returns None for a grader that does not compare with gold answers.
+    None if the grader is a function, because it does not show where it reads the answer.
 
     Args:
         grader, texts, rows, format: The same as for `grader_scores`.
         are_correct_in_format: Result of `are_correct` for the same completions.
     """
     if not isinstance(grader, SlotReward):
-        return None
-    # Each row once: with several samples of a row, its answer would recur and look like a label.
-    distinct_rows = {id(row): row for row in rows}.values()
-    golds_of_rows = [grader.golds(dict(row)) for row in distinct_rows]
-    labels = recurring_labels([golds[0] for golds in golds_of_rows if golds])
-    are_correct_in_text = list(are_correct_in_format)
-    for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        if are_correct_in_format[index]:
-            continue
+        return [None] * len(texts)
+    # By row, because a row has several samples. Counted once for each sample, every gold answer
+    # would recur and look like a label.
+    golds_by_row = {id(row): grader.golds(dict(row)) for row in rows}
+    answers = summarize_answers([golds[0] for golds in golds_by_row.values() if golds])
+    labels = [label for label, _ in answers.labels if answers.kind == "choice"]
+    grades = []
+    for text, row, is_correct in zip(texts, rows, are_correct_in_format, strict=True):
         question = str(row.get("question", ""))
         candidates = []
-        for gold in grader.golds(dict(row)):
+        for gold in golds_by_row[id(row)]:
             candidates += last_candidate_readings(
                 text, gold, question=question, format=format, labels=labels
             )
-        # A candidate has no tags any more, so it is graded in the format without tags.
-        scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
-        are_correct_in_text[index] = any(are_correct(grader, scores))
-    return are_correct_in_text
+        if candidates and not is_correct:
+            # A candidate has no tags any more, so it is graded in the format without tags.
+            scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
+            is_correct = any(are_correct(grader, scores))
+        grades.append(is_correct)
+    return grades
 
 
 def anywhere_in_words(grader: Grader) -> str:
@@ -326,12 +305,7 @@ def anywhere_in_words(grader: Grader) -> str:
     )
 
 
-def _reward_scores(
-    reward: RewardFunction,
-    completions: Sequence[Any],
-    rows: Sequence[Mapping[str, Any]],
-    **arguments: Any,
-) -> list[float]:
+def _reward_scores(reward: RewardFunction, *arguments: Any, **keywords: Any) -> list[float]:
     """Return the scores of a reward, and restore its state, as grading is not a training step."""
-    scores = score_as_trial(reward, completions, rows, **arguments)
+    scores = score_as_trial(reward, *arguments, **keywords)
     return list(scores.values[reward_name(reward)])

@@ -18,14 +18,12 @@ the completion repeats word for word, because a number of the question is not an
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from grpo_nb.tasks.answers import folded, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import measurement_unit, read_number
 
-CandidateKind = Literal["number", "label", "json", "expression", "text"]
 _LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
 _LONGEST_FORMULA_TEXT = 2_000
@@ -33,13 +31,8 @@ _LONGEST_FORMULA_TEXT = 2_000
 _FEWEST_QUESTION_WORDS = 3
 """Fewest words of a repeated question that is removed before the search. A shorter question stays,
 because a single word to classify may be the answer itself."""
-_LONGEST_QUESTION = 5_000
-"""Most characters of a repeated question that is removed. A longer question stays, because it is
-hardly ever repeated, and looking for it takes time."""
 
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
-# A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
-# match afterwards.
 _NUMBER_IN_TEXT = re.compile(
     rf"""
     (?:(?<![\w)\]}}%.])[-\u2212])?  # a minus after a letter, digit or bracket subtracts: 12-5
@@ -59,21 +52,20 @@ _NUMBER_IN_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-# Such as apples, km/h, cm^2 and km per hour.
+"""A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
+match afterwards."""
 _WORD_AFTER_NUMBER = re.compile(
-    r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*(?:[\u00b2\u00b3]|\^\{?-?\d\}?)?"
+    r"\s+(?!in\b)([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*(?:[\u00b2\u00b3]|\^\{?-?\d\}?)?"
     r"(?:\s+per\s+[A-Za-z]+)?)"
 )
-# A plural in small letters, such as apples, but not a word that only ends in s, such as this.
-_COUNTED_THING = re.compile(
-    r"(?!(?:always|across|means|equals|plus|this|thus|less|was|has)$)[a-z]+s"
-)
+"""A word such as apples, km/h, cm^2 and km per hour. The word "in" is hardly ever the unit of an
+answer: "5 in total" is not five inches."""
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
-# The words before an answer at the end of a line, such as "So the result is".
 _LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
+"""The words before an answer at the end of a line, such as "So the result is"."""
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
@@ -107,39 +99,18 @@ def last_candidate_readings(
     """
     text = _without_tags(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, question)
-    match candidate_kind(gold, labels):
+    # Labels first: the label "1" is a number too, but only labels count as candidates for it.
+    if folded(gold) in map(folded, labels):
+        return _last_label(text, labels)
+    match summarize_answers([gold]).kind:
         case "number":
             return _last_number(text, gold)
-        case "label":
-            return _last_label(text, labels)
         case "json":
             return _last_json(text)
         case "expression":
             return _last_formula(text)
     tail = " ".join(text.split()[-len(gold.split()) :])
     return [tail, tail.strip(_CLOSING)]
-
-
-def candidate_kind(gold: str, labels: Sequence[str] = ()) -> CandidateKind:
-    """Return the kind of candidate that is compared with a gold answer.
-
-    >>> candidate_kind("1,250"), candidate_kind("spam", ["spam", "ham"]), candidate_kind("Paris")
-    ('number', 'label', 'text')
-    """
-    # Labels first: the label "1" is a number too, but only labels count as candidates for it.
-    if folded(gold) in map(folded, labels):
-        return "label"
-    return summarize_answers([gold]).kind  # never "choice": one answer does not recur
-
-
-def recurring_labels(golds: Sequence[str]) -> list[str]:
-    """Return the labels among gold answers: few short texts that recur.
-
-    >>> recurring_labels(["spam", "ham"] * 4), recurring_labels(["Paris", "Rome"])
-    (['ham', 'spam'], [])
-    """
-    answers = summarize_answers(golds)
-    return sorted(label for label, _ in answers.labels) if answers.kind == "choice" else []
 
 
 def _without_tags(text: str, format: AnswerFormat) -> str:
@@ -153,7 +124,7 @@ def _without_tags(text: str, format: AnswerFormat) -> str:
 
 def _without_question(text: str, question: str) -> str:
     words = question.rstrip("?.!: \n").split()
-    if len(words) < _FEWEST_QUESTION_WORDS or len(question) > _LONGEST_QUESTION:
+    if len(words) < _FEWEST_QUESTION_WORDS:
         return text
     repeated = r"\s+".join(map(re.escape, words))
     # "What is 3 + 4" is not repeated in "What is 3 + 45" or "What is 3 + 4.5".
@@ -169,36 +140,27 @@ def _last_number(text: str, gold: str) -> list[str]:
     match = numbers[-1]
     number = match[0].replace("\u2212", "-")
     word_after = _WORD_AFTER_NUMBER.match(text, match.end())
-    if word_after and _belongs_to_number(word_after[1], number, gold):
-        number = f"{number} {word_after[1]}"
+    if word_after:
+        with_word = f"{number} {word_after[1]}"
+        if _is_word_compared(number, with_word, gold):
+            return [with_word]
     return [number]
 
 
-def _belongs_to_number(word: str, number: str, gold: str) -> bool:
+def _is_word_compared(number: str, with_word: str, gold: str) -> bool:
     """Return True if the word after a number changes its value, or is a unit to compare."""
     parsed = read_number(number)
-    parsed_with_word = read_number(f"{number} {word}")
+    parsed_with_word = read_number(with_word)
     if parsed is None or parsed_with_word is None:
         return False
     if parsed_with_word.value != parsed.value:
         # 2.5 million
         return True
-    unit = parsed_with_word.unit
-    gold_unit = read_number(gold).unit
-    if not gold_unit or parsed.unit:
-        # No unit is compared, or the number has one already: the $ of "$18 every day".
-        return False
-    if word == "in":
-        # "5 in total" is five inches only if the gold answer is in inches.
-        return unit == gold_unit
-    first_unit = re.split(r"[/^]", unit)[0]  # of km/h or cm^2
-    if measurement_unit(first_unit):
-        return True
-    # The name of another counted thing is compared, because 5 pears are not 5 apples. It is ignored
-    # if the gold unit begins with it, as apples/day does with apples. A word without the s of a
-    # plural is ignored, because it may not name a thing: "12 left".
-    is_thing = _COUNTED_THING.fullmatch(word.partition(" ")[0]) is not None
-    return is_thing and not gold_unit.startswith(unit)
+    # A number may have a unit already: the $ of "$18 every day".
+    is_unit_needed = read_number(gold).unit and not parsed.unit
+    # A counted thing is not compared, because the word may not name one: "12 left".
+    first_unit = re.split(r"[/^]", parsed_with_word.unit)[0]  # of km/h or cm^2
+    return bool(is_unit_needed and measurement_unit(first_unit))
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
@@ -207,18 +169,18 @@ def _last_label(text: str, labels: Sequence[str]) -> list[str]:
     return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 
 
-# Labels that are also ordinary words, and what must follow them.
+_AFTER_ARTICLE_OR_PRONOUN = r"(?:(?<=ption .)|(?<=hoice .)|(?! (?!is\b|because\b|since\b)[A-Za-z]))"
+"""The article and the pronoun come before another word, as in "a city" and "I think". But "option
+a" names a label."""
 _AFTER_WORD_LABEL = {
     # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
     # word, as in "option A", before "is" or "was", and where no small word follows.
     "A": r"(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))",
-    # The article and the pronoun come before another word, as in "a city" and "I think". But
-    # "option a" names a label.
-    **{
-        label: rf"(?:(?<=ption {label})|(?<=hoice {label})|(?! (?!is\b|because\b|since\b)[A-Za-z]))"
-        for label in "aIi"
-    },
+    "a": _AFTER_ARTICLE_OR_PRONOUN,
+    "I": _AFTER_ARTICLE_OR_PRONOUN,
+    "i": _AFTER_ARTICLE_OR_PRONOUN,
 }
+"""Labels that are also ordinary words, and the pattern of the text after them."""
 
 
 def _label_pattern(label: str) -> str:
@@ -229,21 +191,19 @@ def _label_pattern(label: str) -> str:
 
 
 def _last_json(text: str) -> list[str]:
-    # Up to the last closing bracket, because the value may contain brackets. A single pattern for
-    # both ends would take quadratic time on many opening brackets.
-    opening = re.search(r"[{\[]", text)
-    end = max(text.rfind("}"), text.rfind("]")) + 1
-    if opening is None or end <= opening.start():
-        return []
-    return [text[opening.start() : end]]
+    # Up to the last closing bracket, because the value may contain brackets. The match begins at
+    # the start of the text: a search would take quadratic time on many opening brackets.
+    match = re.match(r"[^{\[]*([{\[].*[}\]])", text, re.DOTALL)
+    return [match[1]] if match else []
 
 
 def _last_formula(text: str) -> list[str]:
     text = text[-_LONGEST_FORMULA_TEXT:].strip()
-    formulas = list(_FORMULA.finditer(text))
+    last_line = text.rpartition("\n")[2]
+    formula = _LEAD_IN.sub("", last_line).strip(_CLOSING)
+    formulas = _FORMULA.findall(text)
     if formulas:
-        formula = formulas[-1][formulas[-1].lastindex].strip()
-    else:
-        formula = _LEAD_IN.sub("", text.rpartition("\n")[2]).strip(_CLOSING)
+        # Each pair of delimiters has a group of its own, and the other groups are empty.
+        formula = "".join(formulas[-1]).strip()
     # The last side of a chain of equations, `y = 2x = 4`, is the result. `x <= 4` has no such side.
     return [formula, re.split(r"(?<![<>!])=", formula)[-1]]

@@ -29,7 +29,7 @@ from grpo_nb.sandbox.outcomes import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
 # The public reward classes of `grpo_nb.rewards`, by name, without their base classes.
-_KIT_REWARDS: dict[str, type[Reward]] = {
+_KIT_REWARDS = {
     name: value
     for name, value in vars(rewards).items()
     if isinstance(value, type)
@@ -38,12 +38,6 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
-# Names that rewards and their parameters had in earlier versions.
-_RENAMED = {
-    "xml_format": "exact_format",
-    "xml_tags": "partial_format",
-    "is_case_sensitive": "is_literal",
-}
 # Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
@@ -56,7 +50,7 @@ def is_from_kit(reward: RewardFunction) -> bool:
 def source_of(reward: RewardFunction) -> str:
     """Return the source text of a function, of a wrapped function, or of an object's class."""
     target = unwrap_partial(reward)
-    if not inspect.isroutine(target) and not isinstance(target, type):
+    if not inspect.isroutine(target):
         target = type(target)
     try:
         return inspect.getsource(target)
@@ -64,9 +58,8 @@ def source_of(reward: RewardFunction) -> str:
         # A class that was defined in a notebook has no file, but its methods have one.
         sources = []
         for name, value in getattr(target, "__dict__", {}).items():
-            function = getattr(value, "__func__", value)  # of a static method
-            if isinstance(function, types.FunctionType):
-                sources.append(source_of(function))
+            if inspect.isroutine(value):
+                sources.append(source_of(value))
             elif not name.startswith("__"):
                 sources.append(_ADDRESS.sub("", f"{name} = {value!r}"))
         return "\n".join(sources) or "source not available (defined interactively without a file)"
@@ -87,20 +80,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         return dict(reward.record)
     source = source_of(reward)
     class_name = type(reward).__name__
-    if is_from_kit(reward):
-        # The parameters are all that a kit reward holds. Its source is not hashed: a new version of
-        # the package must not look like a changed reward.
-        parameters = json.dumps(_compared_fields(reward), default=_number_or_fields)
-        return {
-            "kind": class_name,
-            "call": repr(reward),
-            "parameters": json.loads(parameters),
-            "source": source,
-            "hash": _short_hash(class_name + parameters),
-            "state": "",
-            "is_relative": is_relative(reward),
-        }
-    return {
+    record = {
         "kind": "",
         "call": "a function",
         # Parameters of a user's reward are left out: runs are shared, and one may be a secret key.
@@ -108,8 +88,19 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         "source": source,
         # Earlier versions had "null" in place of the parameters, and their records are compared.
         "hash": _short_hash(f"{class_name}null{source}"),
-        "state": _hash_of_state(reward),
+        "state": "",
         "is_relative": is_relative(reward),
+    }
+    if not is_from_kit(reward):
+        return record | {"state": _hash_of_state(reward)}
+    # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
+    # package must not look like a changed reward.
+    parameters = json.dumps(reward, default=_number_or_fields)
+    return record | {
+        "kind": class_name,
+        "call": repr(reward),
+        "parameters": json.loads(parameters),
+        "hash": _short_hash(class_name + parameters),
     }
 
 
@@ -124,8 +115,8 @@ def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
         if before["kind"] or now["kind"]:
             return f"it was {before['call']} and is {now['call']}"
         return "its source changed"
-    # Records of the first versions have no state.
-    if before.get("state", "") != now["state"]:
+    # Records of the first versions have no state, and only their source is compared.
+    if before.get("state", now["state"]) != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
     return ""
 
@@ -137,16 +128,11 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
     record that cannot be used.
     """
     try:
-        parameters = {}
-        for name, value in record["parameters"].items():
-            if name in _OBJECT_PARAMETERS and value is not None:
-                value = _OBJECT_PARAMETERS[name](**value)
-            parameters[_RENAMED.get(name, name)] = value
-        kind = _RENAMED.get(record["kind"], record["kind"])
-        if kind != record["kind"]:
-            # The logs of the run have the reward under its old name.
-            parameters["name"] = record["name"]
-        reward = _KIT_REWARDS[kind](**parameters)
+        parameters = {**record["parameters"]}
+        for name, parameter_class in _OBJECT_PARAMETERS.items():
+            if parameters.get(name) is not None:
+                parameters[name] = parameter_class(**parameters[name])
+        reward = _KIT_REWARDS[record["kind"]](**parameters)
     except Exception:
         # A damaged or made-up record can fail in any way.
         return None
@@ -164,27 +150,14 @@ def rewards_from_records(records: Iterable[Mapping[str, Any]]) -> list[Reward]:
     """Return the rewards of a run from their records. Those of a user are `RecordedReward`s."""
     rewards = []
     for record in records:
-        reward = rebuild_reward(record)
-        if reward is None:
-            reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
-            if record.get("is_relative") or record.get("kind") == "judge":
-                # Neither a relative reward nor a judge may decide which answers are correct.
-                reward = relative(reward)
+        reward = rebuild_reward(record) or RecordedReward(
+            name=record["name"], weight=record["weight"], record=record
+        )
+        if record.get("is_relative") or record.get("kind") == "judge":
+            # Neither a relative reward nor a judge may decide which answers are correct.
+            relative(reward)
         rewards.append(reward)
     return rewards
-
-
-def matches_record(reward: RewardFunction, record: Mapping[str, Any]) -> bool:
-    """Return True if a reward still matches a record of it."""
-    now = record_of(reward)
-    # An old record may have fewer fields. Fields that it does not have are not compared.
-    return not difference_in_words(now | record, now)
-
-
-def _compared_fields(value: Any) -> dict[str, Any]:
-    # A field that is not compared does not affect a score, such as the `ask` function of a judge.
-    compared = [field.name for field in dataclasses.fields(value) if field.compare]
-    return {name: getattr(value, name) for name in compared}
 
 
 def _number_or_fields(value: Any) -> Any:
@@ -193,7 +166,9 @@ def _number_or_fields(value: Any) -> Any:
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
-    return _compared_fields(value)
+    # A field that is not compared does not affect a score, such as the `ask` function of a judge.
+    fields = dataclasses.fields(value)
+    return {field.name: getattr(value, field.name) for field in fields if field.compare}
 
 
 def _hash_of_state(reward: RewardFunction) -> str:
@@ -220,8 +195,6 @@ def _held_values(reward: RewardFunction) -> Any:
     """Return a partial's arguments, a function's closure and defaults, and any attributes."""
     if isinstance(reward, functools.partial):
         return [_held_values(reward.func), reward.args, reward.keywords]
-    if isinstance(reward, types.MethodType):
-        return _held_values(reward.__self__)
     saved = set()
     if hasattr(reward, "load_state_dict"):
         # These values change from call to call, and are in the checkpoints. The attribute `_count`

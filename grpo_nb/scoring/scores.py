@@ -1,7 +1,7 @@
 """Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
-`score` builds the keywords of a call (`make_batch`), calls each reward (`call_reward`) and reads
-its scores (`to_floats`). A reward returns None for no score, which becomes NaN, as in TRL.
+`score` builds the keywords of a call (`make_batch`), then calls each reward and reads its scores
+(`call_reward`). A reward returns None for no score, which becomes NaN, as in TRL.
 `group_advantages` is the trainer's formula. Four features of TRL are not covered: reward models,
 async rewards, `scale_rewards="batch"`, and `multi_objective_aggregation="normalize_then_sum"`,
 whose advantages do not follow from the totals.
@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Part, ReprMixin, Table, verbatim
-from grpo_nb.core.words import displayable, format_score, short_repr, shorten
+from grpo_nb.core.words import (
+    displayable,
+    format_score,
+    require_choice,
+    short_repr,
+    shorten,
+)
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
@@ -27,6 +33,7 @@ from grpo_nb.rewards.base import (
     ending_with_model_message,
     reward_list,
     reward_name,
+    rows_of,
     weights_by_name,
 )
 
@@ -45,8 +52,8 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that trl 1.15 passes to a reward besides the columns of the data."""
-# Data columns that are left out too, because TRL ignores them.
-_COLUMNS_TRL_IGNORES = ("prompt", "completion")
+# Data columns that no reward gets. TRL ignores `prompt` and `completion`.
+_COLUMNS_LEFT_OUT = (*TRL_KEYWORDS, "prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
 # TRL adds this to the standard deviation, so that it never divides by zero.
@@ -82,51 +89,42 @@ def make_batch(
         ValueError: The lengths do not match, a row is not a dict, or texts and chats are mixed.
         KeyError: A row does not have a column of the first row.
     """
-    _require_completions(completions)
+    are_texts = all(isinstance(completion, str) for completion in completions)
+    are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
+    # Without a completion, both are True. One text is a sequence of texts too.
+    if are_texts == are_chats or isinstance(completions, (str, Mapping)):
+        raise ValueError(
+            f"completions = {short_repr(completions)} must be a list of texts, or a list of lists "
+            "of chat messages, and have at least one."
+        )
     # In a column of pandas, completions[0] need not be the first one.
     completions = list(completions)
-    is_one_row = rows is None or isinstance(rows, Mapping)
-    listed_rows = [rows or {}] * len(completions) if is_one_row else list(rows)
+    is_list = isinstance(rows, Iterable) and not isinstance(rows, Mapping)
+    listed_rows = list(rows) if is_list else [rows or {}] * len(completions)
     are_rows = all(isinstance(row, Mapping) for row in listed_rows)
     if not are_rows or len(listed_rows) != len(completions):
         raise ValueError(
             f"rows = {short_repr(rows)} must be a list with one dict for each of the "
             f"{len(completions)} completions, or one dict."
         )
-    first_row = listed_rows[0]
+    columns = {}
+    for name in listed_rows[0]:
+        columns[name] = [row[name] for row in listed_rows]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
-    prompt_column = "prompt" if "prompt" in first_row else "question"
-    prompts = None
-    if prompt_column in first_row:
-        prompts = [row[prompt_column] for row in listed_rows]
-    are_texts = isinstance(completions[0], str)
+    prompts = columns.get("prompt", columns.get("question"))
     if are_texts and prompts is not None and not isinstance(prompts[0], str):
         # A chat prompt has chat completions: TRL then passes messages, never strings.
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     if completion_ids is None and tokenizer is not None:
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
-    batch: Batch = {
+    for name in _COLUMNS_LEFT_OUT:
+        columns.pop(name, None)
+    return {
         "prompts": prompts,
         "completions": [ending_with_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
+        **columns,
     }
-    for name in first_row:
-        if name not in TRL_KEYWORDS and name not in _COLUMNS_TRL_IGNORES:
-            batch[name] = [row[name] for row in listed_rows]
-    return batch
-
-
-def _require_completions(completions: Sequence[Completion]) -> None:
-    """Raise ValueError if completions are not all strings, or all lists of chat messages."""
-    if len(completions) == 0:
-        raise ValueError("completions is empty: there is nothing to score.")
-    are_texts = all(isinstance(completion, str) for completion in completions)
-    are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
-    if isinstance(completions, (str, Mapping)) or not (are_texts or are_chats):
-        raise ValueError(
-            f"completions = {completions!r:.60} must be a list of texts, "
-            "or a list of lists of chat messages."
-        )
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
@@ -146,14 +144,16 @@ def first_step_state() -> types.SimpleNamespace:
     )
 
 
-def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None) -> list[Any]:
-    """Call a reward as TRL does and return its scores as they are, unconverted.
+def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None) -> list[float]:
+    """Call a reward as TRL does, and return its scores as `to_floats` reads them.
 
     Without a state, the reward gets `first_step_state`.
 
     Raises:
-        UnusableOutputError: The reward did not return an iterable.
+        UnusableOutputError: The reward returned something that TRL cannot use as scores.
     """
+    # Counted before the call, because a reward can change its lists.
+    count = len(batch["completions"])
     # As in the trainer, the reward gets the batch's own lists and no copies.
     output = reward(
         **batch,
@@ -165,7 +165,7 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
         raise UnusableOutputError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
         )
-    return list(output)
+    return to_floats(list(output), count)
 
 
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
@@ -217,12 +217,11 @@ class Scores(ReprMixin):
 
         The total is NaN if no reward gave a score. TRL leaves such a completion out of its group.
         """
-        totals = []
-        for index in range(len(self)):
-            parts = [self.weights[name] * scores[index] for name, scores in self.values.items()]
-            known_parts = [part for part in parts if not math.isnan(part)]
-            totals.append(sum(known_parts) if known_parts else math.nan)
-        return tuple(totals)
+        import pandas
+
+        weights = [self.weights[name] for name in self.values]
+        # min_count=1: without any score, the sum is NaN and not 0.
+        return tuple((pandas.DataFrame(self.values) * weights).sum(axis="columns", min_count=1))
 
     def advantages(self) -> list[float]:
         """Return `group_advantages` of the totals, with all completions as one group."""
@@ -239,10 +238,10 @@ class Scores(ReprMixin):
 
     def _shown_parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
-        rows = []
-        for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):
-            rows.append((*map(format_score, scores), verbatim(shorten(text, 400))))
-        yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
+        numbers = [map(format_score, scores) for scores in (*self.values.values(), self.totals)]
+        texts = [verbatim(shorten(text, 400)) for text in self.completions]
+        rows = list(zip(*numbers, texts, strict=True))
+        yield Table(rows, [*heads, "total", "completion"], right=range(len(numbers)))
 
 
 def score(
@@ -292,11 +291,10 @@ def score(
     environments = batch.get("environments", [])
     batch = copy.deepcopy(batch, {id(value): value for value in environments})
     texts = tuple(completion_text(completion) for completion in batch["completions"])
-    values: dict[str, tuple[float, ...]] = {}
+    values = {}
     for reward in rewards:
         try:
-            output = call_reward(reward, batch, trainer_state)
-            values[reward_name(reward)] = tuple(to_floats(output, len(texts)))
+            values[reward_name(reward)] = tuple(call_reward(reward, batch, trainer_state))
         except EnvironmentProblem:
             # A judge without its server would fail on each row as well, only more slowly.
             raise
@@ -308,11 +306,9 @@ def score(
 
 def score_as_trial(
     rewards: RewardFunction | Sequence[RewardFunction],
-    completions: Sequence[Completion],
-    rows: Rows = None,
-    *,
+    *arguments: Any,
     trainer_state: Any = None,
-    **arguments: Any,
+    **keywords: Any,
 ) -> Scores:
     """Score completions as `score` does, without changing the state of the rewards.
 
@@ -324,25 +320,19 @@ def score_as_trial(
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
     with restoring_states(listed):
-        return score(listed, completions, rows, trainer_state=state, **arguments)
+        return score(listed, *arguments, trainer_state=state, **keywords)
 
 
 @contextlib.contextmanager
 def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
     """Restore the `state_dict` of each reward at the end of the block."""
-    with_state = [
-        reward
-        for reward in rewards
-        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict")
-    ]
-    # Copied, because a state_dict may return the very lists that the reward adds to. The reward
-    # itself may hold a lock or a model, which cannot be copied.
-    states = [copy.deepcopy(reward.state_dict()) for reward in with_state]
-    try:
+    with contextlib.ExitStack() as stack:
+        for reward in rewards:
+            if hasattr(reward, "load_state_dict"):
+                # Copied, because a state_dict may return the very lists that the reward adds to.
+                # The reward itself may hold a lock or a model, which cannot be copied.
+                stack.callback(reward.load_state_dict, copy.deepcopy(reward.state_dict()))
         yield
-    finally:
-        for reward, state in zip(with_state, states, strict=True):
-            reward.load_state_dict(state)
 
 
 def locate_failure(
@@ -361,25 +351,20 @@ def locate_failure(
     """
     error = batch_error
     where = "on the whole batch, though on none of its rows alone"
-    # The reward may have shortened a list before it failed.
-    shortest = min(len(values) for values in batch.values() if values is not None)
-    for index, text in enumerate(texts[:shortest]):
-        row_alone = {
-            column: None if values is None else values[index : index + 1]
-            for column, values in batch.items()
-        }
+    for index, row in enumerate(rows_of(batch, len(texts))):
+        # What is None for the batch, such as the token ids, is None for each row.
+        row_alone = batch | {column: [value] for column, value in row.items()}
         try:
-            to_floats(call_reward(reward, row_alone, trainer_state), 1)
+            call_reward(reward, row_alone, trainer_state)
         except EnvironmentProblem:
             raise
         except Exception as row_error:
             error = row_error
-            where = f"on row {index}: {short_repr(text, 160)}"
+            where = f"on row {index}: {short_repr(texts[index], 160)}"
             break
-    has_raised = not isinstance(error, UnusableOutputError)
-    what = f"raised {type(error).__name__}" if has_raised else "failed"
-    failure = f"{what}: {str(error)[:300]} ({where})"
-    return f"the reward {reward_name(reward)!r} {failure}", error
+    is_output = isinstance(error, UnusableOutputError)
+    failure = "failed" if is_output else f"raised {type(error).__name__}"
+    return f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})", error
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
@@ -411,8 +396,7 @@ def group_advantages(
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
     """
-    if scale_rewards not in ("group", "none"):
-        raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group' or 'none'.")
+    require_choice("scale_rewards", scale_rewards, ("group", "none"))
     # Imported here, because importing the package must not load it.
     import numpy as np
 
@@ -430,8 +414,6 @@ def effect_in_words(advantage: float) -> str:
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('pushed up', 'pushed down', 'no push')
     """
-    if math.isnan(advantage):
-        return "not a number"
     if abs(advantage) < SMALLEST_ADVANTAGE:
         return "no push"
     return "pushed up" if advantage > 0 else "pushed down"

@@ -227,8 +227,8 @@ def test_function_is_tried_once_with_the_tokenizer_of_the_first_model(run: gn.ru
 
     gn.compare(run, grader=token_count)
     golds = min(8, len(run.holdout))
-    # One trial: gold answers, wrong ones and empty ones. Then the answers of both models.
-    assert calls == [3 * golds, len(run.holdout), len(run.holdout)]
+    # One trial: gold answers and wrong ones. Then the answers of both models.
+    assert calls == [2 * golds, len(run.holdout), len(run.holdout)]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from grpo_nb.scoring.correct_answers import (
     are_last_answers_correct,
     grader_scores,
 )
-from grpo_nb.scoring.last_answer import candidate_kind, last_candidate_readings
+from grpo_nb.scoring.last_answer import last_candidate_readings
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -64,6 +64,8 @@ def is_anywhere(
         ("You need 5 in total.", "5 kg", True),
         ("It is 5 in long.", "5 inches", True),
         ("It is 6 in total.", "5 kg", False),
+        ("It is 50% in total.", "50%", True),
+        ("It is 35% in total.", "0.35", True),
         ("It moves at 5 m/s.", "5 km/h", False),
         ("It moves at 5 km/h now.", "5 km/h", True),
         ("It moves at 5 km per hour.", "5 km/h", True),
@@ -71,8 +73,8 @@ def is_anywhere(
         ("The area is 60 m\u00b2.", "60 m^2", True),
         ("The area is 60 cm^3.", "60 cm^2", False),
         ("There are 12 left.", "12 apples", True),
-        ("It is 5 pears.", "5 apples", False),
-        ("It is 5 pears.", "5 kg", False),
+        ("It is 5 pears.", "5 apples", True),
+        ("It is 5 pears.", "5 kg", True),
         ("It is 5 red apples.", "5 apples", True),
         ("It is 20 apples.", "20 apples per day", True),
         ("It is 5 always.", "5 apples", True),
@@ -179,20 +181,6 @@ def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> N
 
 
 @pytest.mark.parametrize(
-    ("gold", "kind"),
-    [
-        ("1,250", "number"),
-        ("spam", "label"),
-        ('{"a": 1}', "json"),
-        ("x^2", "expression"),
-        ("Rome", "text"),
-    ],
-)
-def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) -> None:
-    assert candidate_kind(gold, ["spam", "ham"]) == kind
-
-
-@pytest.mark.parametrize(
     ("grader", "reason"),
     [
         (
@@ -203,7 +191,7 @@ def test_candidate_kind_candidate_follows_the_gold_answer(gold: str, kind: str) 
 )
 def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
-    assert are_last_answers_correct(grader, ["12"], rows, xml(), [False]) is None
+    assert are_last_answers_correct(grader, ["12"], rows, xml(), [False]) == [None]
     assert reason in anywhere_in_words(grader)
 
 

@@ -203,7 +203,6 @@ DIFFERENT = [
     pytest.param(
         with_keyword_default(1), with_keyword_default(2), OTHER_VALUES, id="keyword default"
     ),
-    pytest.param(Judge(1.0).__call__, Judge(2.0).__call__, OTHER_VALUES, id="method"),
     pytest.param(CountingJudge(1), CountingJudge(9), OTHER_VALUES, id="not saved by state_dict"),
     pytest.param(
         get_soft_overlong_punishment(512, 128),
@@ -305,17 +304,6 @@ def test_texts_of_a_users_own_reward_are_not_recorded(reward) -> None:
     record = record_of(reward)
     del record["source"]
     assert "secret" not in json.dumps(record)
-
-
-def test_kit_reward_with_an_earlier_name_is_rebuilt() -> None:
-    earlier = {**record_of(gn.rewards.exact_format()), "kind": "xml_format", "name": "xml_format"}
-    assert rebuild_reward(earlier) == gn.rewards.exact_format(name="xml_format")
-
-
-def test_kit_reward_with_an_earlier_parameter_is_rebuilt() -> None:
-    record = record_of(gn.rewards.exact_text(is_literal=True))
-    record["parameters"]["is_case_sensitive"] = record["parameters"].pop("is_literal")
-    assert rebuild_reward(record) == gn.rewards.exact_text(is_literal=True)
 
 
 @pytest.mark.parametrize("reward", KINDS.values(), ids=KINDS)

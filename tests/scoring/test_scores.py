@@ -359,7 +359,7 @@ TAGS = [partial_format()]
         pytest.param(
             ([*TAGS, *TAGS], ["a"]), "two rewards are named 'partial_format'", id="two of one name"
         ),
-        pytest.param((TAGS, []), "completions is empty", id="no completion"),
+        pytest.param((TAGS, []), r"completions = \[\] must be .* at least one", id="no completion"),
         pytest.param(
             (TAGS, ["a", "b", "c"], [{}, {}]), "each of the 3 completions", id="too few rows"
         ),
@@ -367,6 +367,9 @@ TAGS = [partial_format()]
             (TAGS, ["a"], "abc"), "rows = 'abc' must be a list with one dict", id="text row"
         ),
         pytest.param((TAGS, ["a"], ["abc"]), "must be a list with one dict", id="list of texts"),
+        pytest.param(
+            (TAGS, ["a"], 5), "rows = 5 must be a list with one dict", id="number as rows"
+        ),
         pytest.param((TAGS, ["a", []]), "list of texts", id="texts and chats"),
         pytest.param((TAGS, "abc"), "list of texts", id="one text"),
         pytest.param(
@@ -414,7 +417,6 @@ def test_table_has_a_row_for_each_completion() -> None:
         (0.7, "pushed up"),
         (-0.7, "pushed down"),
         (0.0, "no push"),
-        (math.nan, "not a number"),
     ],
 )
 def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> None:
