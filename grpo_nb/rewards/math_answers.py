@@ -182,25 +182,19 @@ def _is_same_formula(given: str, gold: str) -> bool:
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
 
-# Kind of the gold answer -> kinds of given answers whose parts may be in any order.
-_KINDS_IN_ANY_ORDER = {LIST: (LIST, ROOTS), NAMED: (NAMED,), ROOTS: (ROOTS,)}
-# Kind of the gold answer -> kinds of given answers whose parts must be in the gold answer's order:
-# `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2). An interval or a ratio only equals an
-# answer of its own kind.
-_KINDS_IN_SAME_ORDER = {
-    LIST: (NAMED,),
-    NAMED: (LIST, TUPLE),
-    ROOTS: (LIST, TUPLE),
-    TUPLE: (TUPLE, NAMED, ROOTS),
-}
+# Pairs (kind of the given answer, kind of the gold answer) whose parts may be in any order.
+_IN_ANY_ORDER = {(LIST, LIST), (ROOTS, LIST), (NAMED, NAMED), (ROOTS, ROOTS)}
+# Pairs of kinds, one of them with names, whose parts must be in the same order: `x = 1, y = 2`
+# equals the list 1, 2 and the tuple (1, 2). An interval only equals an interval.
+_IN_SAME_ORDER = [{NAMED, LIST}, {NAMED, TUPLE}, {ROOTS, LIST}, {ROOTS, TUPLE}]
 
 
 def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     """Return True if two answers of several parts are equal."""
     given_kind = given_shape.kind
     gold_kind = gold_shape.kind
-    is_in_any_order = given_kind in _KINDS_IN_ANY_ORDER.get(gold_kind, ())
-    is_in_same_order = given_kind in _KINDS_IN_SAME_ORDER.get(gold_kind, (gold_kind,))
+    is_in_any_order = (given_kind, gold_kind) in _IN_ANY_ORDER
+    is_in_same_order = given_kind == gold_kind or {given_kind, gold_kind} in _IN_SAME_ORDER
     if not is_in_any_order and not is_in_same_order:
         return False
     given_parts = given_shape.parts
@@ -241,8 +235,9 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
     return True
 
 
-# A number in another base, such as 101_{2}, which math-verify reads as a product.
-_NUMBER_WITH_BASE = re.compile(r"[0-9]_\{")
+# math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
+# a quotient, which equals 1:2:3.
+_BASE_OR_RATIO = re.compile(r"[0-9]_\{|:")
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
@@ -254,7 +249,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
     gold, gold_unit = split_unit(gold)
     if given_unit and gold_unit and given_unit != gold_unit:
         return False
-    if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
+    if _BASE_OR_RATIO.search(gold) or not is_single_answer(given, gold):
         return False
     given = primes_to_indices(given)
     gold = primes_to_indices(gold)

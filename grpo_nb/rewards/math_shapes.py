@@ -1,7 +1,7 @@
 r"""One spelling of LaTeX for mathematical answers, and the parts of an answer.
 
 `normalize_latex` changes the spelling and not the meaning: `\leq`, `<=` and the Unicode sign become
-`\le`. `Shape.of` then splits the answer into the parts of a list, tuple, interval or ratio.
+`\le`. `Shape.of` then splits the answer into the parts of a list, tuple or interval.
 Inequalities become intervals first: `x < 1 or x > 3` is a union of two. An answer without such
 parts is one expression.
 """
@@ -9,7 +9,6 @@ parts is one expression.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,10 +16,12 @@ from functools import lru_cache
 from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({BALANCED_TEXT})\}}")
-# Text between two boxes that are parts of one answer.
-_BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
-# A word that may be a unit and is then ignored: \boxed{3} apples and \boxed{4} pears.
-_WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
+# Text between two boxes that are parts of one answer. A word before `and` or `or` may be a unit and
+# is ignored: \boxed{3} apples and \boxed{4} pears.
+_BETWEEN_BOXES = (
+    r"(?:[\s$(){},;]|\\[()\[\],;\\ ]|\\q?quad|\\text\b|and|or|\b[A-Za-z]+(?=\s+(?:and|or)\b))*"
+)
+_RUN_OF_BOXES = re.compile(rf"{_BOX.pattern}(?:{_BETWEEN_BOXES}{_BOX.pattern})*")
 
 # Unicode sign -> LaTeX.
 _LATEX_OF_SIGN = {
@@ -34,14 +35,15 @@ _LATEX_OF_SIGN = {
     "\u2205": r"\emptyset ",
     "\u2032": "'",  # prime
 }
+# The small letters in the order of Unicode, which has two of sigma, and some capitals. Omega is not
+# among them, because that sign may be the unit ohm.
 _GREEK_LETTERS = "".join(map(chr, range(0x3B1, 0x3CA)))
-# Without Omega, because that sign may be the unit ohm.
 _GREEK_LETTERS += "\u0394\u0398\u039b\u039e\u03a3\u03a6\u03a8"
-for _letter in _GREEK_LETTERS:
-    # The last word of a Unicode name is the LaTeX name: GREEK SMALL LETTER ALPHA is \alpha. But
-    # Unicode spells lambda without the b.
-    _name = unicodedata.name(_letter).split()[-1].replace("LAMDA", "LAMBDA")
-    _name = _name.capitalize() if _letter.isupper() else _name.lower()
+_GREEK_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
+    "sigma tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
+)
+for _letter, _name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True):
     _LATEX_OF_SIGN[_letter] = f"\\{_name} "
 _SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
 
@@ -128,7 +130,6 @@ _SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 LIST = "list"  # 1, 2 or x = 1, x = 2
 NAMED = "named"  # x = 1, y = 2
 ROOTS = "roots"  # x_1 = 1, x_2 = 2
-RATIO = "ratio"
 EXPRESSION = "expression"
 # The kind of a tuple or interval is its pair of brackets.
 TUPLE = "()"
@@ -144,14 +145,11 @@ def boxed_answers(text: str) -> str:
     >>> boxed_answers(r"So $\boxed{1}$ and $\boxed{2}$."), boxed_answers("7")
     ('1, 2', '7')
     """
-    boxes: list[re.Match[str]] = []
-    for box in _BOX.finditer(text):
-        between = text[boxes[-1].end() : box.start()] if boxes else ""
-        if not _BETWEEN_BOXES.fullmatch(_WORD_BEFORE_AND.sub("", between)):
-            boxes = []
-        boxes.append(box)
+    runs = [match[0] for match in _RUN_OF_BOXES.finditer(text)]
+    if not runs:
+        return text
     # Each answer once, in order.
-    answers = dict.fromkeys(box[1].strip() for box in boxes)
+    answers = dict.fromkeys(map(str.strip, _BOX.findall(runs[-1])))
     return ", ".join(answers) or text
 
 
@@ -319,9 +317,7 @@ class Shape:
         name, rest = _split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
-        # A ratio is not an expression: math-verify reads 1:3:2 as a quotient, which equals 1:2:3.
-        parts = _split_outside_brackets(text, ":")
-        return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
+        return cls("", EXPRESSION, [text])
 
 
 def _inequalities_to_intervals(text: str) -> str:
