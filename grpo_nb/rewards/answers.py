@@ -111,8 +111,7 @@ def _without_numpy(value: Any) -> Any:
 
 def _json_or_text(value: Any) -> Any:
     """Return a value that `json` can write: a numpy value in Python, any other value as text."""
-    plain = _without_numpy(value)
-    return str(value) if plain is value else plain
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
