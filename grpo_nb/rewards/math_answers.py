@@ -159,14 +159,13 @@ def _is_same_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: as expressions, as equations or part by part."""
     given_shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    names = {without_spaces(name) for name in (given_shape.name, gold_shape.name) if name}
-    if len(names) > 1:
+    are_both_named = bool(given_shape.name and gold_shape.name)
+    if are_both_named and given_shape.name != gold_shape.name:
         # `y = 2x` is not `z = 2x`. But `2x`, which has no name, equals both.
         return False
     if EXPRESSION not in (given_shape.kind, gold_shape.kind):
         # Both answers have several parts.
         return _has_same_parts(given_shape, gold_shape)
-    are_both_named = bool(given_shape.name and gold_shape.name)
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
     if are_relations and not are_both_named:
         # Two equations or inequalities are compared as a whole. If both only name a value, as

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 
@@ -117,9 +118,7 @@ _NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL
 _LEADING_NAME = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
-_REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
-_OPENING_BRACKET = {"<": "(", r"\le": "["}
-_CLOSING_BRACKET = {"<": ")", r"\le": "]"}
+_OR_EQUAL = (r"\le", r"\ge")
 # \pm, but not the beginning of \pmod.
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
@@ -200,13 +199,7 @@ def _split_name(text: str) -> tuple[str, str]:
     match = _LEADING_NAME.match(text)
     if match is None:
         return "", text
-    return match["name"], text[match.end() :].strip()
-
-
-def _distinct_names(parts: Sequence[str]) -> list[str]:
-    """Return the parts' names if each part has a different one; else an empty list."""
-    names = [_split_name(part)[0] for part in parts]
-    return names if all(names) and len(set(names)) == len(names) else []
+    return without_spaces(match["name"]), text[match.end() :].strip()
 
 
 def _is_name(text: str) -> bool:
@@ -250,29 +243,17 @@ def _split_outside_brackets(text: str, separator: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def _split_list(text: str) -> list[str]:
-    r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
+def _split_plus_minus(part: str) -> list[str]:
+    r"""Return both values of `\pm 2`, and any other part alone.
 
-    A tuple is one part, and the comma of `1,234` separates nothing.
+    A part with several `\pm` stays whole, because it may have two values or four.
 
-    >>> _split_list(r"\{1,000, 2\}"), _split_list("(1, 2)")
-    (['1,000', '2'], ['(1, 2)'])
+    >>> _split_plus_minus(r"1 \pm x"), _split_plus_minus(r"\pm 1 \pm x")
+    (['1 +x', '1 -x'], ['\\pm 1 \\pm x'])
     """
-    pair, content = _split_brackets(text)
-    if pair != TUPLE:
-        text = content
-    parts = _split_outside_brackets(text, _SEPARATOR)
-    if len(parts) > 1 and _distinct_names(parts):
-        # No part is split into + and -: in `x = \pm 1, y = \pm 2`, the signs belong together.
-        return parts
-    signed_parts = []
-    for part in parts:
-        if len(_PLUS_MINUS.findall(part)) == 1:
-            signed_parts += [_PLUS_MINUS.sub(sign, part) for sign in "+-"]
-        else:
-            # A part with several \pm stays whole, because it may have two values or four.
-            signed_parts.append(part)
-    return signed_parts
+    if len(_PLUS_MINUS.findall(part)) != 1:
+        return [part]
+    return [_PLUS_MINUS.sub(sign, part) for sign in "+-"]
 
 
 @dataclass(frozen=True)
@@ -301,18 +282,22 @@ class Shape:
             parts = _split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
                 return cls("", pair, parts)
-        # A list or named parts: 1, 2 or x = 1, y = 2.
-        parts = _split_list(text)
+        # A list or named parts: 1, 2 or \{1, 2\} or x = 1, y = 2. A tuple is one part.
+        parts = _split_outside_brackets(text if pair == TUPLE else content, _SEPARATOR)
+        names = {_split_name(part)[0] for part in parts}
+        has_names = len(parts) > 1 and len(names) == len(parts) and "" not in names
+        if not has_names:
+            # In `x = \pm 1, y = \pm 2`, the signs belong together, so named parts stay whole.
+            parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
         if len(parts) > 1:
-            conjunctions = _AND_OR.findall(text)
-            names = _distinct_names(parts)
-            if not names:
-                return cls("", LIST, parts, conjunctions)
-            if max(map(len, names)) == 1:
-                # Sorted by name, so that `y = 2, x = 1` equals the tuple (1, 2).
-                parts.sort()
-            variables = {name.partition("_")[0] for name in names}
-            return cls("", ROOTS if len(variables) == 1 else NAMED, parts, conjunctions)
+            kind = LIST
+            if has_names:
+                # All indices of one variable: x_{1} = 1, x_{2} = 2.
+                kind = ROOTS if len({name.partition("_")[0] for name in names}) == 1 else NAMED
+                if max(map(len, names)) == 1:
+                    # Sorted by name, so that `y = 2, x = 1` equals the tuple (1, 2).
+                    parts.sort()
+            return cls("", kind, parts, _AND_OR.findall(text))
         # A name before one of these shapes: x = (1, 2).
         name, rest = _split_name(text)
         if name:
@@ -337,17 +322,20 @@ def _interval_of(text: str) -> tuple[str, str]:
     r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
     # Values and signs in turn: 1, <, x, \le, 2.
     pieces = _INEQUALITY_SIGN.split(text)
-    if len(pieces) not in (3, 5):
+    signs = set(pieces[1::2])
+    is_falling = signs <= {">", r"\ge"}
+    is_rising = signs <= {"<", r"\le"}
+    if len(pieces) not in (3, 5) or is_falling == is_rising:
         return "", text
-    if set(pieces[1::2]) <= {">", r"\ge"}:
-        # `x > 1` is `1 < x`.
-        pieces = [_REVERSED_SIGN.get(piece, piece) for piece in reversed(pieces)]
+    if is_falling:
+        # `2 > x > 1` is `1 < x < 2`. The direction of the signs has no meaning from here on.
+        pieces.reverse()
     if len(pieces) == 3:
         # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`.
         pieces = [r"-\infty", "<", *pieces] if _is_name(pieces[0]) else [*pieces, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = pieces
-    opening = _OPENING_BRACKET.get(sign_after_low)
-    closing = _CLOSING_BRACKET.get(sign_before_high)
-    if not (_is_name(name) and opening and closing):
+    if not _is_name(name):
         return "", text
+    opening = "[" if sign_after_low in _OR_EQUAL else "("
+    closing = "]" if sign_before_high in _OR_EQUAL else ")"
     return name, f"{opening}{low}, {high}{closing}"
