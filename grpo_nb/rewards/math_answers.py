@@ -108,12 +108,7 @@ class maths(SlotReward):
         verdict = option_verdict(given, gold, row)
         if verdict is not None:
             return verdict
-        if not is_same_maths(given, gold):
-            return False
-        # An answer that is written as the gold answer is right, even if the question has it too.
-        # A number is always checked, because `is_same_answer` accepts 84/2 for 42.
-        is_written_as_gold = read_number(gold) is None and is_same_answer(given, gold)
-        return is_written_as_gold or not is_copied_from_question(given, gold, row)
+        return is_same_maths(given, gold) and not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -285,6 +280,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     """
     if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
         return False
+    # Open or deeply nested braces would take seconds to parse.
     if not re.fullmatch(BALANCED_TEXT, given):
         return False
     # A gold answer with such a power, as 2^{2^n} + 1, shows that the question asks for one.
