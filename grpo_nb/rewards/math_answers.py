@@ -289,15 +289,11 @@ def is_single_answer(given: str, gold: str) -> bool:
     gold_tokens = _TOKEN.findall(gold.casefold())
     gold_letters = set("".join(filter(str.isalpha, gold_tokens)))
     extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
-    return all(_is_harmless(token, gold_letters) for token in extra_tokens)
-
-
-def _is_harmless(token: str, gold_letters: set[str]) -> bool:
-    """Return True if an extra token of the given answer does not show a second answer."""
-    if _HARMLESS_TOKEN.fullmatch(token):
-        return True
-    if not token.isalnum() or not token.isascii():
-        return False
-    # A digit or a letter is left to math-verify. Several letters must be a product of the gold
-    # answer's variables, because otherwise they are a word.
-    return len(token) == 1 or gold_letters.issuperset(token)
+    for token in extra_tokens:
+        # A digit or a letter is left to math-verify. Several letters must be a product of the gold
+        # answer's variables, because otherwise they are a word.
+        is_ascii_word = token.isascii() and token.isalnum()
+        is_product = is_ascii_word and (len(token) == 1 or gold_letters.issuperset(token))
+        if not is_product and not _HARMLESS_TOKEN.fullmatch(token):
+            return False
+    return True

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 PAIR_SECONDS = 2.0
 """Processor time for one pair, so that a busy machine changes no verdict.
@@ -117,29 +118,35 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+# Cached, because the completions of a group have the same gold answer.
+@functools.lru_cache(20)
+def _parse(text: str) -> Any:
+    """Return the sympy object of a LaTeX text, such as an expression, a relation or a matrix."""
+    from latex2sympy2_extended import NormalizationConfig, latex2sympy
+    from sympy import I, Symbol
+
+    # Without units=True, which would drop a variable at the end of an expression as a unit.
+    normalization = NormalizationConfig(malformed_operators=True, nits=True)
+    parsed = latex2sympy(text, is_real=True, normalization_config=normalization)
+    # latex2sympy reads the imaginary unit as a variable.
+    return parsed.subs(Symbol("i", real=True), I)
+
+
 def _verify(given: str, gold: str) -> bool:
     """Return True if math-verify finds two expressions equal.
 
     Numbers with decimals must also be close to each other.
     """
-    from latex2sympy2_extended import NormalizationConfig, latex2sympy
     from math_verify import verify
-    from sympy import Float, I, Symbol
+    from sympy import Float
 
-    # Without units=True, which would drop a variable at the end of an expression as a unit.
-    normalization = NormalizationConfig(malformed_operators=True, nits=True)
-    # latex2sympy reads the imaginary unit as a variable.
-    variable_i = Symbol("i", real=True)
-    expressions = []
-    for text in (gold, given):
-        expression = latex2sympy(text, is_real=True, normalization_config=normalization)
-        expressions.append(expression.subs(variable_i, I))
-    gold_parsed, given_parsed = expressions
+    given_parsed = _parse(given)
+    gold_parsed = _parse(gold)
     # The time limits of math-verify are signal handlers, which never run inside a long
     # multiplication, so they are off.
     is_same = verify(gold_parsed, given_parsed, timeout_seconds=None)
-    # A matrix has no attribute `is_number`.
-    are_numbers = all(getattr(expression, "is_number", False) for expression in expressions)
+    # Other objects have no attribute `is_number`.
+    are_numbers = all(getattr(one, "is_number", False) for one in (given_parsed, gold_parsed))
     if is_same and are_numbers and (gold_parsed - given_parsed).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
         return cmath.isclose(complex(gold_parsed), complex(given_parsed), rel_tol=1e-5)

@@ -260,6 +260,11 @@ def test_list_in_a_list_of_gold_answers_is_json(make) -> None:
     assert correctness()(completions=completions, answer=[golds] * 3) == [1.0, 1.0, 0.0]
 
 
+def test_gold_answer_of_a_short_float_is_read_as_written() -> None:
+    gold = numpy.float32(0.1)
+    assert correctness()(completions=[slot("0.1")], answer=[gold]) == [1.0]
+
+
 def test_numpy_and_dates_in_json_gold_answers_are_read() -> None:
     golds = [[numpy.int64(2)], {"day": datetime.date(2025, 6, 3)}, [numpy.array([1.5])]]
     completions = [slot("[2]"), slot('{"day": "2025-06-03"}'), slot("[[1.5]]"), slot("[3]")]
