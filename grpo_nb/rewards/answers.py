@@ -91,28 +91,23 @@ def golds_in_cell(cell: Any) -> list[str]:
     (['1/2', '0.5', '["a"]'], [])
     """
     # Imported here, because importing the package must not load pandas.
-    import pandas
+    from pandas import isna
+    from pandas.api.types import is_list_like
 
-    cell = _without_numpy(cell)
-    answers = cell if isinstance(cell, (list, tuple)) else [cell]
+    # Lists, tuples and numpy arrays are list-like, and so is a dict.
+    has_several = is_list_like(cell) and not isinstance(cell, dict)
     texts = []
-    for answer in map(_without_numpy, answers):
-        if isinstance(answer, (dict, list, tuple)):
+    for answer in cell if has_several else [cell]:
+        if is_list_like(answer):
             texts.append(json.dumps(answer, default=_json_or_text))
-        elif not pandas.isna(answer):
+        elif not isna(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
 
 
-def _without_numpy(value: Any) -> Any:
-    """Return a numpy array or number as a Python list or number, and any other value unchanged."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 def _json_or_text(value: Any) -> Any:
     """Return a value that `json` can write: a numpy value in Python, any other value as text."""
-    plain = _without_numpy(value)
-    return str(value) if plain is value else plain
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ name, weight and range of a plain function as well.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,8 +37,8 @@ def ending_with_model_message(completion: Completion) -> Completion:
     """Return a completion whose last message is from the model and has text.
 
     Rewards read `completion[-1]["content"]`. If an episode ends with the result of a tool, an empty
-    message is added, because that result is not the model's. A last message that only calls tools
-    gets the text "" instead of None.
+    message is added, because that result is not the model's. A last message without text, as one
+    that only calls tools, gets the text "" instead of None.
 
     >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
@@ -48,7 +48,7 @@ def ending_with_model_message(completion: Completion) -> Completion:
     last = completion[-1]
     if last.get("role") == "tool":
         return [*completion, {"role": "assistant", "content": ""}]
-    if last.get("tool_calls") and last.get("content") is None:
+    if last.get("content") is None:
         return [*completion[:-1], {**last, "content": ""}]
     return completion
 
@@ -131,10 +131,10 @@ class Reward:
             ValueError: The data has no such column.
         """
         if column not in row:
-            known = f"only {sorted(row)} have that" if row else "no column has that"
             raise ValueError(
                 f"the reward {self.__name__!r} needs the data column {column!r}, with one value "
-                f"for each completion, but {known}; write {type(self).__name__}(column=...)."
+                f"for each completion. The columns with as many values are {sorted(row)}; write "
+                f"{type(self).__name__}(column=...)."
             )
         return row[column]
 
@@ -219,14 +219,13 @@ def _attribute(reward: RewardFunction, name: str, *, default: Any) -> Any:
     return getattr(reward, name, default)
 
 
-def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[RewardFunction]:
-    """Return one reward, or several, as a list.
+def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
+    """Return one reward, or a list or tuple of several, as a list.
 
     Raises:
         ValueError: There is no reward, or one of them cannot be called as a reward.
     """
-    is_one = callable(rewards) or isinstance(rewards, str) or not isinstance(rewards, Iterable)
-    listed = [rewards] if is_one else list(rewards)
+    listed = list(rewards) if isinstance(rewards, (list, tuple)) else [rewards]
     if not listed:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."
@@ -240,7 +239,7 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction]) -> list[Rewa
     return listed
 
 
-def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:
+def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[str, float]:
     """Return each reward's weight by its name, 1.0 for a reward without the attribute `weight`.
 
     Args:

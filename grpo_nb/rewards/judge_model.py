@@ -9,7 +9,6 @@ for a reason first and marks the answer as data. Whether a judge can be trusted 
 
 import contextlib
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import require_whole_number, short_repr
+from grpo_nb.core.words import short_repr
 from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, valid_range
 
 Messages = list[dict[str, str]]
@@ -95,9 +94,9 @@ class judge(Reward):
         concurrent: Largest number of calls at the same time, each in a thread.
 
     Raises:
-        TypeError: `ask` cannot be called or is async, or the rubric is not a text with words. When
-            called: `ask` returned something that is not a text.
-        ValueError: `scale` is not two numbers, the lower one first, or `concurrent` is below 1.
+        TypeError: `ask` cannot be called, or the rubric is not a text with words. When called:
+            `ask` is async, or returned something else that is not a text.
+        ValueError: `scale` is not two numbers, the lower one first.
         EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed, or
             if the only new call failed and the judge has replied before, those answers get None.
 
@@ -136,12 +135,6 @@ class judge(Reward):
                 f"scale = {short_repr(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
             )
-        if inspect.iscoroutinefunction(self.ask):
-            raise TypeError(
-                "ask is async, but a judge calls it in threads: write def ask(messages), with a "
-                "client such as openai.OpenAI() instead of AsyncOpenAI()."
-            )
-        require_whole_number("concurrent", self.concurrent, 1)
         # Attributes are set in this way, because the reward is frozen. A list becomes a tuple,
         # because a list is not equal to the same tuple and cannot be hashed. The ends are not made
         # floats, because the record of an earlier run may have 1 and 5.
@@ -197,15 +190,15 @@ class judge(Reward):
             EnvironmentProblem: All new calls failed (a single failure is tolerated if the judge has
                 replied before).
         """
-        pairs = zip(texts, rows, strict=True)
-        requests = [self.messages(question_of(row), text) for text, row in pairs]
-        keys = [self._key(request) for request in requests]
+        keys = []
         # A dict, so that equal requests are sent once.
-        new_requests = {
-            key: request
-            for key, request in zip(keys, requests, strict=True)
-            if not self.replies.get(key)
-        }
+        new_requests = {}
+        for text, row in zip(texts, rows, strict=True):
+            request = self.messages(question_of(row), text)
+            key = self._key(request)
+            keys.append(key)
+            if not self.replies.get(key):
+                new_requests[key] = request
         failures = self._send(new_requests)
         # The client of `ask` has retried already. So if all calls failed, the server does not work.
         # The exception is a single failure of a judge that has replied before: the server may
@@ -218,15 +211,10 @@ class judge(Reward):
                 "is its server running, and is the key right? "
                 'To resume a training: gn.train(..., resume="auto").'
             ) from error
-        results = []
-        for key in keys:
-            if key in failures:
-                # Only the type: the message of an error may contain the address, and with it a key.
-                results.append(JudgeReply(None, f"(no reply: {type(failures[key]).__name__})"))
-            else:
-                reply = self.replies.get(key, "")
-                results.append(JudgeReply(self.read_score(reply), reply))
-        return results
+        # Only the type: the message of an error may contain the address, and with it a key.
+        losses = {key: f"(no reply: {type(error).__name__})" for key, error in failures.items()}
+        replies = [losses.get(key) or self.replies.get(key, "") for key in keys]
+        return [JudgeReply(self.read_score(reply), reply) for reply in replies]
 
     def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
         """Send requests, keep their replies, and return the errors of those that failed."""
@@ -244,7 +232,8 @@ class judge(Reward):
                 if not isinstance(reply, str):
                     raise TypeError(
                         f"ask returned a {type(reply).__name__} instead of the text of the reply: "
-                        "write def ask(messages), not async, and return a str."
+                        "write def ask(messages), not async def, with a client such as "
+                        "openai.OpenAI() instead of AsyncOpenAI(), and return a str."
                     )
                 if reply.strip():
                     self._keep(key, reply)
@@ -261,7 +250,7 @@ class judge(Reward):
             None if reply.score is None else (reply.score - low) / (high - low) for reply in replies
         ]
         if columns.get("log_extra") is not None:
-            share_unscored = scores.count(None) / max(len(scores), 1)
+            share_unscored = scores.count(None) / len(scores)
             columns["log_extra"](f"{self.__name__} says", [reply.text for reply in replies])
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
@@ -306,9 +295,8 @@ def _read_replies(cache: str | Path | None) -> dict[str, str]:
     replies: dict[str, str] = {}
     if cache and Path(cache).is_file():
         for line in Path(cache).read_text("utf-8").splitlines():
-            # A process that was killed leaves an incomplete line, and a person may write any line.
-            with contextlib.suppress(ValueError, TypeError):
+            # A process that was killed leaves an incomplete line.
+            with contextlib.suppress(ValueError):
                 key, reply = json.loads(line)
-                if isinstance(reply, str):
-                    replies[key] = reply
+                replies[key] = reply
     return replies

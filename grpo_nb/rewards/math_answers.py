@@ -108,12 +108,7 @@ class maths(SlotReward):
         verdict = option_verdict(given, gold, row)
         if verdict is not None:
             return verdict
-        if not is_same_maths(given, gold):
-            return False
-        # An answer that is written as the gold answer is right, even if the question has it too.
-        # A number is always checked, because `is_same_answer` accepts 84/2 for 42.
-        is_written_as_gold = read_number(gold) is None and is_same_answer(given, gold)
-        return is_written_as_gold or not is_copied_from_question(given, gold, row)
+        return is_same_maths(given, gold) and not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -159,14 +154,13 @@ def _is_same_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: as expressions, as equations or part by part."""
     given_shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    names = {without_spaces(name) for name in (given_shape.name, gold_shape.name) if name}
-    if len(names) > 1:
+    are_both_named = bool(given_shape.name and gold_shape.name)
+    if are_both_named and given_shape.name != gold_shape.name:
         # `y = 2x` is not `z = 2x`. But `2x`, which has no name, equals both.
         return False
     if EXPRESSION not in (given_shape.kind, gold_shape.kind):
         # Both answers have several parts.
         return _has_same_parts(given_shape, gold_shape)
-    are_both_named = bool(given_shape.name and gold_shape.name)
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
     if are_relations and not are_both_named:
         # Two equations or inequalities are compared as a whole. If both only name a value, as
@@ -182,25 +176,19 @@ def _is_same_formula(given: str, gold: str) -> bool:
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
 
-# Kind of the gold answer -> kinds of given answers whose parts may be in any order.
-_KINDS_IN_ANY_ORDER = {LIST: (LIST, ROOTS), NAMED: (NAMED,), ROOTS: (ROOTS,)}
-# Kind of the gold answer -> kinds of given answers whose parts must be in the gold answer's order:
-# `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2). An interval or a ratio only equals an
-# answer of its own kind.
-_KINDS_IN_SAME_ORDER = {
-    LIST: (NAMED,),
-    NAMED: (LIST, TUPLE),
-    ROOTS: (LIST, TUPLE),
-    TUPLE: (TUPLE, NAMED, ROOTS),
-}
+# Pairs (kind of the given answer, kind of the gold answer) whose parts may be in any order.
+_IN_ANY_ORDER = {(LIST, LIST), (ROOTS, LIST), (NAMED, NAMED), (ROOTS, ROOTS)}
+# Pairs of kinds, one of them with names, whose parts must be in the same order: `x = 1, y = 2`
+# equals the list 1, 2 and the tuple (1, 2). An interval only equals an interval.
+_IN_SAME_ORDER = [{NAMED, LIST}, {NAMED, TUPLE}, {ROOTS, LIST}, {ROOTS, TUPLE}]
 
 
 def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
     """Return True if two answers of several parts are equal."""
     given_kind = given_shape.kind
     gold_kind = gold_shape.kind
-    is_in_any_order = given_kind in _KINDS_IN_ANY_ORDER.get(gold_kind, ())
-    is_in_same_order = given_kind in _KINDS_IN_SAME_ORDER.get(gold_kind, (gold_kind,))
+    is_in_any_order = (given_kind, gold_kind) in _IN_ANY_ORDER
+    is_in_same_order = given_kind == gold_kind or {given_kind, gold_kind} in _IN_SAME_ORDER
     if not is_in_any_order and not is_in_same_order:
         return False
     given_parts = given_shape.parts
@@ -241,8 +229,9 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
     return True
 
 
-# A number in another base, such as 101_{2}, which math-verify reads as a product.
-_NUMBER_WITH_BASE = re.compile(r"[0-9]_\{")
+# math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
+# a quotient, which equals 1:2:3.
+_BASE_OR_RATIO = re.compile(r"[0-9]_\{|:")
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
@@ -254,7 +243,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
     gold, gold_unit = split_unit(gold)
     if given_unit and gold_unit and given_unit != gold_unit:
         return False
-    if _NUMBER_WITH_BASE.search(gold) or not is_single_answer(given, gold):
+    if _BASE_OR_RATIO.search(gold) or not is_single_answer(given, gold):
         return False
     given = primes_to_indices(given)
     gold = primes_to_indices(gold)
@@ -291,6 +280,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     """
     if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
         return False
+    # Open or deeply nested braces would take seconds to parse.
     if not re.fullmatch(BALANCED_TEXT, given):
         return False
     # A gold answer with such a power, as 2^{2^n} + 1, shows that the question asks for one.
@@ -299,15 +289,11 @@ def is_single_answer(given: str, gold: str) -> bool:
     gold_tokens = _TOKEN.findall(gold.casefold())
     gold_letters = set("".join(filter(str.isalpha, gold_tokens)))
     extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
-    return all(_is_harmless(token, gold_letters) for token in extra_tokens)
-
-
-def _is_harmless(token: str, gold_letters: set[str]) -> bool:
-    """Return True if an extra token of the given answer does not show a second answer."""
-    if _HARMLESS_TOKEN.fullmatch(token):
-        return True
-    if not token.isalnum() or not token.isascii():
-        return False
-    # A digit or a letter is left to math-verify. Several letters must be a product of the gold
-    # answer's variables, because otherwise they are a word.
-    return len(token) == 1 or gold_letters.issuperset(token)
+    for token in extra_tokens:
+        # A digit or a letter is left to math-verify. Several letters must be a product of the gold
+        # answer's variables, because otherwise they are a word.
+        is_ascii_word = token.isascii() and token.isalnum()
+        is_product = is_ascii_word and (len(token) == 1 or gold_letters.issuperset(token))
+        if not is_product and not _HARMLESS_TOKEN.fullmatch(token):
+            return False
+    return True

@@ -1,7 +1,7 @@
 r"""One spelling of LaTeX for mathematical answers, and the parts of an answer.
 
 `normalize_latex` changes the spelling and not the meaning: `\leq`, `<=` and the Unicode sign become
-`\le`. `Shape.of` then splits the answer into the parts of a list, tuple, interval or ratio.
+`\le`. `Shape.of` then splits the answer into the parts of a list, tuple or interval.
 Inequalities become intervals first: `x < 1 or x > 3` is a union of two. An answer without such
 parts is one expression.
 """
@@ -9,18 +9,20 @@ parts is one expression.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({BALANCED_TEXT})\}}")
-# Text between two boxes that are parts of one answer.
-_BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
-# A word that may be a unit and is then ignored: \boxed{3} apples and \boxed{4} pears.
-_WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
+# Text between two boxes that are parts of one answer. A word before `and` or `or` may be a unit and
+# is ignored: \boxed{3} apples and \boxed{4} pears.
+_BETWEEN_BOXES = (
+    r"(?:[\s$(){},;]|\\[()\[\],;\\ ]|\\q?quad|\\text\b|and|or|\b[A-Za-z]+(?=\s+(?:and|or)\b))*"
+)
+_RUN_OF_BOXES = re.compile(rf"{_BOX.pattern}(?:{_BETWEEN_BOXES}{_BOX.pattern})*")
 
 # Unicode sign -> LaTeX.
 _LATEX_OF_SIGN = {
@@ -34,14 +36,15 @@ _LATEX_OF_SIGN = {
     "\u2205": r"\emptyset ",
     "\u2032": "'",  # prime
 }
+# The small letters in the order of Unicode, which has two of sigma, and some capitals. Omega is not
+# among them, because that sign may be the unit ohm.
 _GREEK_LETTERS = "".join(map(chr, range(0x3B1, 0x3CA)))
-# Without Omega, because that sign may be the unit ohm.
 _GREEK_LETTERS += "\u0394\u0398\u039b\u039e\u03a3\u03a6\u03a8"
-for _letter in _GREEK_LETTERS:
-    # The last word of a Unicode name is the LaTeX name: GREEK SMALL LETTER ALPHA is \alpha. But
-    # Unicode spells lambda without the b.
-    _name = unicodedata.name(_letter).split()[-1].replace("LAMDA", "LAMBDA")
-    _name = _name.capitalize() if _letter.isupper() else _name.lower()
+_GREEK_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
+    "sigma tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
+)
+for _letter, _name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True):
     _LATEX_OF_SIGN[_letter] = f"\\{_name} "
 _SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
 
@@ -115,9 +118,7 @@ _NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL
 _LEADING_NAME = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
-_REVERSED_SIGN = {">": "<", r"\ge": r"\le"}
-_OPENING_BRACKET = {"<": "(", r"\le": "["}
-_CLOSING_BRACKET = {"<": ")", r"\le": "]"}
+_OR_EQUAL = (r"\le", r"\ge")
 # \pm, but not the beginning of \pmod.
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
@@ -128,7 +129,6 @@ _SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 LIST = "list"  # 1, 2 or x = 1, x = 2
 NAMED = "named"  # x = 1, y = 2
 ROOTS = "roots"  # x_1 = 1, x_2 = 2
-RATIO = "ratio"
 EXPRESSION = "expression"
 # The kind of a tuple or interval is its pair of brackets.
 TUPLE = "()"
@@ -144,14 +144,11 @@ def boxed_answers(text: str) -> str:
     >>> boxed_answers(r"So $\boxed{1}$ and $\boxed{2}$."), boxed_answers("7")
     ('1, 2', '7')
     """
-    boxes: list[re.Match[str]] = []
-    for box in _BOX.finditer(text):
-        between = text[boxes[-1].end() : box.start()] if boxes else ""
-        if not _BETWEEN_BOXES.fullmatch(_WORD_BEFORE_AND.sub("", between)):
-            boxes = []
-        boxes.append(box)
+    runs = [match[0] for match in _RUN_OF_BOXES.finditer(text)]
+    if not runs:
+        return text
     # Each answer once, in order.
-    answers = dict.fromkeys(box[1].strip() for box in boxes)
+    answers = dict.fromkeys(map(str.strip, _BOX.findall(runs[-1])))
     return ", ".join(answers) or text
 
 
@@ -202,13 +199,7 @@ def _split_name(text: str) -> tuple[str, str]:
     match = _LEADING_NAME.match(text)
     if match is None:
         return "", text
-    return match["name"], text[match.end() :].strip()
-
-
-def _distinct_names(parts: Sequence[str]) -> list[str]:
-    """Return the parts' names if each part has a different one; else an empty list."""
-    names = [_split_name(part)[0] for part in parts]
-    return names if all(names) and len(set(names)) == len(names) else []
+    return without_spaces(match["name"]), text[match.end() :].strip()
 
 
 def _is_name(text: str) -> bool:
@@ -252,29 +243,17 @@ def _split_outside_brackets(text: str, separator: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def _split_list(text: str) -> list[str]:
-    r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
+def _split_plus_minus(part: str) -> list[str]:
+    r"""Return both values of `\pm 2`, and any other part alone.
 
-    A tuple is one part, and the comma of `1,234` separates nothing.
+    A part with several `\pm` stays whole, because it may have two values or four.
 
-    >>> _split_list(r"\{1,000, 2\}"), _split_list("(1, 2)")
-    (['1,000', '2'], ['(1, 2)'])
+    >>> _split_plus_minus(r"1 \pm x"), _split_plus_minus(r"\pm 1 \pm x")
+    (['1 +x', '1 -x'], ['\\pm 1 \\pm x'])
     """
-    pair, content = _split_brackets(text)
-    if pair != TUPLE:
-        text = content
-    parts = _split_outside_brackets(text, _SEPARATOR)
-    if len(parts) > 1 and _distinct_names(parts):
-        # No part is split into + and -: in `x = \pm 1, y = \pm 2`, the signs belong together.
-        return parts
-    signed_parts = []
-    for part in parts:
-        if len(_PLUS_MINUS.findall(part)) == 1:
-            signed_parts += [_PLUS_MINUS.sub(sign, part) for sign in "+-"]
-        else:
-            # A part with several \pm stays whole, because it may have two values or four.
-            signed_parts.append(part)
-    return signed_parts
+    if len(_PLUS_MINUS.findall(part)) != 1:
+        return [part]
+    return [_PLUS_MINUS.sub(sign, part) for sign in "+-"]
 
 
 @dataclass(frozen=True)
@@ -303,25 +282,27 @@ class Shape:
             parts = _split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
                 return cls("", pair, parts)
-        # A list or named parts: 1, 2 or x = 1, y = 2.
-        parts = _split_list(text)
+        # A list or named parts: 1, 2 or \{1, 2\} or x = 1, y = 2. A tuple is one part.
+        parts = _split_outside_brackets(text if pair == TUPLE else content, _SEPARATOR)
+        names = {_split_name(part)[0] for part in parts}
+        has_names = len(parts) > 1 and len(names) == len(parts) and "" not in names
+        if not has_names:
+            # In `x = \pm 1, y = \pm 2`, the signs belong together, so named parts stay whole.
+            parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
         if len(parts) > 1:
-            conjunctions = _AND_OR.findall(text)
-            names = _distinct_names(parts)
-            if not names:
-                return cls("", LIST, parts, conjunctions)
-            if max(map(len, names)) == 1:
-                # Sorted by name, so that `y = 2, x = 1` equals the tuple (1, 2).
-                parts.sort()
-            variables = {name.partition("_")[0] for name in names}
-            return cls("", ROOTS if len(variables) == 1 else NAMED, parts, conjunctions)
+            kind = LIST
+            if has_names:
+                # All indices of one variable: x_{1} = 1, x_{2} = 2.
+                kind = ROOTS if len({name.partition("_")[0] for name in names}) == 1 else NAMED
+                if max(map(len, names)) == 1:
+                    # Sorted by name, so that `y = 2, x = 1` equals the tuple (1, 2).
+                    parts.sort()
+            return cls("", kind, parts, _AND_OR.findall(text))
         # A name before one of these shapes: x = (1, 2).
         name, rest = _split_name(text)
         if name:
             return replace(cls.of(rest), name=name)
-        # A ratio is not an expression: math-verify reads 1:3:2 as a quotient, which equals 1:2:3.
-        parts = _split_outside_brackets(text, ":")
-        return cls("", RATIO if len(parts) > 1 else EXPRESSION, parts)
+        return cls("", EXPRESSION, [text])
 
 
 def _inequalities_to_intervals(text: str) -> str:
@@ -341,17 +322,20 @@ def _interval_of(text: str) -> tuple[str, str]:
     r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
     # Values and signs in turn: 1, <, x, \le, 2.
     pieces = _INEQUALITY_SIGN.split(text)
-    if len(pieces) not in (3, 5):
+    signs = set(pieces[1::2])
+    is_falling = signs <= {">", r"\ge"}
+    is_rising = signs <= {"<", r"\le"}
+    if len(pieces) not in (3, 5) or is_falling == is_rising:
         return "", text
-    if set(pieces[1::2]) <= {">", r"\ge"}:
-        # `x > 1` is `1 < x`.
-        pieces = [_REVERSED_SIGN.get(piece, piece) for piece in reversed(pieces)]
+    if is_falling:
+        # `2 > x > 1` is `1 < x < 2`. The direction of the signs has no meaning from here on.
+        pieces.reverse()
     if len(pieces) == 3:
         # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`.
         pieces = [r"-\infty", "<", *pieces] if _is_name(pieces[0]) else [*pieces, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = pieces
-    opening = _OPENING_BRACKET.get(sign_after_low)
-    closing = _CLOSING_BRACKET.get(sign_before_high)
-    if not (_is_name(name) and opening and closing):
+    if not _is_name(name):
         return "", text
+    opening = "[" if sign_after_low in _OR_EQUAL else "("
+    closing = "]" if sign_before_high in _OR_EQUAL else ")"
     return name, f"{opening}{low}, {high}{closing}"

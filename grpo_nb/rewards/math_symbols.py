@@ -50,7 +50,7 @@ def has_distinct_capitals(expression: str) -> bool:
     """
     letters = filter(_SYMBOL_OR_PRODUCT.fullmatch, _LETTERS_OR_COMMAND.findall(expression))
     symbols = set("".join(letters))
-    has_both = any(symbol.isupper() and symbol.lower() in symbols for symbol in symbols)
+    has_both = not symbols.isdisjoint(map(str.swapcase, symbols))
     return has_both or _GREEK_CAPITAL.search(expression) is not None
 
 

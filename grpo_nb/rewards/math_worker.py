@@ -9,7 +9,6 @@ process ends, its pipe closes, and the worker ends too.
 
 import cmath
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -119,52 +118,39 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
+# Cached, because the completions of a group have the same gold answer.
+@functools.lru_cache(20)
+def _parse(text: str) -> Any:
+    """Return the sympy object of a LaTeX text, such as an expression, a relation or a matrix."""
+    from latex2sympy2_extended import NormalizationConfig, latex2sympy
+    from sympy import I, Symbol
+
+    # Without units=True, which would drop a variable at the end of an expression as a unit.
+    normalization = NormalizationConfig(malformed_operators=True, nits=True)
+    parsed = latex2sympy(text, is_real=True, normalization_config=normalization)
+    # latex2sympy reads the imaginary unit as a variable.
+    return parsed.subs(Symbol("i", real=True), I)
+
+
 def _verify(given: str, gold: str) -> bool:
     """Return True if math-verify finds two expressions equal.
 
     Numbers with decimals must also be close to each other.
     """
-    from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, Float
+    from math_verify import verify
+    from sympy import Float
 
+    given_parsed = _parse(given)
+    gold_parsed = _parse(gold)
     # The time limits of math-verify are signal handlers, which never run inside a long
     # multiplication, so they are off.
-    config = LatexExtractionConfig(boxed_match_priority=0)
-    # units=False: otherwise a variable at the end of an expression would be dropped as a unit.
-    normalization = dataclasses.replace(config.normalization_config, units=False)
-    config = dataclasses.replace(config, normalization_config=normalization)
-    expressions = []
-    for text in (given, gold):
-        parsed = parse(
-            f"$\\boxed{{{text}}}$",
-            extraction_config=[config],
-            extraction_mode="first_match",
-            parsing_timeout=None,
-        )
-        if not parsed:
-            return False
-        expressions.append(parsed[0])
-    given_parsed, gold_parsed = expressions
-    are_expressions = isinstance(given_parsed, Basic) and isinstance(gold_parsed, Basic)
-    if are_expressions:
-        # math-verify reads the imaginary unit as a variable, and the variables of the two texts can
-        # differ in their assumptions.
-        given_parsed = _with_imaginary_unit(given_parsed)
-        gold_parsed = _with_imaginary_unit(gold_parsed)
-    is_same = verify([gold_parsed], [given_parsed], timeout_seconds=None)
-    are_numbers = are_expressions and given_parsed.is_number and gold_parsed.is_number
+    is_same = verify(gold_parsed, given_parsed, timeout_seconds=None)
+    # Other objects have no attribute `is_number`.
+    are_numbers = all(getattr(one, "is_number", False) for one in (given_parsed, gold_parsed))
     if is_same and are_numbers and (gold_parsed - given_parsed).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
         return cmath.isclose(complex(gold_parsed), complex(given_parsed), rel_tol=1e-5)
     return is_same
-
-
-def _with_imaginary_unit(expression: Any) -> Any:
-    """Return a sympy expression with the imaginary unit in place of each variable `i`."""
-    from sympy import I
-
-    variables = [symbol for symbol in expression.free_symbols if symbol.name == "i"]
-    return expression.subs(dict.fromkeys(variables, I))
 
 
 def _serve() -> None:
@@ -198,8 +184,9 @@ def _serve() -> None:
         except Exception:
             # Expressions that sympy cannot read or compare are not equal.
             verdict = False
+        # The clock must not end a worker that waits for the next pair. Its processor time stands
+        # still meanwhile.
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(verdict), file=replies, flush=True)
 
 

@@ -19,8 +19,6 @@ _ARITHMETIC_SIGN = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
 # A), (a), B., [C] and D:, but not the (x) of f(x)
 _OPTION_MARK = re.compile(r"(?:^|[\s,;])[(\[]?[A-Za-z][)\].:]")
-# The letter of one option in a question: A) Rome B) Paris
-_MARKED_LETTER = re.compile(r"(?:^|[\s,;])[(\[]?([A-Z])[)\].:]")
 # Matches at every place except between two characters of a word.
 _NOT_INSIDE_WORD = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
@@ -61,18 +59,15 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
 def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
     """Judge an answer of a letter and a text, such as `B) x = 1`, if its letter is the gold letter.
 
-    True if the question has this text at the letter, False if it does not.
+    True if the question has this text after the letter and its mark, which is one of `)`, `]`, `.`
+    and `:`. False if it does not, or if the text goes on to another option: "B) Rome C) Berlin".
 
     If only the letter counted, "B) x = 1" would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", which elsewhere makes an answer wrong:
     "B) x = 2 or x = 3".
 
-    None (no verdict, so the caller compares as usual) in these cases, in the order of the code:
-
-    * The question is not known.
-    * The letter is not the gold letter, or no text follows it.
-    * The text goes on to another option: "B) Rome C) Berlin".
-    * The text follows the letter in the question, but the question has no marks such as `B)`.
+    None (no verdict, so the caller compares as usual) if the question is not known, if the letter
+    is not the gold letter, or if no text follows it.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
     >>> option_verdict("B) x = 2 or x = 3", "B", row)
@@ -85,25 +80,14 @@ def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None
     letter, text_after = read_letter(given)
     if not text_after or read_letter(gold) != (letter, ""):
         return None
+    if _OPTION_MARK.search(text_after):
+        return False
     option_text = re.escape(_normalize_for_search(folded(text_after)))
-    pattern = (
-        rf"(?<!\w){letter.casefold()}(?:(?P<mark>[)\].:])|\W)\W{{0,5}}"
-        rf"{option_text}{_NOT_INSIDE_WORD}"
-    )
+    # With the mark, because the letter alone may be the article in "not a dog".
+    pattern = rf"(?<!\w){letter.casefold()}[)\].:]\W{{0,5}}{option_text}{_NOT_INSIDE_WORD}"
     # `read_letter` also removes ** from the answer.
     question = _text_of_prompt(row["prompts"]).replace("**", "")
-    matches = list(re.finditer(pattern, _normalize_for_search(question)))
-    if any(match["mark"] for match in matches):
-        # In the question, this text follows the letter with its mark. But the text may go on to
-        # another option: "B) Rome C) Berlin".
-        return None if _OPTION_MARK.search(text_after) else True
-    # Two marked letters are options. A single one may be the end of a sentence.
-    marked_letters = set(_MARKED_LETTER.findall(question))
-    if letter in marked_letters and len(marked_letters) > 1:
-        # The options have marks, so a match without a mark is no option. It may be the article in
-        # "not a dog".
-        return False
-    return None if matches else False
+    return re.search(pattern, _normalize_for_search(question)) is not None
 
 
 def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:

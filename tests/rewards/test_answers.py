@@ -87,7 +87,8 @@ def test_missing_column_error_shows_the_fix(make) -> None:
 
 
 def test_column_with_too_few_values_is_not_called_missing() -> None:
-    with pytest.raises(ValueError, match="one value for each completion, but no column has that"):
+    message = r"one value for each completion\. The columns with as many values are \[\]"
+    with pytest.raises(ValueError, match=message):
         correctness()(completions=["7", "8"], answer=["7"])
 
 
@@ -158,7 +159,8 @@ def test_letter_a_after_another_option_is_no_article(make) -> None:
     [
         pytest.param("Not a dog? A) cat B) dog", "A) dog", "A", 0.0, id="article"),
         pytest.param("Not a cat? A) cat B) dog", "A) cat", "A", 1.0, id="article and option"),
-        pytest.param("A, B or C.\nA - cat\nC - dog", "C - dog", "C", 1.0, id="end of a sentence"),
+        pytest.param("A, B or C.\nA - cat\nC - dog", "C - dog", "C", 0.0, id="no marks"),
+        pytest.param("A, B or C.\nA - cat\nC - dog", "C", "C", 1.0, id="letter without marks"),
     ],
 )
 def test_option_is_read_at_its_mark(question: str, given: str, gold: str, score, make) -> None:
@@ -256,6 +258,11 @@ def test_list_in_a_list_of_gold_answers_is_json(make) -> None:
     golds = make([["a"], ["b", None]])
     completions = [slot('["a"]'), slot('["b", null]'), slot("['a']")]
     assert correctness()(completions=completions, answer=[golds] * 3) == [1.0, 1.0, 0.0]
+
+
+def test_gold_answer_of_a_short_float_is_read_as_written() -> None:
+    gold = numpy.float32(0.1)
+    assert correctness()(completions=[slot("0.1")], answer=[gold]) == [1.0]
 
 
 def test_numpy_and_dates_in_json_gold_answers_are_read() -> None:
