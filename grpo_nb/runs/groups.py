@@ -5,7 +5,6 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,28 +111,8 @@ class CompletionGroup:
 
     @property
     def title(self) -> str:
-        """Step and number of the group. A table of another program may have no step."""
-        if "step" not in self.table:
-            return f"Group {self.number}"
+        """Step and number of the group."""
         return f"Step {self.table['step'].iloc[0]}, group {self.number}"
-
-    @property
-    def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
-        """Rows of the view: number, row of the table and text.
-
-        Equal completions that follow each other are one row, with the number `1 to 6`.
-        """
-        rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
-        shown = []
-        first_number = 1
-        # As text, so that scores that are NaN are equal too.
-        for _, equal_rows in itertools.groupby(rows, key=str):
-            (row, text), *others = equal_rows
-            last_number = first_number + len(others)
-            numbers = f"{first_number} to {last_number}" if others else str(first_number)
-            shown.append((numbers, row, text))
-            first_number = last_number + 1
-        return shown
 
     @property
     def text_columns(self) -> list[str]:
@@ -142,22 +121,16 @@ class CompletionGroup:
         return [name for name in self.table if name not in others]
 
     @property
-    def has_equal_totals(self) -> bool:
-        """True if the totals are equal up to rounding. Completions without a score are left out."""
-        totals = self.table["total"]
-        spread = totals.max() - totals.min()
-        # Without any score the spread is NaN, which counts as equal.
-        return not spread > ROUNDING_ERROR
-
-    @property
     def has_signal(self) -> bool:
         """True if the advantages differ, so that GRPO learns from the group.
 
         With `multi_objective_aggregation="normalize_then_sum"`, equal totals can have different
         advantages, and different totals can have equal advantages.
         """
+        totals = self.table["total"]
         advantages = self.table["advantage"]
-        smallest = ADVANTAGE_OF_ROUNDING if self.has_equal_totals else SMALLEST_ADVANTAGE
+        are_totals_equal = totals.max() - totals.min() <= ROUNDING_ERROR
+        smallest = ADVANTAGE_OF_ROUNDING if are_totals_equal else SMALLEST_ADVANTAGE
         return bool(advantages.max() - advantages.min() > smallest)
 
     def __repr__(self) -> str:
@@ -209,6 +182,7 @@ def _view(name: str, **values: Any) -> str:
         verbatim=verbatim,
         effect_in_words=effect_in_words,
         shorten=shorten,
+        zip=zip,
         **values,
     )
     return f'{style_tag()}<div class="gn-panel">{markup}</div>'
