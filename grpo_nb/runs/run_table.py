@@ -65,8 +65,6 @@ class RunTable(ReprMixin, Sequence):
         yield Table(
             rows,
             head=("name", "status", "steps", "reward", "held-out", "what differs"),
-            right=(3,),
-            narrow=(0, 2),
             wide=(5,),
         )
         for name, reason in self.unreadable.items():
@@ -106,7 +104,7 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     """Show runs side by side: one figure, and a table of the settings and versions that differ.
 
     Args:
-        *runs: Runs, or their paths or names.
+        *runs: Runs or their folders.
 
     Raises:
         FileNotFoundError: There is no run at a path.
@@ -144,7 +142,7 @@ def _holdout_in_words(comparison: SavedComparison | None) -> str:
     for measure in HOLDOUT_MEASURES:
         before = getattr(comparison.before, measure.name)
         after = getattr(comparison.after, measure.name)
-        if before is not None and after is not None:
+        if None not in (before, after):
             parts.append(f"{before:.0%} to {after:.0%} {measure.label}")
     return ", ".join(parts)
 
@@ -156,7 +154,8 @@ def _facts_of(run: Run) -> list[str]:
     values = {
         **info["settings"],
         **info["versions"],
-        "task": f"{task['name']} ({task['fingerprint']})",
+        "task": task["name"],
+        "task fingerprint": task["fingerprint"],
     }
     for reward in info["rewards"]:
         # The hash shows a change of its code or parameters.

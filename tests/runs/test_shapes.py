@@ -207,7 +207,7 @@ def read_all(run: gn.runs.Run) -> None:
         run.chat_template_kwargs,
         run.reference,
     )
-    _ = run.alerts, run.best, run.sentence, run.comparison, run.steps
+    _ = run.alerts, run.sentence, run.comparison, run.steps
     run.plot()
     repr(run)
     model_card(run)
