@@ -18,11 +18,9 @@ from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
 from grpo_nb.runs.rows import CONTENT_ERRORS
 
 MANIFEST = "manifest.json"
-#: Errors that a damaged checkpoint can cause: a path is missing or of another kind, or the manifest
-#: has another content. Any other `OSError` means that the drive fails.
-DAMAGE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, *CONTENT_ERRORS)
-#: Error numbers of a full disk and of a used-up quota.
-FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+#: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
+#: or a loop of links. Any other number means that the drive fails.
+DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
 
@@ -103,7 +101,10 @@ def find_damage(folder: Path) -> str | None:
         # A copy of a checkpoint can have the name of another step.
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
-    except DAMAGE_ERRORS as error:
+    # Valid JSON of another shape is damage too.
+    except (*CONTENT_ERRORS, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
+            raise
         return f"its manifest cannot be read ({error})"
     return None
 
@@ -144,8 +145,9 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Raise for a failing or full disk. Any other error means that the drive cannot sync.
-        if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
+        # Raise for a failing or full disk, or a used-up quota. Any other error means that the drive
+        # cannot sync.
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
             raise
     finally:
         os.close(descriptor)

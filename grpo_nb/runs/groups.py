@@ -14,7 +14,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
 from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import ROUNDING_ERROR, SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 #: Columns of the record of completions that are not rewards. No reward may have such a name.
 RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
-#: Largest difference that rounding alone can cause between the advantages of equal totals. TRL
-#: divides the totals by their standard deviation + 1e-4.
-ADVANTAGE_OF_ROUNDING = ROUNDING_ERROR / 1e-4
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
@@ -127,11 +124,8 @@ class CompletionGroup:
         With `multi_objective_aggregation="normalize_then_sum"`, equal totals can have different
         advantages, and different totals can have equal advantages.
         """
-        totals = self.table["total"]
         advantages = self.table["advantage"]
-        are_totals_equal = totals.max() - totals.min() <= ROUNDING_ERROR
-        smallest = ADVANTAGE_OF_ROUNDING if are_totals_equal else SMALLEST_ADVANTAGE
-        return bool(advantages.max() - advantages.min() > smallest)
+        return bool(advantages.max() - advantages.min() > SMALLEST_ADVANTAGE)
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.
@@ -167,8 +161,7 @@ class StepGroups:
 
     def __repr__(self) -> str:
         # The name of a run's folder is part of the title, and can hold any character.
-        head = displayable(f"{self.title}: {len(self.groups)} groups")
-        return "\n".join([head, *map(repr, self.groups)])
+        return "\n".join([displayable(self.title), *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
         return _view("step", step=self)

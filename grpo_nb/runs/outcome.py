@@ -108,8 +108,8 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     # Too few steps cannot show a rise, so they have the p-value of no evidence.
     p_value = rise_p_value(list(values)) if len(values) >= MIN_STEPS else 1.0
     return Rise(
-        first_mean=values.iloc[:third].mean(),
-        last_mean=values.iloc[-third:].mean(),
+        first_mean=float(values.iloc[:third].mean()),
+        last_mean=float(values.iloc[-third:].mean()),
         p_value=p_value,
         step_count=len(values),
     )
@@ -122,8 +122,6 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
         rows: Rows of the run.
         reference: Description of the model that the KL is measured against.
     """
-    if not rows:
-        return "No step has been logged yet."
     rise = reward_rise(rows)
     if not rise.step_count:
         return f"{rise.claim}."

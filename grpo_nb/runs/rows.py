@@ -121,16 +121,15 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
     if not file.is_file():
         return []
     # A power cut can leave zero bytes at the end of a file.
-    lines = file.read_bytes().rstrip(b"\0 \r\n").splitlines()
+    content = file.read_bytes().rstrip(b"\0")
+    lines = content.splitlines()
+    # A truncated line has no line break.
+    if is_appended and not content.endswith(b"\n"):
+        lines = lines[:-1]
     rows = []
     for number, line in enumerate(lines, 1):
         with reporting_damage_in(file, f", line {number},"):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                if is_appended and number == len(lines):
-                    break
-                raise
+            row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError(f"{short_repr(row)} is not a JSON object")
             rows.append(row)

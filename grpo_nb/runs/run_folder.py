@@ -60,7 +60,7 @@ FIGURE_FILE = "figures/training.png"
 STEP_DIGITS = 6
 
 
-def new_run_folder(root: str | Path, name: str | None) -> Path:
+def new_run_folder(root: Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
 
     Args:
@@ -70,7 +70,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
-    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
+    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
     try:
         folder.mkdir(parents=True)
     except FileExistsError:

@@ -162,8 +162,7 @@ def read_run_info(path: Path) -> RunInfo:
     """
     with reporting_damage_in(path):
         content = json.loads(path.read_text("utf-8"))
-        if isinstance(content, dict):
-            content = {RENAMED_FIELDS.get(name, name): content[name] for name in content}
+        content = {RENAMED_FIELDS.get(name, name): value for name, value in content.items()}
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
         # Earlier versions wrote settings that no longer exist, and `warmup_steps=None`, which meant

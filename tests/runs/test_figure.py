@@ -126,7 +126,7 @@ def test_figure_leaves_out_what_was_not_measured() -> None:
 def test_figure_without_rows_has_no_panel_and_says_so() -> None:
     figure = training_figure(run_of([]))
     assert figure.axes == []
-    assert "No step has been logged yet." in caption_of(figure)
+    assert "No step has a finite reward." in caption_of(figure)
     assert png(figure).startswith(b"\x89PNG")
 
 

@@ -11,7 +11,6 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs.groups import StepGroups
 from grpo_nb.scoring.scores import group_advantages
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -149,13 +148,3 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
         assert not any(
             "onerror" in re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page)
         )
-
-
-def test_group_with_equal_totals_up_to_rounding_has_no_spread(empty: gn.runs.Run) -> None:
-    """Treat totals that differ by rounding as equal, as `scoring.scores.ROUNDING_ERROR` does."""
-    add_step(empty, 1, is_flat=True)
-    table = empty.completions(1)
-    table.loc[0, "total"] += 1e-7
-    groups = StepGroups.of("made", table, empty.weights)
-    assert len(groups.groups) == 2
-    assert groups.signal_count == 0

@@ -445,8 +445,8 @@ def test_checkpoint_needs_no_folder_sync(tmp_path: Path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     "manifest",
-    ["[" * 200_000, '{"files": []}', '{"files": null}'],
-    ids=["deep", "list", "null"],
+    ["[" * 200_000, '{"files": []}', '{"files": null}', '{"files": {"' + "a" * 300 + '": {}}}'],
+    ids=["deep", "list", "null", "long name"],
 )
 def test_damaged_manifest_is_passed_over(tmp_path: Path, manifest: str) -> None:
     complete = write(tmp_path, 2)
