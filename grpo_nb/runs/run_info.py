@@ -208,6 +208,7 @@ class SavedComparison(ComparisonPart):
     verdict: Text
     before: SavedEvaluation
     after: SavedEvaluation
+    # None for a measure that one of the two sides lacks.
     tests: dict[Text, SavedTest | None]
     majority: MajorityBaseline | None
     contamination: Contamination | None

@@ -36,6 +36,7 @@ class RunViewer(Panel):
         steps = self.run.steps
         if not steps:
             raise ValueError(f"the run {self.run.name!r} has no completions yet.")
+        # Without continuous updates, because each step that is passed would read a file.
         slider = widgets.SelectionSlider(
             options=steps, value=steps[-1], description="Step", continuous_update=False
         )
@@ -57,6 +58,7 @@ class RunViewer(Panel):
         self._show_step()
 
     def __repr__(self) -> str:
+        # The name of a folder can hold any character.
         return displayable(f"RunViewer of {self.run.name}: step {self._slider.value}")
 
     @as_callback
