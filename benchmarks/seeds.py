@@ -30,7 +30,7 @@ from grpo_nb.core.palette import INK
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold
 from grpo_nb.core.words import short_repr
 from grpo_nb.runs.figure import COLOURS, figure_html
-from grpo_nb.runs.rows import mean, metric_values
+from grpo_nb.runs.rows import metric_values
 from grpo_nb.runs.run_folder import Run, open_run
 
 NO_DIFFERENCE = "no difference shown"
@@ -279,7 +279,7 @@ def by_seed(
         if are_compared:
             scores[group][key] = run.comparison.after.accuracy
         else:
-            scores[group][key] = mean(metric_values(run.rows[-REWARD_STEPS:], "reward"))
+            scores[group][key] = metric_values(run.rows[-REWARD_STEPS:], "reward").mean()
         curves.setdefault(group, {})[key] = rewards
     if first is not None and first not in scores:
         raise ValueError(

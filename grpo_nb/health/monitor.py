@@ -173,7 +173,7 @@ def check_health(
     """Replay a log, and report what a monitor would have reported. No model is loaded.
 
     Args:
-        rows: A run, its name or its folder; or a list of rows such as TRL's `log_history`, which is
+        rows: A run or its folder; or a list of rows such as TRL's `log_history`, which is
             also in a checkpoint's trainer_state.json.
         weights: Weight of each reward, by name; a run knows its own.
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
@@ -183,7 +183,7 @@ def check_health(
 
     Raises:
         ValueError: The log has no rows, or is damaged.
-        FileNotFoundError: There is no run of that name or at that path.
+        FileNotFoundError: There is no run at that path.
         TypeError: The rows are not mappings.
 
     >>> rows = [{"step": i, "reward": 0.1 * i, "reward_std": 0.5} for i in range(30)]

@@ -94,11 +94,9 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     for row in rows:
         for values in row.get("alerts", ()):
             fields = dict(values)
-            # Earlier versions had other names for a field and a rule.
+            # Earlier versions had another name for this field.
             if "ended" in fields:
                 fields["withdrawn_step"] = fields.pop("ended")
-            if fields.get("rule") == "no_spread":
-                fields["rule"] = "zero_variance"
             alert = Alert(**fields)
             # A key that is set again keeps its place, which is that of the first report.
             latest[alert.rule, alert.subject] = alert

@@ -34,9 +34,6 @@ SECRET_NAME = re.compile(
     r"(.*[_-])?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
     re.IGNORECASE,
 )
-#: Settings that the card leaves out: paths of this machine, and the model, which the first line of
-#: the card names.
-LEFT_OUT_SETTINGS = ("run_root", "model")
 #: Parts of a text that are removed.
 PRIVATE_PART = re.compile(
     r"""
@@ -86,15 +83,10 @@ def model_card(
     """
     info = run.info
     settings = run.settings
-    card_settings = {**settings.to_dict(), **settings.extra}
-    for name in LEFT_OUT_SETTINGS:
-        card_settings.pop(name, None)
-    comparison = run.comparison
-    contamination = comparison.contamination if comparison else None
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
-        info=without_private_parts(info),
+        info=info,
         kind=kind,
         # A training that fails at its first step leaves no adapter.
         has_adapter=(run.adapter_path / "adapter_model.safetensors").is_file(),
@@ -103,14 +95,13 @@ def model_card(
         model_name=Path(settings.model).name,
         is_embedded=settings.model == EMBEDDED_MODEL,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
-        comparison=comparison,
-        is_contaminated=contamination is not None and contamination.trained_count > 0,
+        comparison=run.comparison,
         measures=HOLDOUT_MEASURES,
         in_percent=in_percent,
         verification=verification,
         figure=FIGURE_FILE if (run.path / FIGURE_FILE).is_file() else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
-        settings=without_private_parts(card_settings),
+        settings=without_private_parts({**settings.to_dict(), **settings.extra}),
     )
     # The finished text is filtered too, because sentences and sources of rewards can also hold
     # private parts.
@@ -140,9 +131,6 @@ def published_base(run: Run) -> str | None:
     """
     model = run.settings.model
     is_local = run.info.get("is_base_local")
-    # Earlier versions did not record it.
-    if is_local is None:
-        is_local = Path(model).exists()
     return model if is_hub_name(model) and not is_local else None
 
 

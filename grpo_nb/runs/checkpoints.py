@@ -21,8 +21,6 @@ MANIFEST = "manifest.json"
 #: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
 #: or a loop of links. Any other number means that the drive fails.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-#: Error numbers of a full disk and of a used-up quota.
-FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
 
@@ -147,8 +145,9 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Raise for a failing or full disk. Any other error means that the drive cannot sync.
-        if error.errno in (errno.EIO, *FULL_DISK_ERRNOS):
+        # Raise for a failing or full disk, or a used-up quota. Any other error means that the drive
+        # cannot sync.
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
             raise
     finally:
         os.close(descriptor)

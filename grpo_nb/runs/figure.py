@@ -21,20 +21,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
+from scipy.optimize import isotonic_regression
 
 from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import RichText, escaped
 from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.outcome import describe_run
-from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, MEAN_LENGTH, Row
+from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, MEAN_LENGTH, Row, finite_values
 
 #: Styles that tell curves apart without colour.
 LINE_STYLES = ("-", "--", "-.", ":")
 #: Characters of a line below the panels.
 CAPTION_LINE_CHARACTERS = 125
-#: Longest text below the panels, in characters. It can take several lines.
-MAX_CAPTION_CHARACTERS = 600
+#: Largest number of lines below the panels.
+MAX_CAPTION_LINES = 5
 #: Longest name of a reward next to a panel, in characters.
 MAX_REWARD_NAME = 20
 #: Longest name of a run next to a panel, in characters. Automatic names have 26.
@@ -42,7 +43,8 @@ MAX_RUN_NAME = 26
 
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
-CAPTION_LINE_INCHES = 0.2
+#: Height that the usual two lines below the panels add to the figure.
+CAPTION_INCHES = 0.7
 PANELS_PER_ROW = 3
 #: Smallest distance between two labels of lines, as a share of the panel's height. It is smaller if
 #: there are many labels.
@@ -71,7 +73,7 @@ class CurvePanel:
     is_share: bool = False
 
 
-TOTAL = CurvePanel("Total reward", "reward", "weighted sum")
+TOTAL = CurvePanel("Total reward", "reward", "weighted sum; strong: trailing mean")
 EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
 HOLDOUT_ACCURACY = dataclasses.replace(HOLDOUT, unit="share correct")
@@ -101,16 +103,6 @@ class Curve(NamedTuple):
     """Upper ends of the intervals."""
 
 
-def values_by_step(rows: Sequence[Row], metric: str) -> pandas.Series:
-    """Return the finite numbers of a metric; an axis cannot show an infinite value."""
-    values = {}
-    for row in rows:
-        value = row.get(metric)
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            values[row["step"]] = value
-    return pandas.Series(values, dtype=float)
-
-
 def smoothing_window(value_count: int) -> int:
     """Return the number of values of the trailing mean.
 
@@ -137,22 +129,15 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
     require_choice("panels", panels, ("main", "all"))
     rows = run.rows
     curves = {
-        TOTAL: [Curve("", values_by_step(rows, TOTAL.metric))],
+        TOTAL: [Curve("", finite_values(rows, TOTAL.metric))],
         EACH_REWARD: _reward_curves(rows, run.weights),
         HOLDOUT: _holdout_curves(rows),
     }
     if panels == "all":
         for panel in OTHER_PANELS:
-            curves[panel] = [Curve("", values_by_step(rows, panel.metric))]
+            curves[panel] = [Curve("", finite_values(rows, panel.metric))]
     sentence = describe_run(rows, run.reference)
-    caption = sentence
-    window = smoothing_window(len(curves[TOTAL][0].values))
-    if window > 1:
-        caption += (
-            f" Strong lines: trailing mean (reward: {window} logged steps)."
-            " Pale lines: each logged step."
-        )
-    figure = _draw_panels(curves, caption)
+    figure = _draw_panels(curves, sentence)
     figure.set_label(sentence)
     return figure
 
@@ -164,8 +149,9 @@ def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Cu
         return []
     curves = []
     for name, weight in weights.items():
-        label = f"{_one_line(name, MAX_REWARD_NAME)} x{weight:g}"
-        curves.append(Curve(label, values_by_step(rows, f"rewards/{name}/mean")))
+        # The name can be any text if somebody sent the run.
+        label = f"{displayable(name)[:MAX_REWARD_NAME]} x{weight:g}"
+        curves.append(Curve(label, finite_values(rows, f"rewards/{name}/mean")))
     return curves
 
 
@@ -173,12 +159,12 @@ def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
     """Return the held-out measures with their 95 % intervals and their last values."""
     curves = []
     for measure in HOLDOUT_MEASURES:
-        values = values_by_step(rows, measure.key)
+        values = finite_values(rows, measure.key)
         if len(values):
             label = f"{measure.label} {values.iloc[-1]:.0%}"
             # Another program may have logged a share without its interval, or an impossible one.
             low, high = (
-                values_by_step(rows, key).reindex(values.index).clip(0, 1)
+                finite_values(rows, key).reindex(values.index).clip(0, 1)
                 for key in measure.interval_keys
             )
             curves.append(Curve(label, values, low, high))
@@ -196,19 +182,24 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     for panel in curves:
         if any(len(curve.values) for curve in curves[panel]):
             shown.append(panel)
-    # The caption names the run's reference, which can be any text if somebody sent the run.
-    text = _one_line(caption, MAX_CAPTION_CHARACTERS)
-    # matplotlib does not wrap text at words.
-    lines = textwrap.wrap(text, CAPTION_LINE_CHARACTERS, break_on_hyphens=False)
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
-    height = PANEL_INCHES * row_count + CAPTION_LINE_INCHES * (len(lines) + 1.5)
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
-    # A label of the whole figure, because the layout reserves space for it.
-    label = figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=9, color=INK)
-    label.set(linespacing=1.3, parse_math=False)
     column_count = min(PANELS_PER_ROW, len(shown))
+    height = PANEL_INCHES * row_count + CAPTION_INCHES
+    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
+    # matplotlib does not wrap text at words. The caption names the run's reference, which can be
+    # any text if somebody sent the run.
+    caption_lines = textwrap.wrap(
+        displayable(caption),
+        CAPTION_LINE_CHARACTERS,
+        max_lines=MAX_CAPTION_LINES,
+        placeholder="...",
+    )
+    # A label of the whole figure, because the layout reserves space for it.
+    figure.supxlabel(
+        "\n".join(caption_lines), x=0.012, ha="left", fontsize=9, color=INK, parse_math=False
+    )
     for number, panel in enumerate(shown, 1):
-        axis = figure.add_subplot(row_count, column_count, number)
+        axis = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
         _style_panel(axis, panel)
         labels = {}
         for curve_number, curve in enumerate(curves[panel]):
@@ -226,17 +217,16 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
 
 def _style_panel(axis: Axes, panel: CurvePanel) -> None:
     """Give a panel the look that all share: title and unit above it, grid behind the data."""
-    axis.set_facecolor("none")
     axis.set_title(panel.title, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=20)
     axis.text(0, 1.05, panel.unit, transform=axis.transAxes, fontsize=8.5, color=INK)
     axis.set_xlabel("optimizer step", color=INK, fontsize=8.5)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(INK)
-    axis.margins(x=0)
-    axis.grid(axis="y", color=INK, alpha=0.25, linewidth=0.6)
-    axis.tick_params(colors=INK, labelsize=8.5, length=2.5)
+    axis.spines[:].set_color(INK)
+    axis.grid(axis="y", color=INK, alpha=0.25)
+    axis.tick_params(colors=INK, labelsize=8.5)
     axis.locator_params(axis="x", nbins=3, integer=True)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
+    # matplotlib's own format can write a factor, such as 1e-5, over the unit.
     axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
 
 
@@ -284,19 +274,15 @@ def _thinned(values: pandas.Series) -> pandas.Series:
 
 def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of its end; pull apart those that would overlap."""
-    ordered = sorted(labels, key=lambda line: line.get_ydata()[-1], reverse=True)
+    ordered = sorted(labels, key=lambda line: line.get_ydata()[-1])
     # Many labels are closer together, so that all of them fit.
-    distance = min(LABEL_DISTANCE, 1 / max(1, len(ordered) - 1))
+    distance = min(LABEL_DISTANCE, 1 / len(ordered))
+    offsets = distance * numpy.arange(len(ordered))
     low, high = axis.get_ylim()
-    heights = [(line.get_ydata()[-1] - low) / (high - low) for line in ordered]
-    # From the top, move each label at least one distance below the label above it. Then, from the
-    # bottom, move labels that left the panel back into it.
-    for place in range(1, len(heights)):
-        heights[place] = min(heights[place], heights[place - 1] - distance)
-    lowest = 0.0
-    for place in reversed(range(len(heights))):
-        heights[place] = max(heights[place], lowest)
-        lowest = heights[place] + distance
+    ends = [(line.get_ydata()[-1] - low) / (high - low) for line in ordered]
+    # Isotonic regression moves the labels as little as possible, so that none is less than
+    # `distance` above the label below it. The clipping keeps all of them next to the panel.
+    heights = isotonic_regression(ends - offsets).x.clip(0, 1 - offsets[-1]) + offsets
     for line, height in zip(ordered, heights, strict=True):
         axis.text(
             1.03,
@@ -310,23 +296,14 @@ def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
         )
 
 
-def _one_line(text: str, limit: int) -> str:
-    """Return a text as one line of at most `limit` characters, without control characters."""
-    # The text can be from a run that somebody sent.
-    line = displayable(" ".join(text.split()))
-    if len(line) <= limit:
-        return line
-    return f"{line[: limit - 3]}..."
-
-
 def overlay(runs: Sequence[Any]) -> Figure:
     """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
-    curves: dict[CurvePanel, list[Curve]] = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
+    curves = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
     for run in runs:
         rows = run.rows
-        label = _one_line(run.name, MAX_RUN_NAME)
+        label = displayable(run.name)[:MAX_RUN_NAME]
         for panel in curves:
-            curves[panel].append(Curve(label, values_by_step(rows, panel.metric)))
+            curves[panel].append(Curve(label, finite_values(rows, panel.metric)))
     return _draw_panels(curves)
 
 

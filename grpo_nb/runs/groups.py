@@ -5,7 +5,6 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
 from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import ROUNDING_ERROR, SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
 #: Columns of the record of completions that are not rewards. No reward may have such a name.
 RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
-#: Largest difference that rounding alone can cause between the advantages of equal totals. TRL
-#: divides the totals by their standard deviation + 1e-4.
-ADVANTAGE_OF_ROUNDING = ROUNDING_ERROR / 1e-4
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
@@ -112,42 +108,14 @@ class CompletionGroup:
 
     @property
     def title(self) -> str:
-        """Step and number of the group. A table of another program may have no step."""
-        if "step" not in self.table:
-            return f"Group {self.number}"
+        """Step and number of the group."""
         return f"Step {self.table['step'].iloc[0]}, group {self.number}"
-
-    @property
-    def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
-        """Rows of the view: number, row of the table and text.
-
-        Equal completions that follow each other are one row, with the number `1 to 6`.
-        """
-        rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
-        shown = []
-        first_number = 1
-        # As text, so that scores that are NaN are equal too.
-        for _, equal_rows in itertools.groupby(rows, key=str):
-            (row, text), *others = equal_rows
-            last_number = first_number + len(others)
-            numbers = f"{first_number} to {last_number}" if others else str(first_number)
-            shown.append((numbers, row, text))
-            first_number = last_number + 1
-        return shown
 
     @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
         others = (*RESERVED_COLUMNS, *self.weights)
         return [name for name in self.table if name not in others]
-
-    @property
-    def has_equal_totals(self) -> bool:
-        """True if the totals are equal up to rounding. Completions without a score are left out."""
-        totals = self.table["total"]
-        spread = totals.max() - totals.min()
-        # Without any score the spread is NaN, which counts as equal.
-        return not spread > ROUNDING_ERROR
 
     @property
     def has_signal(self) -> bool:
@@ -157,8 +125,7 @@ class CompletionGroup:
         advantages, and different totals can have equal advantages.
         """
         advantages = self.table["advantage"]
-        smallest = ADVANTAGE_OF_ROUNDING if self.has_equal_totals else SMALLEST_ADVANTAGE
-        return bool(advantages.max() - advantages.min() > smallest)
+        return bool(advantages.max() - advantages.min() > SMALLEST_ADVANTAGE)
 
     def __repr__(self) -> str:
         # As literals, so that a terminal executes no control characters.
@@ -194,8 +161,7 @@ class StepGroups:
 
     def __repr__(self) -> str:
         # The name of a run's folder is part of the title, and can hold any character.
-        head = displayable(f"{self.title}: {len(self.groups)} groups")
-        return "\n".join([head, *map(repr, self.groups)])
+        return "\n".join([displayable(self.title), *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
         return _view("step", step=self)
@@ -209,6 +175,7 @@ def _view(name: str, **values: Any) -> str:
         verbatim=verbatim,
         effect_in_words=effect_in_words,
         shorten=shorten,
+        zip=zip,
         **values,
     )
     return f'{style_tag()}<div class="gn-panel">{markup}</div>'

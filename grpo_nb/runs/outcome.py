@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.rows import Row, mean, metric_values
+from grpo_nb.runs.rows import Row, finite_values, metric_values
 
 #: Significance level: of 100 runs that learn nothing, the test finds a rise in about one.
 SIGNIFICANCE_LEVEL = 0.01
@@ -103,13 +103,13 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     >>> reward_rise(rows).is_clear
     True
     """
-    values = [value for value in metric_values(rows, "reward") if math.isfinite(value)]
+    values = finite_values(rows, "reward")
     third = max(1, len(values) // 3)
     # Too few steps cannot show a rise, so they have the p-value of no evidence.
-    p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
+    p_value = rise_p_value(list(values)) if len(values) >= MIN_STEPS else 1.0
     return Rise(
-        first_mean=mean(values[:third]),
-        last_mean=mean(values[-third:]),
+        first_mean=float(values.iloc[:third].mean()),
+        last_mean=float(values.iloc[-third:].mean()),
         p_value=p_value,
         step_count=len(values),
     )
@@ -122,23 +122,17 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
         rows: Rows of the run.
         reference: Description of the model that the KL is measured against.
     """
-    if not rows:
-        return "No step has been logged yet."
     rise = reward_rise(rows)
     if not rise.step_count:
         return f"{rise.claim}."
     parts = [rise.claim]
-    # The test and the curves leave these steps out, so the sentence must not hide them.
-    broken = sum("reward" in row for row in rows) - rise.step_count
-    if broken:
-        parts.append(f"it was NaN or infinite at {broken} further logged steps")
     last = rows[-max(1, len(rows) // 3) :]
     kl = metric_values(last, "kl")
-    parts.append(f"KL to {reference} {mean(kl):.3f}" if kl else "KL not measured")
+    parts.append(f"KL to {reference} {kl.mean():.3f}" if len(kl) else "KL not measured")
     truncated = metric_values(last, "completions/clipped_ratio")
-    if truncated:
+    if len(truncated):
         parts.append(
-            f"in the last third of the steps, {mean(truncated):.0%} of the completions were "
+            f"in the last third of the steps, {truncated.mean():.0%} of the completions were "
             "truncated"
         )
     return "; ".join(parts) + "."
@@ -227,17 +221,16 @@ def _missing_in_comparison(comparison: Any) -> list[str]:
     """Return the reasons why a comparison does not show that a run worked."""
     if comparison is None:
         return ["the held-out answers were not compared"]
-    missing = []
-    if comparison.verdict == "worse":
-        missing.append("the held-out answers got worse")
-    elif comparison.verdict != "better":
-        missing.append("the held-out comparison shows no difference")
-    # More answers in the format can hide that fewer answers are right.
-    if comparison.anywhere_verdict == "worse":
-        missing.append("the answers themselves got worse")
-    if comparison.majority is not None and not comparison.majority.is_beaten:
-        missing.append("the majority-class baseline is not beaten")
-    return missing
+    verdict = comparison.verdict
+    majority = comparison.majority
+    reasons = {
+        "the held-out answers got worse": verdict == "worse",
+        "the held-out comparison shows no difference": verdict not in ("better", "worse"),
+        # More answers in the format can hide that fewer answers are right.
+        "the answers themselves got worse": comparison.anywhere_verdict == "worse",
+        "the majority-class baseline is not beaten": majority and not majority.is_beaten,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def _facts_of_comparison(comparison: Any) -> list[str]:

@@ -121,18 +121,15 @@ def read_json_lines(file: Path, *, is_appended: bool = False) -> list[dict[str, 
     if not file.is_file():
         return []
     # A power cut can leave zero bytes at the end of a file.
-    lines = file.read_bytes().rstrip(b"\0 \r\n").splitlines()
+    content = file.read_bytes().rstrip(b"\0")
+    lines = content.splitlines()
+    # A truncated line has no line break.
+    if is_appended and not content.endswith(b"\n"):
+        lines = lines[:-1]
     rows = []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         with reporting_damage_in(file, f", line {number},"):
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                if is_appended and number == len(lines):
-                    break
-                raise
+            row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError(f"{short_repr(row)} is not a JSON object")
             rows.append(row)
@@ -178,25 +175,16 @@ def measure_duplicates(texts: pandas.Series, groups: pandas.Series) -> dict[str,
     return {"completions/duplicates": fmean(shares)} if len(shares) else {}
 
 
-def metric_values(rows: Iterable[Row], key: str) -> list[float]:
-    """Return the measured values of a metric, with infinite values but without NaN."""
-    values = [row.get(key) for row in rows]
-    measured = [value for value in values if isinstance(value, (int, float))]
-    return [value for value in measured if not math.isnan(value)]
+def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:
+    """Return the measured values of a metric by step, with infinite values but without NaN."""
+    import pandas
+
+    values = {row["step"]: row.get(key) for row in rows}
+    measured = {step: value for step, value in values.items() if isinstance(value, (int, float))}
+    return pandas.Series(measured, dtype=float).dropna()
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of some values; NaN if there are none."""
-    # `fmean` raises an error for sums that are too large or not a number.
-    return sum(values) / len(values) if values else math.nan
-
-
-def best_row(rows: Iterable[Row]) -> Row | None:
-    """Return the row with the best held-out score, the earliest of equals; None without a score.
-
-    >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
-    {'step': 2, 'holdout/accuracy': 0.8}
-    """
-    # A NaN would stay the best, because no number is greater.
-    scored = [row for row in rows if metric_values([row], ACCURACY)]
-    return max(scored, key=lambda row: row[ACCURACY], default=None)
+def finite_values(rows: Iterable[Row], key: str) -> pandas.Series:
+    """Return the finite values of a metric by step."""
+    values = metric_values(rows, key)
+    return values[values.abs() < math.inf]

@@ -43,10 +43,9 @@ from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import short_repr
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
-from grpo_nb.runs.rows import Row, best_row, read_json_lines, reporting_damage_in
+from grpo_nb.runs.rows import read_json_lines, reporting_damage_in
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
@@ -61,7 +60,7 @@ FIGURE_FILE = "figures/training.png"
 STEP_DIGITS = 6
 
 
-def new_run_folder(root: str | Path, name: str | None) -> Path:
+def new_run_folder(root: Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
 
     Args:
@@ -71,15 +70,13 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
-    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
+    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        advice = "Give the run another name"
-        if (folder / "run.json").is_file():
-            advice += ", or pass resume='auto' to resume the run of that name"
         raise FileExistsError(
-            f"{str(folder)!r} exists, and a new run overwrites nothing. {advice}."
+            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
+            "or pass resume='auto' to resume the run of that name."
         ) from None
     return folder
 
@@ -201,13 +198,6 @@ class Run(ReprMixin):
         reason = self.info.get(field) if field else None
         return f"{status}: {reason}" if reason else status
 
-    @property
-    def checkpoint_step(self) -> int | None:
-        """Highest step in the names of the checkpoint folders, complete or not."""
-        # Checking the files would hash gigabytes each time a run is shown.
-        steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
-        return max(steps, default=None)
-
     # What the run logged
 
     @property
@@ -254,17 +244,15 @@ class Run(ReprMixin):
         """
         import pandas
 
-        wanted = self.steps if step is None else [step]
+        wanted = [number for number in self.steps if step in (None, number)]
         if not wanted:
-            raise FileNotFoundError(f"{self.name} has no completions.")
+            raise FileNotFoundError(
+                f"{self.name} has no completions (step = {step}). run.steps lists its steps with "
+                "completions."
+            )
         tables = []
         for number in wanted:
             file = self.completions_file(number)
-            # A step that reused completions of an earlier one has no file.
-            if not file.is_file():
-                raise FileNotFoundError(
-                    f"{self.name} has no completions of step {number}. run.steps lists its steps."
-                )
             with reporting_damage_in(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
@@ -282,15 +270,6 @@ class Run(ReprMixin):
     def completions_file(self, step: int) -> Path:
         """Return the path of the completions of a step."""
         return self._file(f"completions/step_{step:0{STEP_DIGITS}d}.parquet")
-
-    @property
-    def best(self) -> Row | None:
-        """Row with the best held-out score so far; None without `holdout_every`.
-
-        The observer `keep_best` in docs/guide/runs.md keeps the adapter of that step. The best of
-        several scores is partly luck: compare that adapter on other questions.
-        """
-        return best_row(self.rows)
 
     @property
     def sentence(self) -> str:
@@ -381,8 +360,7 @@ class Run(ReprMixin):
             return None
         with reporting_damage_in(file):
             hashes = file.read_text().split()
-            lengths = {len(text) for text in hashes}
-            if lengths != {16}:
+            if {len(text) for text in hashes} != {16}:
                 raise ValueError("it is empty, or a line is truncated")
             return dict.fromkeys(hashes, f"the training questions of the run {self.name}")
 
@@ -433,30 +411,22 @@ class Run(ReprMixin):
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
-        from grpo_nb.runs.figure import png
-
         if self.rows:
             file = self.path / FIGURE_FILE
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
-                staged.write_bytes(png(self.plot(), dpi=150))
+                self.plot().savefig(staged, format="png", dpi=150)
 
     # Display
 
     def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
-        grader = self.info.get("grader_description")
-        if grader is not None:
-            yield f"Counted as correct: {grader}."
         # A run that is finished or is being trained needs no advice.
-        step = self.checkpoint_step
-        if step is not None and self.status not in ("finished", "running"):
+        if self.status not in ("finished", "running"):
             # Another machine may still train it.
-            yield (
-                f"If nothing trains it any more, resume it at step {step}: "
-                f"gn.train(..., resume={str(self.path)!r})"
-            )
+            resume = f"gn.train(..., resume={str(self.path)!r})"
+            yield f"If nothing trains it any more, resume it: {resume}"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
@@ -464,13 +434,13 @@ class Run(ReprMixin):
 
 
 def open_run(path: str | Path | Run) -> Run:
-    """Open a run from its folder, or by its name in `runs`, without loading a model.
+    """Open a run from its folder, without loading a model.
 
     The run may be finished, crashed or running. A `Run` is returned as it is, so that functions
     that take a run also take its folder.
 
     Raises:
-        FileNotFoundError: There is no run at that path.
+        FileNotFoundError: The path is not the folder of a run.
         ValueError: Something in the folder is a symbolic link, so that work on the run would read
             or write elsewhere.
 
@@ -481,19 +451,14 @@ def open_run(path: str | Path | Run) -> Run:
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()
-    root = Path(Settings().run_root)
-    # Try the path itself first, because a folder can have the name of a run.
-    for folder in (path, root / path):
-        if (folder / "run.json").is_file():
-            # Somebody else may have made the folder.
-            refuse_links(folder)
-            return Run(folder)
-    advice = f"gn.runs.list() shows the runs in {str(root)!r}."
-    if path.parent != Path():
-        advice = f"gn.runs.list({str(path.parent)!r:.200}) shows the runs in that folder."
-    raise FileNotFoundError(
-        f"{str(path)!r:.200} is not a run, because it has no run.json. {advice}"
-    )
+    if not (path / "run.json").is_file():
+        raise FileNotFoundError(
+            f"{str(path)!r:.200} is not a run, because it has no run.json. gn.runs.list(folder) "
+            "shows the runs in a folder; the default folder is 'runs'."
+        )
+    # Somebody else may have made the folder.
+    refuse_links(path)
+    return Run(path)
 
 
 def all_trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:

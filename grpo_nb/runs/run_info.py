@@ -11,17 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    InstanceOf,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 from typing_extensions import TypedDict
 
+from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
@@ -47,14 +40,6 @@ RENAMED_FIELDS = {
     "rollout": "engine",
     "holdout_grader": "grader_description",
     "base": "base_weights_hash",
-}
-#: The same for the fields of each side in comparison.json.
-RENAMED_EVALUATION_FIELDS = {
-    "counted_as_correct": "correctness_rule",
-    "anywhere_note": "anywhere_rule",
-    "compares_gold": "is_graded_by_slot",
-    "is_gold_compared": "is_graded_by_slot",
-    "unproven_grader": "unproven_grader_name",
 }
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
@@ -177,8 +162,7 @@ def read_run_info(path: Path) -> RunInfo:
     """
     with reporting_damage_in(path):
         content = json.loads(path.read_text("utf-8"))
-        if isinstance(content, dict):
-            content = {RENAMED_FIELDS.get(name, name): content[name] for name in content}
+        content = {RENAMED_FIELDS.get(name, name): value for name, value in content.items()}
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
         # Earlier versions wrote settings that no longer exist, and `warmup_steps=None`, which meant
@@ -210,44 +194,11 @@ class SavedEvaluation(ComparisonPart):
     is_graded_by_slot: bool
     model_id: Text | None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_earlier_fields(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict):
-            return fields
-        return {RENAMED_EVALUATION_FIELDS.get(name, name): fields[name] for name in fields}
-
 
 class SavedTest(ComparisonPart):
     """Paired test of one measure."""
 
     verdict: Text
-
-
-class SavedTests(ComparisonPart):
-    """Paired tests of a comparison. `anywhere` decides if the answers themselves got worse."""
-
-    anywhere: SavedTest | None
-    __pydantic_extra__: dict[str, SavedTest | None]
-
-
-class SavedContamination(ComparisonPart):
-    """`Contamination` of a comparison. Earlier versions wrote `questions` and `count`."""
-
-    question_count: Count = Field(validation_alias=AliasChoices("question_count", "questions"))
-    trained_count: Count = Field(validation_alias=AliasChoices("trained_count", "count"))
-    source: Text
-    sentence = Contamination.sentence
-
-
-class SavedMajority(ComparisonPart):
-    """`MajorityBaseline` of a comparison."""
-
-    answer: Text
-    share: Number
-    # Earlier versions wrote `is_cleared`.
-    is_beaten: bool = Field(validation_alias=AliasChoices("is_beaten", "is_cleared"))
-    sentence: Text
 
 
 class SavedComparison(ComparisonPart):
@@ -257,14 +208,15 @@ class SavedComparison(ComparisonPart):
     verdict: Text
     before: SavedEvaluation
     after: SavedEvaluation
-    tests: SavedTests
-    majority: SavedMajority | None
-    contamination: SavedContamination | None
+    # None for a measure that one of the two sides lacks.
+    tests: dict[Text, SavedTest | None]
+    majority: MajorityBaseline | None
+    contamination: Contamination | None
 
     @property
     def anywhere_verdict(self) -> str | None:
         """Verdict on correct answers anywhere in the completion, None if not measured."""
-        test = self.tests.anywhere
+        test = self.tests.get("anywhere")
         return None if test is None else test.verdict
 
 

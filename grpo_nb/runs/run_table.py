@@ -51,12 +51,14 @@ class RunTable(ReprMixin, Sequence):
         return overlay(self.runs)
 
     def _shown_parts(self) -> Iterable[Part]:
+        # Imported here, so that `import grpo_nb` loads no matplotlib.
         from grpo_nb.runs.figure import figure_html
 
         yield bold(self.title)
         if self.shows_curves:
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         facts_of_runs = [_facts_of(run) for run in self.runs]
+        # A fact that all runs have is no difference, so it is left out.
         counts = Counter(itertools.chain(*facts_of_runs))
         rows = []
         for run, facts in zip(self.runs, facts_of_runs, strict=True):
@@ -65,8 +67,6 @@ class RunTable(ReprMixin, Sequence):
         yield Table(
             rows,
             head=("name", "status", "steps", "reward", "held-out", "what differs"),
-            right=(3,),
-            narrow=(0, 2),
             wide=(5,),
         )
         for name, reason in self.unreadable.items():
@@ -106,7 +106,7 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     """Show runs side by side: one figure, and a table of the settings and versions that differ.
 
     Args:
-        *runs: Runs, or their paths or names.
+        *runs: Runs or their folders.
 
     Raises:
         FileNotFoundError: There is no run at a path.
@@ -126,6 +126,7 @@ def _cells_of(run: Run) -> tuple[str, ...]:
         ArithmeticError: A number is too large for a float.
     """
     rows = run.rows
+    # The last row has the highest step, because a resumed run removes the rows that it repeats.
     done = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
     return (
@@ -144,7 +145,8 @@ def _holdout_in_words(comparison: SavedComparison | None) -> str:
     for measure in HOLDOUT_MEASURES:
         before = getattr(comparison.before, measure.name)
         after = getattr(comparison.after, measure.name)
-        if before is not None and after is not None:
+        # `anywhere` is None if the grader does not tell where it reads the answer.
+        if None not in (before, after):
             parts.append(f"{before:.0%} to {after:.0%} {measure.label}")
     return ", ".join(parts)
 
@@ -156,7 +158,8 @@ def _facts_of(run: Run) -> list[str]:
     values = {
         **info["settings"],
         **info["versions"],
-        "task": f"{task['name']} ({task['fingerprint']})",
+        "task": task["name"],
+        "task fingerprint": task["fingerprint"],
     }
     for reward in info["rewards"]:
         # The hash shows a change of its code or parameters.

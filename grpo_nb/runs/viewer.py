@@ -36,6 +36,7 @@ class RunViewer(Panel):
         steps = self.run.steps
         if not steps:
             raise ValueError(f"the run {self.run.name!r} has no completions yet.")
+        # Without continuous updates, because each step that is passed would read a file.
         slider = widgets.SelectionSlider(
             options=steps, value=steps[-1], description="Step", continuous_update=False
         )
@@ -56,16 +57,12 @@ class RunViewer(Panel):
         self._slider.observe(self._show_step, "value")
         self._show_step()
 
-    @property
-    def step(self) -> int:
-        """Step that is shown."""
-        return self._slider.value
-
     def __repr__(self) -> str:
-        return displayable(f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}")
+        # The name of a folder can hold any character.
+        return displayable(f"RunViewer of {self.run.name}: step {self._slider.value}")
 
     @as_callback
     def _show_step(self) -> None:
         """Show the groups of the chosen step; only the first one is unfolded."""
-        groups = self.run.step(self.step)
+        groups = self.run.step(self._slider.value)
         self._step_view.value = groups._repr_html_()

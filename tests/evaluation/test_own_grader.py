@@ -11,7 +11,6 @@ import grpo_nb as gn
 from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.generation.completions import GeneratedCompletion
-from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
 from grpo_nb.training.recorder import HoldoutObserver
 from tests.run_fixtures import brevity
@@ -271,10 +270,6 @@ def test_holdout_curve_is_graded_by_the_main_function(curve: list[dict[str, floa
     assert [row["holdout/accuracy"] for row in curve] == [0.25, 0.75, 0.5]
     assert [row["holdout/in_format"] for row in curve] == [0.0, 0.0, 0.0]
     assert "holdout/anywhere" not in curve[0]
-
-
-def test_best_step_is_that_of_the_main_function(curve: list[dict[str, float]]) -> None:
-    assert best_row(curve)["step"] == 2
 
 
 def test_curve_of_a_function_that_reads_environments_starts() -> None:

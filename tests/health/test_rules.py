@@ -490,12 +490,12 @@ def test_missing_run_is_named(tmp_path: Path) -> None:
         check_health(tmp_path / "nowhere")
 
 
-def test_check_health_takes_the_name_of_a_run(
+def test_check_health_takes_the_folder_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path / "runs" / "first", cut(0.6))
     monkeypatch.chdir(tmp_path)
-    assert check_health("first").alerts == check_health(run).alerts
+    assert check_health("runs/first").alerts == check_health(run).alerts
 
 
 def test_run_brings_its_weights(tmp_path: Path) -> None:

@@ -147,7 +147,11 @@ def test_private_parts_are_removed_from_text(text: str, said: str | None) -> Non
 def test_card_claims_no_shared_question_unless_one_was_found(
     run: gn.runs.Run, count: int, is_apart: bool
 ) -> None:
-    found = {"questions": 20, "count": count, "source": "the training part of the task"}
+    found = {
+        "question_count": 20,
+        "trained_count": count,
+        "source": "the training part of the task",
+    }
     compare_by_hand(run, contamination=found)
     assert ("held-out prompts, no question in both;" in model_card(run)) == is_apart
 

@@ -86,6 +86,7 @@ def write_completions(run: gn.runs.Run) -> None:
     """Write the completions of a third step."""
     table = pandas.DataFrame(
         {
+            "step": 3,
             "group": [0, 0],
             "prompt": '[{"role": "user", "content": "1 + 1?"}]',
             "completion": ["2", "3"],

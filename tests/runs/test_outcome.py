@@ -146,7 +146,7 @@ def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:
 
 def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
-    trained = {"questions": 20, "count": 3, "example": "1 + 1?", "source": "the training part"}
+    trained = {"question_count": 20, "trained_count": 3, "source": "the training part"}
     compare_by_hand(run, contamination=trained)
     outcome = run.outcome()
     assert not outcome.has_worked

@@ -50,9 +50,8 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     assert run.weights == {"right": 2.0}
     assert run.holdout == [HELD_OUT] * 3
     assert len(run.trained_questions) == 3
-    assert run.best is None
     assert run.alerts == []
-    with pytest.raises(FileNotFoundError, match="no completions of step 3"):
+    with pytest.raises(FileNotFoundError, match=r"no completions \(step = 3\)"):
         run.step(3)
     with pytest.raises(TypeError):
         run.write_step({"step": 6, "reward": object()}, None)
@@ -99,13 +98,10 @@ def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
         run_file.new_run_folder(tmp_path, "a")
 
 
-def test_new_run_folder_names_resume_only_for_a_run(tmp_path: Path) -> None:
+def test_new_run_folder_of_a_taken_name_says_how_to_resume(tmp_path: Path) -> None:
     write_run_folder(tmp_path / "a", info_of({}))
-    (tmp_path / "b").mkdir()
     with pytest.raises(FileExistsError, match=r"Give the run another name, or pass resume='auto'"):
         run_file.new_run_folder(tmp_path, "a")
-    with pytest.raises(FileExistsError, match=r"Give the run another name\.$"):
-        run_file.new_run_folder(tmp_path, "b")
 
 
 def test_run_with_sampling_in_generation_kwargs_gives_its_settings(tmp_path: Path) -> None:
@@ -148,7 +144,7 @@ def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> Non
     run = make_run(tmp_path / "run")
     file = run.path / "metrics.jsonl"
     lines = file.read_text().splitlines()
-    file.write_text("\n\n".join(lines) + '\n{"step": 6, "rew')
+    file.write_text("\n".join(lines) + '\n{"step": 6, "rew')
     assert run.rows == made_rows(5)
     file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     with pytest.raises(
@@ -174,7 +170,7 @@ def test_run_name_of_other_characters_is_refused(name: str) -> None:
 
 def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({}))
-    with pytest.raises(FileNotFoundError, match=r"run has no completions\."):
+    with pytest.raises(FileNotFoundError, match=r"run has no completions \(step = None\)"):
         run.completions()
 
 
@@ -193,7 +189,7 @@ def groups_of(totals: list[float], advantages: list[float] | None = None) -> Ste
 
 def test_group_without_any_score_is_not_called_equal() -> None:
     html = groups_of([math.nan, math.nan])._repr_html_()
-    assert "All totals are equal" not in html
+    assert "do not differ" not in html
     assert "No completion has a score" in html
 
 
@@ -212,14 +208,7 @@ def test_signal_of_rewards_normalised_one_by_one_is_that_of_the_advantages() -> 
     assert "learned nothing" not in equal_totals._repr_html_()
     equal_advantages = groups_of([1.0, 2.0], advantages=[0.0, 0.0])
     assert equal_advantages.signal_count == 0
-    assert ">Every advantage is 0, and GRPO learned nothing" in equal_advantages._repr_html_()
-
-
-def test_totals_equal_up_to_rounding_have_no_signal() -> None:
-    groups = groups_of([1.0, 1.0000002])
-    assert groups.groups[0].table["advantage"].iloc[0] > 1e-4
-    assert groups.signal_count == 0
-    assert ">All totals are equal: every advantage is 0, and" in groups._repr_html_()
+    assert ">The advantages do not differ: GRPO learned nothing" in equal_advantages._repr_html_()
 
 
 BATCH = {
@@ -262,8 +251,7 @@ def test_failed_run_without_recorded_error_names_none(tmp_path: Path) -> None:
 
 def test_failed_run_shows_how_to_resume_it(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
-    (run.path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
-    advice = f"If nothing trains it any more, resume it at step 2: gn.train(..., resume={str(run.path)!r})"
+    advice = f"If nothing trains it any more, resume it: gn.train(..., resume={str(run.path)!r})"
     assert advice in repr(run)
 
 
@@ -272,20 +260,3 @@ def test_group_with_a_reward_named_shown_shows_both() -> None:
     html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
     assert '<div class="gn-box" align="left"><code>x</code></div>' in html
-
-
-@pytest.mark.parametrize("total", [1.0, math.nan])
-def test_equal_completions_of_a_group_are_one_row(total: float) -> None:
-    first, second = groups_of([total, 0.25]).groups[0].table.to_dict("records")
-    table = pandas.DataFrame([first, first, first, second])
-    group = StepGroups.of("A step", table, {}).groups[0]
-    assert [numbers for numbers, _, _ in group.shown_rows] == ["1 to 3", "4"]
-    assert "<td>1 to 3</td>" in group._repr_html_()
-
-
-def test_run_shows_who_counted_held_out_answers(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path / "run", grader_description="answers to which maths() gives the full score"
-    )
-    assert "\nCounted as correct: answers to which maths() gives the full score.\n" in repr(run)
-    assert "Counted as correct" not in repr(make_run(tmp_path / "other"))

@@ -7,16 +7,8 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.run_info import (
-    RENAMED_EVALUATION_FIELDS,
-    RENAMED_FIELDS,
-    SavedContamination,
-    SavedEvaluation,
-    SavedMajority,
-    read_run_info,
-)
+from grpo_nb.runs.run_info import RENAMED_FIELDS, read_run_info
 from tests.support.run_folders import info_of
-from tests.support.written_run import side_of
 
 
 def write(folder: Path, **changes: object) -> Path:
@@ -66,49 +58,6 @@ def test_alert_with_an_earlier_name_is_read() -> None:
     earlier = alert.to_dict()
     earlier["ended"] = earlier.pop("withdrawn_step")
     assert alerts_of([{"step": 40, "alerts": [earlier]}]) == [alert]
-
-
-def test_majority_baseline_with_an_earlier_name_is_read() -> None:
-    earlier = {"answer": "spam", "share": 0.5, "is_cleared": True, "sentence": "Beaten."}
-    assert SavedMajority.model_validate(earlier).is_beaten
-
-
-EARLIER_NAMES = [
-    pytest.param(
-        ["counted_as_correct", "anywhere_note", "compares_gold", "unproven_grader"], id="first"
-    ),
-    pytest.param(["is_gold_compared"], id="is_gold_compared"),
-]
-
-
-@pytest.mark.parametrize("earlier_names", EARLIER_NAMES)
-def test_comparison_side_with_earlier_names_is_read(earlier_names: list[str]) -> None:
-    now = side_of("after", 0.75, [0.53, 0.89], 1.0)
-    now |= {"correctness_rule": "answers to which maths() gives 1", "unproven_grader_name": "maths"}
-    earlier = dict(now)
-    for earlier_name in earlier_names:
-        earlier[earlier_name] = earlier.pop(RENAMED_EVALUATION_FIELDS[earlier_name])
-    side = SavedEvaluation.model_validate(earlier)
-    assert side.model_dump() == {**now, "accuracy_interval": (0.53, 0.89)}
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(("question_count", "trained_count"), id="now"),
-        pytest.param(("questions", "count"), id="earlier"),
-    ],
-)
-def test_contamination_with_names_of_now_and_earlier_is_read(names: tuple[str, str]) -> None:
-    numbers = dict(zip(names, (20, 3), strict=True))
-    saved = SavedContamination.model_validate(numbers | {"source": "the training part"})
-    assert (saved.question_count, saved.trained_count) == (20, 3)
-
-
-def test_alert_of_an_earlier_rule_name_is_read() -> None:
-    alert = Alert(rule="zero_variance", severity="info", step=20, message="All equal.", advice="")
-    earlier = {**alert.to_dict(), "rule": "no_spread"}
-    assert alerts_of([{"step": 20, "alerts": [earlier]}]) == [alert]
 
 
 def test_run_info_of_a_later_version_is_refused(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
 # Whole files, as text, and what the message says.
 FILES: dict[str, tuple[str, str, str]] = {
     "run.json, empty": ("run.json", "{}", "status Field required"),
-    "run.json, a list": ("run.json", "[]", r"Input should be a dictionary .*input_value=\[\]"),
-    "run.json, null": ("run.json", "null", "Input should be a dictionary .*input_value=None"),
+    "run.json, a list": ("run.json", "[]", "'list' object has no attribute 'items'"),
+    "run.json, null": ("run.json", "null", "'NoneType' object has no attribute 'items'"),
     "run.json, deeper than Python": ("run.json", "[" * 100_000, "RecursionError"),
     "metrics.jsonl, a list": (
         "metrics.jsonl",
@@ -207,7 +207,7 @@ def read_all(run: gn.runs.Run) -> None:
         run.chat_template_kwargs,
         run.reference,
     )
-    _ = run.alerts, run.best, run.sentence, run.comparison, run.steps
+    _ = run.alerts, run.sentence, run.comparison, run.steps
     run.plot()
     repr(run)
     model_card(run)

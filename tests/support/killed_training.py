@@ -20,6 +20,7 @@ import grpo_nb as gn
 from grpo_nb.runs.rows import read_json_lines
 from tests.run_fixtures import brevity
 from tests.support.forks import has_ended, in_child, loaded_alone
+from tests.support.run_folders import checkpoint_step
 
 _OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
 
@@ -71,7 +72,7 @@ def fork(
 ) -> bool:
     """Train in a child that is killed at an operation or after a time; return whether it was."""
     folder = Path(settings.run_root) / "killed"
-    before = gn.open_run(folder).checkpoint_step or 0 if (folder / "run.json").is_file() else 0
+    before = checkpoint_step(gn.open_run(folder)) if (folder / "run.json").is_file() else 0
 
     def work() -> None:
         sys.stderr = open(Path(settings.run_root) / "stderr.txt", "a")  # noqa: SIM115

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpo_nb as gn
+from grpo_nb.runs.checkpoints import checkpoint_folders
 
 
 def info_of(
@@ -56,3 +57,8 @@ def write_run_folder(
 def untimed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a run without the time that a step took, which no two runs have in common."""
     return [{key: value for key, value in row.items() if key != "step_time"} for row in rows]
+
+
+def checkpoint_step(run: gn.runs.Run) -> int:
+    """Return the highest step in the names of the checkpoint folders, 0 without a checkpoint."""
+    return max((step for step, _ in checkpoint_folders(run.path / "checkpoints")), default=0)

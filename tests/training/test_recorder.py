@@ -17,6 +17,7 @@ from grpo_nb.runs.rows import ACCURACY
 from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT
 from tests.run_fixtures import brevity
+from tests.support.run_folders import checkpoint_step
 from tests.support.tiny import load_tiny
 
 
@@ -88,7 +89,7 @@ def test_observer_entry_that_json_cannot_hold_keeps_the_step(
     assert [row["step"] for row in run.rows] == run.steps == [1, 2]
     assert run.rows[-1]["noted"] == "yes"
     assert "image" not in run.rows[-1]
-    assert run.checkpoint_step == 2
+    assert checkpoint_step(run) == 2
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
@@ -219,7 +220,7 @@ def test_holdout_score_of_an_observer_never_ends_the_training(tiny, settings, fi
 
     run = gn.train(*tiny, [brevity], settings, observers=[scoring])
     assert run.status == "finished"
-    assert run.best["step"] == 2
+    assert run.metrics.set_index("step")[ACCURACY].idxmax() == 2
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tests.support import killed_training
 from tests.support.adapters import way_back
 from tests.support.locks import holder_of
 from tests.support.own_rewards import Fading
-from tests.support.run_folders import untimed
+from tests.support.run_folders import checkpoint_step, untimed
 from tests.support.tiny import load_tiny
 from tests.support.warm_kernel import run_module
 
@@ -261,7 +261,7 @@ def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, m
     monkeypatch.undo()
     assert crashed.status == "failed"
     assert not crashed.adapter_path.exists()
-    assert crashed.checkpoint_step == 4
+    assert checkpoint_step(crashed) == 4
     assert checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
 
 
@@ -373,7 +373,7 @@ def test_reward_error_costs_steps_since_the_checkpoint(
     assert run.status == "failed"
     assert "'brevity' raised" in run.status_sentence
     assert len(run.rows) == 3
-    assert run.checkpoint_step == 2
+    assert checkpoint_step(run) == 2
     assert run.info["adapter_step"] == 2
     assert (run.path / "figures" / "training.png").is_file()
     assert set(fresh[0].peft_config) == {"default"}
@@ -437,7 +437,7 @@ def test_error_within_an_update_keeps_the_last_checkpoint(
     monkeypatch.undo()
     run = gn.open_run(Path(settings.run_root) / "lost")
     assert run.status == "failed"
-    assert run.checkpoint_step == run.info["adapter_step"] == 2
+    assert checkpoint_step(run) == run.info["adapter_step"] == 2
     left = adapter_in(run.adapter_path)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert not any(torch.equal(p, torch.ones_like(p)) for p in (*left.values(), *trained.values()))
@@ -459,7 +459,7 @@ def test_diverged_run_resumes_from_its_last_finite_adapter(
         run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
     assert run.status == "stopped"
     assert not any("Not saved" in str(warning.message) for warning in caught)
-    assert run.info["adapter_step"] == run.checkpoint_step == 2
+    assert run.info["adapter_step"] == checkpoint_step(run) == 2
     assert all(tensor.isfinite().all() for tensor in adapter_in(run.adapter_path).values())
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="diverged"), whole)
@@ -532,7 +532,7 @@ def test_step_of_an_interrupt_is_kept(fresh, settings, whole, how) -> None:
     assert signal.getsignal(signal.SIGINT) is before
     run = gn.open_run(Path(settings.run_root) / "stopped")
     assert run.status == ("failed" if has_error else "interrupted")
-    assert len(run.rows) == run.checkpoint_step == run.info["adapter_step"] == 3
+    assert len(run.rows) == checkpoint_step(run) == run.info["adapter_step"] == 3
     assert (run.path / "figures" / "training.png").is_file()
     assert f"gn.train(..., resume={str(run.path)!r})" in repr(run)
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
@@ -555,7 +555,7 @@ def test_one_press_ends_after_the_step_and_two_end_at_once(
     brevity_or_stop.__name__ = "brevity"
     run = gn.train(*fresh, [brevity_or_stop], settings.replace(save_steps=3), name="pressed")
     assert run.status == "interrupted"
-    assert len(run.rows) == run.checkpoint_step == steps
+    assert len(run.rows) == checkpoint_step(run) == steps
     is_pressed = False
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="pressed"), whole)
 
@@ -585,7 +585,7 @@ def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) 
     run = gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3), Watcher(99)])
     assert run.status == "stopped"
     assert "stopped: Watcher" in repr(run)
-    assert len(run.rows) == run.checkpoint_step == 3
+    assert len(run.rows) == checkpoint_step(run) == 3
     run = gn.train(
         *fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)]
     )
@@ -672,7 +672,7 @@ def test_full_disk_keeps_earlier_work(fresh, back, settings, whole, small_disk: 
     assert any("Not saved" in note for note in caught.value.__notes__)
     run = gn.open_run(small_disk / "runs" / "full")
     assert run.status in ("failed", "crashed")
-    assert run.checkpoint_step == 2
+    assert checkpoint_step(run) == 2
     assert len(run.rows) >= 3
     filler.unlink()
     back()
