@@ -5,6 +5,7 @@ Everything that a model, a user or a data set wrote is escaped. Nothing here nee
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,6 +113,24 @@ class CompletionGroup:
         return f"Step {self.table['step'].iloc[0]}, group {self.number}"
 
     @property
+    def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
+        """Rows of the view: number, row of the table and text.
+
+        Equal completions that follow each other are one row, with the number `1 to 6`.
+        """
+        rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
+        shown = []
+        first_number = 1
+        # As text, so that scores that are NaN are equal too.
+        for _, equal_rows in itertools.groupby(rows, key=str):
+            (row, text), *others = equal_rows
+            last_number = first_number + len(others)
+            numbers = f"{first_number} to {last_number}" if others else str(first_number)
+            shown.append((numbers, row, text))
+            first_number = last_number + 1
+        return shown
+
+    @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
         others = (*RESERVED_COLUMNS, *self.weights)
@@ -175,7 +194,6 @@ def _view(name: str, **values: Any) -> str:
         verbatim=verbatim,
         effect_in_words=effect_in_words,
         shorten=shorten,
-        zip=zip,
         **values,
     )
     return f'{style_tag()}<div class="gn-panel">{markup}</div>'
