@@ -5,7 +5,6 @@ configuration differs from the settings.
 """
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -72,9 +71,12 @@ class PreparedTraining:
     engine_choice: EngineChoice
 
     @property
-    def settings_for_memory(self) -> Settings:
-        """Settings for estimates of memory: `shared_prompts` only if the CPU engine samples."""
-        return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
+    def settings_of_engine(self) -> Settings:
+        """Settings that name the engine that the model has, which may not be the requested one."""
+        return self.settings.replace(
+            shared_prompts=self.engine_choice.can_use_cpu_engine,
+            fast_inference=has_vllm_engine(self.model),
+        )
 
 
 def prepare(
@@ -100,10 +102,8 @@ def prepare(
         # The last row, because `with_tools` has tried the first one.
         task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
-    too_long = short_task.left_out.total() - task.left_out.total()
-    if too_long:
-        example = short_task.changes.examples["too long"]
-        warn_user(f"{too_long} prompts are too long and are left out: {example}")
+    if short_task is not task:
+        warn_user(f"Some prompts are left out: {short_task.changes.reasons_in_words}.")
     weights = weights_by_name(rewards)
     reserved = weights.keys() & RESERVED_COLUMNS
     if reserved:
@@ -207,15 +207,10 @@ def build_trainer(
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
-        tool_arguments: dict[str, Any] = {}
         if tools is not None:
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tool_arguments = {
-                "tools": list(tools.functions),
-                "environment_factory": tools.environment_factory,
-            }
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
@@ -224,7 +219,8 @@ def build_trainer(
             train_dataset=prepared.task.train,
             engine=engine,
             task_tools=tools,
-            **tool_arguments,
+            tools=None if tools is None else list(tools.functions),
+            environment_factory=None if tools is None else tools.environment_factory,
         )
     # The figure and the bar replace the rows of dicts that transformers prints.
     trainer.remove_callback(PrinterCallback)
@@ -296,23 +292,24 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
-    # Only Unsloth knows all values of `optim`.
-    trl_fields = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
     # The returned table replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
         set_training_dtype(settings, model)
         arguments = grpo_arguments(settings, {}, Path(folder), model)
-        trl_configuration = trl_class(
-            **{name: arguments[name] for name in trl_fields & arguments.keys()}
-        )
+        # Only Unsloth knows all values of `optim`.
+        trl_arguments = {name: value for name, value in arguments.items() if name != "optim"}
+        trl_configuration = trl_class(**trl_arguments)
         configuration = GRPOConfig(**arguments)
     requested = _arguments_on_this_machine(settings, model)
     result = compare_configurations(settings, requested, configuration, trl_configuration)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype, DTYPE_RULE)}
-    if settings.fast_inference and engine_choice.vllm_obstacle is not None:
-        changed["fast_inference"] = ChangedSetting(True, False, engine_choice.vllm_obstacle)
-    if settings.shared_prompts and not engine_choice.can_use_cpu_engine:
-        changed["shared_prompts"] = ChangedSetting(True, False, engine_choice.cpu_engine_obstacle)
+    obstacles = {
+        "fast_inference": engine_choice.vllm_obstacle,
+        "shared_prompts": engine_choice.cpu_engine_obstacle,
+    }
+    for name, obstacle in obstacles.items():
+        if getattr(settings, name) and obstacle is not None:
+            changed[name] = ChangedSetting(True, False, obstacle)
     return EffectiveSettings({**changed, **result.changed}, result.arguments)
 
 

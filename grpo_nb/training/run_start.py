@@ -64,10 +64,10 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
     model = prepared.model
     settings = prepared.settings
     task = prepared.task
-    rewards = []
-    for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
-        record = {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
-        rewards.append(record)
+    rewards = [
+        {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
+        for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True)
+    ]
     return RunInfo(
         status="running",
         pid=os.getpid(),
