@@ -66,7 +66,8 @@ def dry_run(
             trainer = build_trainer(prepared, _DryRunTrainer)
             # No experiment tracker records a dry run.
             trainer.callback_handler.callbacks.clear()
-            trainer.beta = 0.0  # only a loss would need the reference model
+            # Only a loss would need the log-probabilities of the reference model.
+            trainer.beta = 0.0
             with contextlib.suppress(_FirstStepSampled):
                 trainer.train()
     table = completions_table(
@@ -87,7 +88,9 @@ class _DryRunTrainer(ResumableTrainer):
     """Trainer whose first training step ends where the loss would be computed."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        # transformers' own training step begins with this too.
         model.train()
+        # `_prepare_inputs` samples and scores. Without gradients it takes less memory.
         with torch.no_grad():
             self._prepare_inputs(inputs)
         raise _FirstStepSampled

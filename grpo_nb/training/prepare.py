@@ -90,17 +90,10 @@ def prepare(
     """
     rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
-    if settings.holdout_every and not len(task.holdout):
-        raise ValueError(
-            "holdout_every needs held-out questions, and this task has none. Write "
-            "holdout_every=0, or gn.load_task(..., holdout=0.2)."
-        )
     settings = task.settings_for_template(settings)
     if task.tools is not None:
         # This raises an error if the chat template cannot be trained with tools.
         prepare_tokenizer_for_tools(tokenizer)
-        # The last row, because `with_tools` has tried the first one.
-        task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
     if short_task is not task:
         warn_user(f"Some prompts are left out: {short_task.changes.reasons_in_words}.")
@@ -171,6 +164,7 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     for reward in rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
+    # A right answer in the format, so that a reward takes its usual path.
     row = task.train[0]
     content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
@@ -204,6 +198,7 @@ def build_trainer(
     ):
         set_training_dtype(prepared.settings, model)
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(folder), model)
+        # The order of the rows is meant, for example easy questions first.
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools

@@ -28,7 +28,9 @@ from grpo_nb.evaluation.model_sources import Decoding, complete_rows
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
+from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.alert import Alert, alert_table
+from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
@@ -161,6 +163,9 @@ class Recorder(TrainerCallback):
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due
+        if control.should_save:
+            # The rows of a complete checkpoint must be on the disk.
+            sync(self.run.path / "metrics.jsonl")
 
     def _completions_of_step(self, row: dict[str, Any]) -> pandas.DataFrame:
         """Return the step's completions as a table; add measurements of their text to the row."""
@@ -186,11 +191,11 @@ class Recorder(TrainerCallback):
         If an observer fails, or adds a key that JSON cannot hold, its entries are left out.
         """
         for observer in self.observers:
+            # A copy, so that an observer that fails leaves the row as it was.
             extended_row = dict(row)
             try:
                 if observer(extended_row, table):
-                    name = getattr(observer, "__name__", type(observer).__name__)
-                    self.stopped_by.append(name)
+                    self.stopped_by.append(reward_name(observer))
                 row = json.loads(json.dumps(extended_row, default=_number_or_text))
             # Kept until the row is written and saved, so that the step is not lost.
             except BaseException as error:
@@ -223,6 +228,7 @@ class Recorder(TrainerCallback):
         # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
         if self._plot is not None:
             self._plot.update()
+            # Rendering the report takes longer than a small step, so it is not done at each step.
             if new_alerts:
                 report = self.health.report()
                 data = {"text/html": report._repr_html_(), "text/plain": repr(report)}
@@ -284,6 +290,7 @@ class HoldoutObserver:
         is_due = row["step"] % prepared.settings.holdout_every == 0
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
+        # The CPU engine needs copies of the weights, which only a training on it has made.
         greedy = Decoding(
             settings=prepared.settings_of_engine,
             chat_template_kwargs=prepared.task.chat_template_kwargs,

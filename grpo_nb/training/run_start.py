@@ -112,7 +112,7 @@ def set_kl_reference(model: Any, run_info: RunInfo) -> None:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
-    starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
+    starts_trained = any(tensor.any() for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
     wants_base = run_info.reference == BASE_REFERENCE
     # In a new LoRA, B is 0, so the run starts as the base model. TRL's copy would give the same KL

@@ -19,7 +19,7 @@ from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
+from grpo_nb.runs.checkpoints import keep_newest, write_checkpoint
 from grpo_nb.tasks.tools import Tools
 from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 
@@ -145,9 +145,6 @@ class ResumableTrainer(GRPOTrainer):
             )
             return
         root = Path(self.args.output_dir)
-        metrics = root.parent / "metrics.jsonl"
-        if metrics.is_file():
-            sync(metrics)  # so that the rows of a complete checkpoint are on the disk
         write_checkpoint(root, step, self._fill_checkpoint)
         keep_newest(root, KEPT_CHECKPOINTS)
 
