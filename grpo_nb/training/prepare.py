@@ -132,6 +132,7 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
     misplaced = names & {
         *vars(settings),
         *SAMPLING_ARGUMENTS_IN_EXTRA,
+        # Two names of a length. The memory plan counts the length in the settings.
         "max_new_tokens",
         "max_length",
     }
@@ -237,9 +238,11 @@ def grpo_arguments(
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
         "logging_nan_inf_filter": False,
+        # The recorder decides when to save, and shows a bar of its own.
         "save_strategy": "no",
-        "report_to": "none",
         "disable_tqdm": True,
+        # Trackers are used only if `extra` names them.
+        "report_to": "none",
         **_arguments_on_this_machine(settings, model),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
@@ -313,17 +316,16 @@ def restoring_adapter_values(model: Any) -> Iterator[None]:
     """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
 
     TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.
-    Unsloth's trainer on a GPU does not round it.
+    Unsloth's trainer on a GPU does not round it. TRL's frozen copy `ref` is made before.
     """
-    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    trained = [
+        (parameter, parameter.data) for parameter in model.parameters() if parameter.requires_grad
+    ]
     try:
         yield
     finally:
-        for name, parameter in model.named_parameters():
-            # TRL's frozen copy `ref` starts with the values of the adapter.
-            source = loaded.get(name.replace(".ref.", ".default."))
-            if source is not None:
-                parameter.data = source.clone() if ".ref." in name else source
+        for parameter, value in trained:
+            parameter.data = value
 
 
 @contextlib.contextmanager

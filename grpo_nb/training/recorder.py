@@ -249,8 +249,8 @@ def _number_or_text(value: Any) -> float | str:
     """Return a value that JSON does not know, such as a number of numpy, as number or text."""
     try:
         return float(value)
-    # RuntimeError for a tensor of several numbers, OverflowError for a number beyond all floats.
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+    # A set, a tensor of several numbers and a number beyond all floats have errors of their own.
+    except Exception:
         return str(value)
 
 

@@ -92,6 +92,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         dtype=choose_dtype(settings, gpu, model),
         versions=package_versions(),
         engine=prepared.engine_choice.name,
+        # The name or folder of the model may stand for other weights later.
         base_weights_hash=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
