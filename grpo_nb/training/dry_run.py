@@ -7,14 +7,12 @@ another question: whether randomly chosen prompts give a learning signal.)
 """
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.models.restoring import restoring_modes, restoring_random_state
 from grpo_nb.models.unsloth_import import import_unsloth
-from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups, completions_table
 from grpo_nb.scoring.scores import restoring_states
 from grpo_nb.tasks.task import Task
@@ -58,21 +56,18 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    with (
-        restoring_states(reward_list(rewards)),
-        restoring_random_state(),
-        restoring_modes(model),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
-        prepared = prepare(model, tokenizer, task, rewards, without_tracker)
+    with restoring_random_state(), restoring_modes(model):
+        prepared = prepare(model, tokenizer, task, rewards, settings)
         with (
+            restoring_states(prepared.rewards),
             deleting_reference_adapter(model),
-            explaining_machine_faults(prepared.settings_for_memory, model),
+            explaining_machine_faults(prepared.settings_of_engine),
         ):
             trainer = build_trainer(prepared, _DryRunTrainer)
-            trainer.beta = 0.0  # only a loss would need the reference model
-            trainer.args.output_dir = folder
+            # No experiment tracker records a dry run.
+            trainer.callback_handler.callbacks.clear()
+            # Only a loss would need the log-probabilities of the reference model.
+            trainer.beta = 0.0
             with contextlib.suppress(_FirstStepSampled):
                 trainer.train()
     table = completions_table(
@@ -93,7 +88,9 @@ class _DryRunTrainer(ResumableTrainer):
     """Trainer whose first training step ends where the loss would be computed."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        # transformers' own training step begins with this too.
         model.train()
+        # `_prepare_inputs` samples and scores. Without gradients it takes less memory.
         with torch.no_grad():
             self._prepare_inputs(inputs)
         raise _FirstStepSampled

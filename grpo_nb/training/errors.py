@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.hardware import has_vllm_engine
 from grpo_nb.config.planning import out_of_memory_advice
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.problems import EnvironmentProblem, error_summary
 from grpo_nb.machine.gpu_errors import is_out_of_memory, raise_if_known
 from grpo_nb.rewards.base import (
     Completion,
@@ -19,8 +18,6 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.scoring.scores import RewardError, locate_failure, to_floats
 
-#: Arguments that TRL passes to rewards, and that are not lists with one value per completion.
-TRAINER_KEYWORDS = ("trainer_state", "log_extra", "log_metric")
 #: Only these errors of a reward are searched for an out-of-memory text, because the message of
 #: another error may quote a completion that contains one.
 OUT_OF_MEMORY_ERRORS = (RuntimeError, MemoryError)
@@ -45,8 +42,9 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except Exception as error:
             if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
                 raise
+            # Leave out TRL's own arguments: `trainer_state`, `log_extra` and `log_metric`.
+            batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
             # `locate_failure` scores rows again, so a paid judge charges for them twice.
-            batch = {key: value for key, value in keywords.items() if key not in TRAINER_KEYWORDS}
             texts = [completion_text(completion) for completion in completions]
             state = others.get("trainer_state")
             message, cause = locate_failure(reward, batch, state, texts, error)
@@ -58,15 +56,11 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
 
 
 @contextlib.contextmanager
-def explaining_machine_faults(
-    settings: Settings, model: Any, run_folder: Path | None = None
-) -> Iterator[None]:
+def explaining_machine_faults(settings: Settings, run_folder: Path | None = None) -> Iterator[None]:
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: The run's settings (`PreparedTraining.settings_for_memory`).
-        model: The loaded model. The advice depends on whether it has a vLLM engine, not on
-            `fast_inference`.
+        settings: Settings of the engine that runs (`PreparedTraining.settings_of_engine`).
         run_folder: Folder of the run; None for a dry run.
 
     Raises:
@@ -78,8 +72,7 @@ def explaining_machine_faults(
         raise
     except Exception as error:
         # Memory is checked first, because other settings solve it.
-        settings_of_model = settings.replace(fast_inference=has_vllm_engine(model))
-        advice = out_of_memory_advice(error, settings_of_model)
+        advice = out_of_memory_advice(error, settings)
         if advice is not None:
             if run_folder is not None:
                 adapter = str(run_folder / "adapter")
@@ -88,7 +81,6 @@ def explaining_machine_faults(
                     "setting, start a new run from its adapter: "
                     f"gn.load_model(settings, adapter={adapter!r})."
                 )
-            reason = f"({type(error).__name__}: {str(error)[:200]})"
-            raise EnvironmentProblem(f"{advice}\n{reason}") from error
+            raise EnvironmentProblem(f"{advice}\n({error_summary(error)})") from error
         raise_if_known(error)
         raise

@@ -5,7 +5,6 @@ configuration differs from the settings.
 """
 
 import contextlib
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -72,9 +71,12 @@ class PreparedTraining:
     engine_choice: EngineChoice
 
     @property
-    def settings_for_memory(self) -> Settings:
-        """Settings for estimates of memory: `shared_prompts` only if the CPU engine samples."""
-        return self.settings.replace(shared_prompts=self.engine_choice.can_use_cpu_engine)
+    def settings_of_engine(self) -> Settings:
+        """Settings that name the engine that the model has, which may not be the requested one."""
+        return self.settings.replace(
+            shared_prompts=self.engine_choice.can_use_cpu_engine,
+            fast_inference=has_vllm_engine(self.model),
+        )
 
 
 def prepare(
@@ -88,22 +90,13 @@ def prepare(
     """
     rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
-    if settings.holdout_every and not len(task.holdout):
-        raise ValueError(
-            "holdout_every needs held-out questions, and this task has none. Write "
-            "holdout_every=0, or gn.load_task(..., holdout=0.2)."
-        )
     settings = task.settings_for_template(settings)
     if task.tools is not None:
         # This raises an error if the chat template cannot be trained with tools.
         prepare_tokenizer_for_tools(tokenizer)
-        # The last row, because `with_tools` has tried the first one.
-        task.tools.require_repeatable(task.train[-1])
     short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
-    too_long = short_task.left_out.total() - task.left_out.total()
-    if too_long:
-        example = short_task.changes.examples["too long"]
-        warn_user(f"{too_long} prompts are too long and are left out: {example}")
+    if short_task is not task:
+        warn_user(f"Some prompts are left out: {short_task.changes.reasons_in_words}.")
     weights = weights_by_name(rewards)
     reserved = weights.keys() & RESERVED_COLUMNS
     if reserved:
@@ -139,6 +132,7 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
     misplaced = names & {
         *vars(settings),
         *SAMPLING_ARGUMENTS_IN_EXTRA,
+        # Two names of a length. The memory plan counts the length in the settings.
         "max_new_tokens",
         "max_length",
     }
@@ -171,6 +165,7 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     for reward in rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
+    # A right answer in the format, so that a reward takes its usual path.
     row = task.train[0]
     content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
@@ -204,18 +199,14 @@ def build_trainer(
     ):
         set_training_dtype(prepared.settings, model)
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(folder), model)
+        # The order of the rows is meant, for example easy questions first.
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
-        tool_arguments: dict[str, Any] = {}
         if tools is not None:
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tool_arguments = {
-                "tools": list(tools.functions),
-                "environment_factory": tools.environment_factory,
-            }
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
@@ -224,7 +215,8 @@ def build_trainer(
             train_dataset=prepared.task.train,
             engine=engine,
             task_tools=tools,
-            **tool_arguments,
+            tools=None if tools is None else list(tools.functions),
+            environment_factory=None if tools is None else tools.environment_factory,
         )
     # The figure and the bar replace the rows of dicts that transformers prints.
     trainer.remove_callback(PrinterCallback)
@@ -246,9 +238,11 @@ def grpo_arguments(
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
         "logging_nan_inf_filter": False,
+        # The recorder decides when to save, and shows a bar of its own.
         "save_strategy": "no",
-        "report_to": "none",
         "disable_tqdm": True,
+        # Trackers are used only if `extra` names them.
+        "report_to": "none",
         **_arguments_on_this_machine(settings, model),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
@@ -296,23 +290,24 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     engine_choice = choose_engine(model, settings)
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
-    # Only Unsloth knows all values of `optim`.
-    trl_fields = {field.name for field in dataclasses.fields(trl_class)} - {"optim"}
     # The returned table replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
         set_training_dtype(settings, model)
         arguments = grpo_arguments(settings, {}, Path(folder), model)
-        trl_configuration = trl_class(
-            **{name: arguments[name] for name in trl_fields & arguments.keys()}
-        )
+        # Only Unsloth knows all values of `optim`.
+        trl_arguments = {name: value for name, value in arguments.items() if name != "optim"}
+        trl_configuration = trl_class(**trl_arguments)
         configuration = GRPOConfig(**arguments)
     requested = _arguments_on_this_machine(settings, model)
     result = compare_configurations(settings, requested, configuration, trl_configuration)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype, DTYPE_RULE)}
-    if settings.fast_inference and engine_choice.vllm_obstacle is not None:
-        changed["fast_inference"] = ChangedSetting(True, False, engine_choice.vllm_obstacle)
-    if settings.shared_prompts and not engine_choice.can_use_cpu_engine:
-        changed["shared_prompts"] = ChangedSetting(True, False, engine_choice.cpu_engine_obstacle)
+    obstacles = {
+        "fast_inference": engine_choice.vllm_obstacle,
+        "shared_prompts": engine_choice.cpu_engine_obstacle,
+    }
+    for name, obstacle in obstacles.items():
+        if getattr(settings, name) and obstacle is not None:
+            changed[name] = ChangedSetting(True, False, obstacle)
     return EffectiveSettings({**changed, **result.changed}, result.arguments)
 
 
@@ -321,17 +316,16 @@ def restoring_adapter_values(model: Any) -> Iterator[None]:
     """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
 
     TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.
-    Unsloth's trainer on a GPU does not round it.
+    Unsloth's trainer on a GPU does not round it. TRL's frozen copy `ref` is made before.
     """
-    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    trained = [
+        (parameter, parameter.data) for parameter in model.parameters() if parameter.requires_grad
+    ]
     try:
         yield
     finally:
-        for name, parameter in model.named_parameters():
-            # TRL's frozen copy `ref` starts with the values of the adapter.
-            source = loaded.get(name.replace(".ref.", ".default."))
-            if source is not None:
-                parameter.data = source.clone() if ".ref." in name else source
+        for parameter, value in trained:
+            parameter.data = value
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -27,7 +28,9 @@ from grpo_nb.evaluation.model_sources import Decoding, complete_rows
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
+from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.alert import Alert, alert_table, worst_first
+from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
@@ -133,9 +136,9 @@ class Recorder(TrainerCallback):
         control.should_log |= self.is_stop_requested or control.should_training_stop
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
     ) -> None:
-        is_summary = logs is None or "train_runtime" in logs
+        is_summary = "train_runtime" in logs
         if is_summary:
             return
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
@@ -144,8 +147,7 @@ class Recorder(TrainerCallback):
         # A step without this metric reused the completions of an earlier one.
         if MEAN_LENGTH in row:
             table = self._completions_of_step(row)
-        self._ask_observers(row, table)
-        row = self._as_stored(row)
+        row = self._ask_observers(row, table)
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
@@ -161,12 +163,16 @@ class Recorder(TrainerCallback):
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due
+        if control.should_save:
+            # The rows of a complete checkpoint must be on the disk.
+            sync(self.run.path / "metrics.jsonl")
 
     def _completions_of_step(self, row: dict[str, Any]) -> pandas.DataFrame:
         """Return the step's completions as a table; add measurements of their text to the row."""
         has_tools = bool(self.trainer.tools)
+        logs = last_generation(self.trainer)
         table = completions_table(
-            last_generation(self.trainer),
+            logs,
             step=row["step"],
             group_size=self.settings.num_generations,
             weights=self.weights,
@@ -175,32 +181,26 @@ class Recorder(TrainerCallback):
         row |= measure_duplicates(completion_texts(table), table["group"])
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
-            last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
-            unanswered = [bool(turn.get("tool_calls")) for turn in last_turns]
-            row["tools/unanswered"] = sum(unanswered) / len(unanswered)
+            last_turns = [turns[-1] for turns in logs["completion"]]
+            row["tools/unanswered"] = fmean(bool(turn.get("tool_calls")) for turn in last_turns)
         return table
 
-    def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> None:
+    def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> dict[str, Any]:
+        """Return the row with what the observers add, as a resumed run reads it.
+
+        If an observer fails, or adds a key that JSON cannot hold, its entries are left out.
+        """
         for observer in self.observers:
+            # A copy, so that an observer that fails leaves the row as it was.
+            extended_row = dict(row)
             try:
-                if observer(row, table):
-                    name = getattr(observer, "__name__", type(observer).__name__)
-                    self.stopped_by.append(name)
+                if observer(extended_row, table):
+                    self.stopped_by.append(reward_name(observer))
+                row = json.loads(json.dumps(extended_row, default=_number_or_text))
             # Kept until the row is written and saved, so that the step is not lost.
             except BaseException as error:
                 self.error = self.error or error
-
-    def _as_stored(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the row as a resumed run reads it, without values that JSON cannot hold."""
-        stored = {}
-        for key, value in row.items():
-            try:
-                # Convert each value alone, so that an observer's bad value loses no other value.
-                stored |= json.loads(json.dumps({key: value}, default=_number_or_text))
-            except Exception as error:
-                error.add_note(f"An observer put {key!r} into the row of a step.")
-                self.error = self.error or error
-        return stored
+        return row
 
     def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.
@@ -210,10 +210,7 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
-            self._update_bar(row)
-            if self._plot is not None:
-                self._plot.update()
-            self._show_alerts(new_alerts)
+            self._update_display(row, new_alerts)
         except Exception as error:
             self._can_show = False
             warn_user(
@@ -222,21 +219,21 @@ class Recorder(TrainerCallback):
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
             )
 
-    def _show_alerts(self, new_alerts: Sequence[Alert]) -> None:
-        if new_alerts and is_notebook():
-            all_alerts = alert_table(worst_first(self.health.alerts))
-            self._alert_output.show(
-                {"text/html": all_alerts.html(), "text/plain": all_alerts.text()}
-            )
-        elif new_alerts:
-            tqdm.write(alert_table(new_alerts).text())
-
-    def _update_bar(self, row: Mapping[str, Any]) -> None:
+    def _update_display(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
         if "reward" in row:
             kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
             self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
         self.bar.update(row["step"] - self.bar.n)
         self.bar.refresh()
+        # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
+        if self._plot is not None:
+            self._plot.update()
+            # Rendering the table takes longer than a small step, so it is not done at each step.
+            if new_alerts:
+                table = alert_table(worst_first(self.health.alerts))
+                self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
+        elif new_alerts:
+            tqdm.write(alert_table(new_alerts).text())
 
     def close(self) -> None:
         """End the bar, write the curves as an image, and draw the last figure."""
@@ -251,8 +248,8 @@ def _number_or_text(value: Any) -> float | str:
     """Return a value that JSON does not know, such as a number of numpy, as number or text."""
     try:
         return float(value)
-    # RuntimeError for a tensor of several numbers, OverflowError for a number beyond all floats.
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+    # A set, a tensor of several numbers and a number beyond all floats have errors of their own.
+    except Exception:
         return str(value)
 
 
@@ -275,8 +272,7 @@ class HoldoutObserver:
 
     def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
-        first_questions = islice(prepared.task.holdout, prepared.settings.holdout_questions)
-        self._questions = list(first_questions)
+        self._questions = list(islice(prepared.task.holdout, prepared.settings.holdout_questions))
         # The grader is chosen once, so that all points of the curve have the same pass score.
         self._grader = choose_grader(
             deciding_reward(prepared.rewards),
@@ -294,9 +290,8 @@ class HoldoutObserver:
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
         # The CPU engine needs copies of the weights, which only a training on it has made.
-        can_use_cpu_engine = prepared.engine_choice.can_use_cpu_engine
         greedy = Decoding(
-            settings=prepared.settings.replace(shared_prompts=can_use_cpu_engine),
+            settings=prepared.settings_of_engine,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
         )

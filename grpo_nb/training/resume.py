@@ -2,8 +2,7 @@
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ CHANGEABLE_SETTINGS = (
     "run_root",
 )
 #: Parts of a task that must not change when a run is resumed.
-TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
+TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout", "is_ordered")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
 MACHINE_PARTS = ("engine", "dtype", "host")
 
@@ -95,17 +94,19 @@ def find_run(
 
     # 1. Refuse the run if it was another training.
     reward_changes = _changes_in_rewards(old_info, new_info)
-    blocking_changes = _changes_in_training(old_info, new_info)
+    blocking_changes = _changed_values(_fixed_values(old_info), _fixed_values(new_info))
+    # A local folder may hold another model now. Older runs have no hash of their base.
+    known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
+    if len(known_hashes) > 1:
+        blocking_changes.append("the weights of the base model have changed")
     # With resume="auto", a finished run is returned only if its rewards are unchanged. With other
     # rewards, the cell asks for a training that was never done.
     if is_finished_and_auto:
         blocking_changes += reward_changes
     if blocking_changes:
-        advice = "Resume it with what it started with, or give a new run another name."
-        if is_finished_and_auto:
-            advice = "It is finished. To start a new run, pass resume=None and another name."
         raise ValueError(
-            f"the run {run.name!r} was another training: {'; '.join(blocking_changes)}. {advice}"
+            f"the run {run.name!r} was another training: {'; '.join(blocking_changes)}. To start a "
+            "new run, pass resume=None and another name."
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
@@ -126,17 +127,9 @@ def find_run(
             f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
             "resume=None and another name."
         )
-    changes = [
-        *_changed_values(old_info["settings"], new_info["settings"], CHANGEABLE_SETTINGS),
-        *reward_changes,
-        *_changed_values(old_info["versions"], new_info["versions"], old_info["versions"]),
-        *_changed_values(old_info, new_info, MACHINE_PARTS),
-        *[f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons],
-    ]
-    # Read the file, because `run.info` leaves out settings of earlier versions.
-    stored_settings = json.loads((run.path / "run.json").read_text("utf-8"))["settings"]
-    if stored_settings.get("keep_adapter") == "best":
-        changes.append("keep_adapter was 'best', but is no setting any more: the last one is kept")
+    changes = _changed_values(_changeable_values(old_info), _changeable_values(new_info))
+    changes += reward_changes
+    changes += [f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons]
     return EarlierRun(run, checkpoint, changes)
 
 
@@ -184,30 +177,40 @@ def _newest_run(root: Path) -> Run | None:
     Raises:
         ValueError: The `run.json` of a run is damaged, so it is unknown if that run is the newest.
     """
-    runs = [Run(file.parent) for file in sorted(root.glob("*/run.json"))]
+    runs = [Run(file.parent) for file in root.glob("*/run.json")]
+    if not runs:
+        return None
     # If several runs started in the same second, the last name is taken.
-    ordered_runs = sorted(runs, key=lambda run: run.started)
-    return open_run(ordered_runs[-1].path) if ordered_runs else None
+    newest = max(runs, key=lambda run: (run.started, run.name))
+    return open_run(newest.path)
 
 
-def _changes_in_training(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each change that makes the run another training."""
-    fixed_settings = [key for key in old_info["settings"] if key not in CHANGEABLE_SETTINGS]
-    sentences = [
-        *_changed_values(old_info["settings"], new_info["settings"], fixed_settings),
-        *_changed_values(old_info["task"], new_info["task"], TASK_PARTS),
-        *_changed_values(_names_and_weights(old_info), _names_and_weights(new_info), ("rewards",)),
-    ]
-    # A local folder may hold another model now. Older runs have no hash of their base.
-    known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
-    if len(known_hashes) > 1:
-        sentences.append("the weights of the base model have changed")
-    return sentences
-
-
-def _names_and_weights(record: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed_values(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a `run.json` that must not change when the run is resumed."""
+    settings = {
+        name: value for name, value in info["settings"].items() if name not in CHANGEABLE_SETTINGS
+    }
+    task = {part: info["task"].get(part) for part in TASK_PARTS}
     # A list, because the order of the rewards matters too.
-    return {"rewards": [(reward["name"], reward["weight"]) for reward in record["rewards"]]}
+    rewards = [(reward["name"], reward["weight"]) for reward in info["rewards"]]
+    return {**settings, **task, "rewards": rewards}
+
+
+def _changeable_values(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a `run.json` that may change when the run is resumed."""
+    # An earlier version may not have had all of these settings.
+    settings = {name: info["settings"].get(name) for name in CHANGEABLE_SETTINGS}
+    machine = {part: info.get(part) for part in MACHINE_PARTS}
+    return {**settings, **info["versions"], **machine}
+
+
+def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each value that has changed; a value that is only new has none."""
+    return [
+        f"{name} was {value!r}, is {new.get(name)!r}"
+        for name, value in old.items()
+        if value != new.get(name)
+    ]
 
 
 def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
@@ -217,17 +220,6 @@ def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]
         difference = difference_in_words(old, new)
         if difference:
             sentences.append(f"the reward {old['name']!r} has changed: {difference}")
-    return sentences
-
-
-def _changed_values(
-    old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]
-) -> list[str]:
-    """Return a sentence for each of the keys whose value has changed."""
-    sentences = []
-    for key in keys:
-        if old.get(key) != new.get(key):
-            sentences.append(f"{key} was {old.get(key)!r}, is {new.get(key)!r}")
     return sentences
 
 
@@ -259,12 +251,6 @@ def rewind(earlier_run: EarlierRun) -> Path:
     for recorded_step in run.steps:
         if recorded_step > step:
             run.completions_file(recorded_step).unlink()
-    # Delete checkpoints and files that were half written when the run was killed.
-    for leftover in list(run.path.rglob(".*.partial-*")):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink(missing_ok=True)
     # A comparison belongs to the earlier adapter, not to the one that the run will have.
     comparison = run.path / "comparison"
     if comparison.exists():

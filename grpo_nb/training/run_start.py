@@ -64,10 +64,10 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
     model = prepared.model
     settings = prepared.settings
     task = prepared.task
-    rewards = []
-    for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
-        record = {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
-        rewards.append(record)
+    rewards = [
+        {"name": name, "weight": weight, **record_of(reward), "range": range_of(reward)}
+        for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True)
+    ]
     return RunInfo(
         status="running",
         pid=os.getpid(),
@@ -92,6 +92,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         dtype=choose_dtype(settings, gpu, model),
         versions=package_versions(),
         engine=prepared.engine_choice.name,
+        # The name or folder of the model may stand for other weights later.
         base_weights_hash=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
@@ -112,7 +113,7 @@ def set_kl_reference(model: Any, run_info: RunInfo) -> None:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
-    starts_trained = any(bool(tensor.detach().any()) for tensor in lora_b)
+    starts_trained = any(tensor.any() for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
     wants_base = run_info.reference == BASE_REFERENCE
     # In a new LoRA, B is 0, so the run starts as the base model. TRL's copy would give the same KL

@@ -15,7 +15,7 @@ from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.files import copy_files, put_in_place, staged_folder
-from grpo_nb.core.problems import warn_user
+from grpo_nb.core.problems import error_summary, warn_user
 from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
@@ -124,9 +124,10 @@ def train(
         earlier_run = find_run(name, resume, run_info, locks)
         if earlier_run is not None and earlier_run.has_nothing_left:
             return _restore_finished_run(earlier_run, prepared)
-        plan(
-            prepared.settings_for_memory, prepared.task, model=model, tokenizer=tokenizer
-        ).require_fit()
+        memory_plan = plan(
+            prepared.settings_of_engine, prepared.task, model=model, tokenizer=tokenizer
+        )
+        memory_plan.require_fit()
         if earlier_run is not None:
             run_info = resumed_info(earlier_run, run_info)
         with deleting_reference_adapter(model):
@@ -211,11 +212,10 @@ def _train_and_close(
     trainer.add_callback(recorder)
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
-    failure = None
     process = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.settings_for_memory, run.model, run.path),
+            explaining_machine_faults(prepared.settings_of_engine, run.path),
             recorder.stopping_at_interrupt(),
         ):
             _run_trainer(trainer, settings, earlier_run)
@@ -233,21 +233,13 @@ def _train_and_close(
         run_info.status = "interrupted"
     # A reward can call sys.exit().
     except (Exception, SystemExit) as error:
-        # A child that a reward forked must not write into the folder.
-        if os.getpid() != process:
-            raise
         run_info.status = "failed"
-        run_info.error = f"{type(error).__name__}: {error}"
-        failure = error
-    problems = _complete_folder(recorder, run_info)
-    # A file that could not be saved must not hide why the training ended.
-    for problem in problems:
-        if failure is None:
-            warn_user(problem)
-        else:
-            failure.add_note(problem)
-    if failure is not None:
-        raise failure
+        run_info.error = error_summary(error)
+        raise
+    finally:
+        # A child that a reward forked must not write into the folder.
+        if os.getpid() == process:
+            _complete_folder(recorder, run_info)
 
 
 def _run_trainer(
@@ -265,20 +257,20 @@ def _run_trainer(
         restore_state(trainer.stateful, earlier_run.checkpoint.path)
 
 
-def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
-    """Write adapter, run.json, figure and card; return a sentence for each failure.
+def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
+    """Write adapter, run.json, figure and card.
 
+    A file that cannot be saved is a warning, because an error would hide why the training ended.
     The adapter is written first. If that fails, the run counts as failed and can be resumed.
     """
     run = recorder.run
-    problems = []
     try:
         _write_adapter(recorder, run_info)
     except Exception as error:
         run_info.status = "failed"
         # An error that ended the training stays the error of the run.
-        run_info.error = run_info.error or f"{type(error).__name__}: {error}"
-        problems.append(f"Not saved: {type(error).__name__}: {error}.")
+        run_info.error = run_info.error or error_summary(error)
+        warn_user(f"Not saved: {error_summary(error)}.")
     for write in (
         partial(run.write_info, run_info),
         recorder.close,
@@ -287,19 +279,14 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> list[str]:
         try:
             write()
         except Exception as error:
-            problems.append(f"Not saved: {type(error).__name__}: {error}.")
+            warn_user(f"Not saved: {error_summary(error)}.")
     # More steps can be added from the last checkpoint, so the others only take space.
-    if run_info.status == "finished" and not problems:
+    if run_info.status == "finished":
         keep_newest(run.path / "checkpoints", 1)
-    return problems
 
 
 def _write_adapter(recorder: Recorder, run_info: RunInfo) -> None:
     """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
-    has_started = recorder.bar is not None
-    # An error before the first step: nothing was trained, so the adapter is left as it is.
-    if run_info.status == "failed" and not has_started:
-        return
     run = recorder.run
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
     if source is None:  # the training ended before its first checkpoint

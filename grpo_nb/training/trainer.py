@@ -6,7 +6,7 @@ methods for sampling and log-probabilities call TRL's.
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +19,14 @@ from grpo_nb.core.problems import warn_user
 from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
+from grpo_nb.runs.checkpoints import keep_newest, write_checkpoint
 from grpo_nb.tasks.tools import Tools
 from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 
 import_unsloth()
 
 import torch
+from torch.nn.utils import get_total_norm
 from trl import GRPOTrainer
 
 from grpo_nb.cpu.engine import CpuEngine
@@ -40,6 +41,17 @@ RECORDED_GENERATIONS = 3
 
 class ResumableTrainer(GRPOTrainer):
     """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
+
+    transformers saves optimizer, scheduler, random state and its counters. A checkpoint of this
+    trainer also has:
+
+    - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
+    - TRL's count of micro-batches, and the state of rewards and observers;
+    - the unused completions, if the training stops within a generation. Otherwise a checkpoint
+      follows a logged step between two generations.
+
+    A resumed run also draws the same order of the data in later passes. Two things are not covered:
+    the random state inside vLLM, which cannot be read, and several processes.
 
     Args:
         *args, **kwargs: Those of `GRPOTrainer`.
@@ -81,15 +93,7 @@ class ResumableTrainer(GRPOTrainer):
             if self.engine is not None:
                 self.engine.release()
 
-    # 1. Checkpoints. transformers saves optimizer, scheduler, random state and its counters. Added
-    # here are:
-    # - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
-    # - TRL's count of micro-batches;
-    # - the order of the data in later passes;
-    # - the state of rewards and observers.
-    # A checkpoint follows a logged step, normally between two generations. If a training stops
-    # within a generation, its last checkpoint also stores the unused completions. Two things are
-    # not covered: the random state inside vLLM, which cannot be read, and several processes.
+    # 1. Checkpoints
 
     @property
     def is_between_generations(self) -> bool:
@@ -126,26 +130,21 @@ class ResumableTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES
         return is_due and self.is_between_generations
 
-    @property
-    def has_finite_adapter(self) -> bool:
-        """False if a trained value is NaN or infinite, from which no training recovers."""
-        return all(bool(p.isfinite().all()) for p in self.model.parameters() if p.requires_grad)
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
         self._saved_step = step
         self._saved_at = time.monotonic()
-        if not self.has_finite_adapter:
-            # The checkpoint before stays the newest, so the run can be resumed from it.
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        # The norm of all tensors is NaN or infinite if one value is.
+        if not get_total_norm(trained).isfinite():
+            # No training recovers from such values. The checkpoint before stays the newest, so the
+            # run can be resumed from it.
             warn_user(
                 f"The LoRA has values that are not finite at step {step}, so this step is not "
                 "saved: the run keeps its last checkpoint."
             )
             return
         root = Path(self.args.output_dir)
-        metrics = root.parent / "metrics.jsonl"
-        if metrics.is_file():
-            sync(metrics)  # so that the rows of a complete checkpoint are on the disk
         write_checkpoint(root, step, self._fill_checkpoint)
         keep_newest(root, KEPT_CHECKPOINTS)
 
@@ -154,8 +153,8 @@ class ResumableTrainer(GRPOTrainer):
         self._save_optimizer_and_scheduler(str(folder))
         self._save_scaler(str(folder))
         self._save_rng_state(str(folder))
-        state = copy.copy(self.state)
-        state.log_history = []  # the rows are in metrics.jsonl
+        # The rows are in metrics.jsonl.
+        state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
         states = {name: fn.state_dict() for name, fn in self.stateful.items()}
         # These two names must not change, because older checkpoints have them.

@@ -8,6 +8,7 @@ import numpy
 import pandas
 import pytest
 import torch
+from transformers.integrations import TensorBoardCallback
 
 import grpo_nb as gn
 from grpo_nb.runs.groups import StepGroups
@@ -108,6 +109,18 @@ def test_dry_run_keeps_a_4_bit_adapters_precision(tiny) -> None:
     run = gn.train(model, tokenizer, task, [brevity], settings, name="packed")
     assert table_of(first).equals(table_of(run.step(1)))
     assert {after[name].dtype for name in before} == {torch.float32}, "training rounded it"
+
+
+def test_dry_run_starts_no_tracker(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    model, tokenizer, task, settings = tiny
+    started = []
+    monkeypatch.setattr(
+        TensorBoardCallback, "on_train_begin", lambda *arguments, **more: started.append(arguments)
+    )
+    tracked = settings.replace(extra={"report_to": "tensorboard"})
+    gn.dry_run(model, tokenizer, task, [brevity], tracked)
+    assert not started
 
 
 def test_dry_run_without_a_lora_is_refused(tiny) -> None:

@@ -14,7 +14,9 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.config import planning
 from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.training.errors import explaining_machine_faults
+from grpo_nb.training.prepare import PreparedTraining
 from grpo_nb.training.recorder import Recorder
 from tests.run_fixtures import brevity
 from tests.support.gpus import GPUS
@@ -28,11 +30,20 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
         raise RuntimeError("CUDA out of memory.")
 
     monkeypatch.setattr(planning, "find_gpu", lambda: GPUS["t4"])
-    model = SimpleNamespace(vllm_engine=None)
     settings = gn.preset("t4", per_device_train_batch_size=1, gradient_accumulation_steps=16)
+    assert settings.fast_inference
+    prepared = PreparedTraining(
+        model=SimpleNamespace(vllm_engine=None),
+        tokenizer=None,
+        task=None,
+        rewards=[],
+        settings=settings,
+        weights={},
+        engine_choice=EngineChoice("Unsloth's own generation", "no vLLM", "it is for CPUs only"),
+    )
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(settings, model, tmp_path),
+        explaining_machine_faults(prepared.settings_of_engine, tmp_path),
     ):
         generate()
 
@@ -214,9 +225,11 @@ def test_failed_run_without_its_adapter_keeps_its_error_and_files(
         raise ValueError("broken observer")
 
     monkeypatch.setattr("grpo_nb.training.train.copy_files", fail)
-    with pytest.raises(ValueError, match="broken observer") as caught:
+    with (
+        pytest.raises(ValueError, match="broken observer"),
+        pytest.warns(UserWarning, match=r"^Not saved: OSError: \[Errno 5\] Input/output error\.$"),
+    ):
         gn.train(*tiny, [brevity], tiny_settings, name="a", observers=[broken])
-    assert caught.value.__notes__ == ["Not saved: OSError: [Errno 5] Input/output error."]
     run = gn.open_run(Path(tiny_settings.run_root) / "a")
     assert run.status == "failed"
     assert run.info["error"] == "ValueError: broken observer"

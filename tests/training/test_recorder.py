@@ -13,7 +13,9 @@ import torch
 from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
+from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.runs.rows import ACCURACY
+from grpo_nb.training.prepare import PreparedTraining
 from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT
 from tests.run_fixtures import brevity
@@ -76,18 +78,21 @@ CIRCULAR.append(CIRCULAR)
 def test_observer_entry_that_json_cannot_hold_keeps_the_step(
     tiny, settings, key: object, value: object, error: type, message: str
 ) -> None:
-    def added(row: dict, completions: object) -> None:
+    def noted(row: dict, completions: object) -> None:
         row["noted"] = "yes"
+
+    def added(row: dict, completions: object) -> None:
+        row["added"] = "yes"
         if row["step"] == 2:
             row[key] = value
 
-    with pytest.raises(error, match=message) as caught:
-        gn.train(*tiny, [brevity], settings, name="a", observers=[added])
-    assert caught.value.__notes__ == [f"An observer put {key!r} into the row of a step."]
+    with pytest.raises(error, match=message):
+        gn.train(*tiny, [brevity], settings, name="a", observers=[noted, added])
     run = gn.open_run(Path(settings.run_root) / "a")
     assert run.status == "failed"
     assert [row["step"] for row in run.rows] == run.steps == [1, 2]
-    assert run.rows[-1]["noted"] == "yes"
+    assert [row["noted"] for row in run.rows] == ["yes", "yes"]
+    assert ["added" in row for row in run.rows] == [True, False]
     assert "image" not in run.rows[-1]
     assert checkpoint_step(run) == 2
 
@@ -190,13 +195,14 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.partial_format()]
-    prepared = SimpleNamespace(
+    prepared = PreparedTraining(
         task=task,
         settings=settings,
         model=None,
         tokenizer=None,
         rewards=paid_by,
-        engine_choice=SimpleNamespace(can_use_cpu_engine=False),
+        weights={},
+        engine_choice=EngineChoice("transformers' own generation", "no GPU", "this model is odd"),
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
