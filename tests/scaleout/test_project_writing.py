@@ -124,8 +124,7 @@ def test_replay_of_fewer_steps_compares_those(
     compare = runpy.run_path(str(project.path / "replay.py"))["compare"]
     lines = (project.path / "record.jsonl").read_text().splitlines()
     recorded = [json.loads(line) for line in lines]
-    first = recorded[0] | {"logs": recorded[0]}
-    compare(recorded, [first], 1e-4)
+    compare(recorded, [recorded[0]], 1e-4)
     assert "The same numbers in 1 steps" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="NOTHING was compared"):
         compare(recorded, [], 1e-4)
@@ -144,19 +143,6 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     with pytest.raises(gn.export.ExportError, match="are not those that the run"):
         gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert not (tmp_path / "folder").exists()
-
-
-def test_hub_model_with_other_weights_is_refused(
-    run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder would pin the revision in the cache, which is not the one of the training."""
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    settings = run.info["settings"] | {"model": "acme/tiny"}
-    rewrite(copy / "run.json", settings=settings, base_weights_hash="0" * 32, is_base_local=False)
-    cached = str(letters_folder / "config.json")
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
-    with pytest.raises(gn.export.ExportError, match="are not those that the run"):
-        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
 
 
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
