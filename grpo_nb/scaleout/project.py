@@ -4,6 +4,7 @@ A project is a folder that `write_project` made. No code in it is executed, and 
 outside of it are refused.
 """
 
+import copy
 import dataclasses
 import json
 import operator
@@ -20,7 +21,7 @@ from grpo_nb.core.files import (
     safe_path,
     staged_folder,
 )
-from grpo_nb.core.tables import Part, ReprMixin, bold
+from grpo_nb.core.tables import Part, ReprMixin
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
@@ -109,7 +110,7 @@ class Project(ReprMixin):
             )
         # If the project was moved, the copy of the base model has another path now.
         if run.settings.model != self.base_model:
-            run_info = read_run_info(run.path / "run.json")
+            run_info = RunInfo(**run.info)
             run_info.settings["model"] = self.base_model
             run.write_info(run_info)
         return run
@@ -121,7 +122,7 @@ class Project(ReprMixin):
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _shown_parts(self) -> Iterator[Part]:
-        yield bold(f"Training script: {self.path / 'train.py'}")
+        yield f"Training script: {self.path / 'train.py'}"
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_NOTE
 
@@ -166,12 +167,11 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
     run = Run(target)
     with reporting_damage_in(source, " (origin.json or result/)"):
         origin = project.origin
-        # A reward that was renamed in rewards.py keeps its weight here.
-        weights = summary["reward_weights"]
-        rewards = [
-            record | {"weight": weights.get(record["name"], record["weight"])}
-            for record in origin.rewards
-        ]
+        rewards = []
+        for record in origin.rewards:
+            # A reward that was renamed in rewards.py keeps its weight here.
+            weight = summary["reward_weights"].get(record["name"], record["weight"])
+            rewards.append(record | {"weight": weight})
         settings = _trained_settings(project, summary)
         run_info = dataclasses.replace(
             origin,
@@ -215,17 +215,16 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
 
 def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
-    settings = dict(project.origin.settings)
-    extra = dict(settings["extra"])
+    settings = copy.deepcopy(project.origin.settings)
     arguments = summary["trainer"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # An unchanged argument leaves the settings as they were written. Arguments that only
         # train.py accepts, such as bf16 and use_vllm, are left out.
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
-            place = settings if name in settings else extra
+            place = settings if name in settings else settings["extra"]
             place[name] = value
-    settings |= {
+    changes = {
         "model": project.base_model,
         "run_root": "runs",
         # Never `auto`, which could be another dtype on this machine.
@@ -233,6 +232,5 @@ def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
         "load_in_4bit": summary["load_in_4bit"],
         # `write_project` has changed bnpo to dapo.
         "loss_type": arguments["loss_type"],
-        "extra": extra,
     }
-    return Settings.from_dict(settings)
+    return Settings.from_dict(settings | changes)

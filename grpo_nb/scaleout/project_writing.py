@@ -39,7 +39,7 @@ from grpo_nb.scaleout.project import (
 from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
-from grpo_nb.training.run_start import BASE_REFERENCE, GENERATION_SCHEMA
+from grpo_nb.training.run_start import GENERATION_SCHEMA
 
 #: Release of TRL that train.py needs. It is the first whose trainer, without Unsloth, trains on a
 #: CPU. TRL 1.15 asks for Triton there.
@@ -195,8 +195,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     The list is empty if the run did not log its first step, or if a generation is larger or smaller
     than the batch of a step.
     """
-    settings = run.settings
-    if settings.generation_batch_size != settings.completions_per_step:
+    if run.settings.generation_batch_size != run.settings.completions_per_step:
         return []
     logs_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
@@ -237,7 +236,7 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
     script = Path(__file__).with_name("score_child.py")
     folder = str(staged.resolve())
     try:
-        difference = run_script(script, {"folder": folder, "recorded_steps": recorded_steps})
+        unequal_reward = run_script(script, {"folder": folder, "recorded_steps": recorded_steps})
     except ChildError as error:
         raise NotPortableError(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
@@ -245,25 +244,28 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
             "imported by name, as in: from helpers import score. Change the reward, and train "
             "again."
         ) from error
-    if difference is not None:
-        step, name = difference
+    if unequal_reward is not None:
         raise NotPortableError(
-            f"the reward {name!r} gives other scores in a fresh process (step {step}), so it is "
-            "not the reward of the run, remembers something or draws random numbers. Make it "
-            "depend on completions and columns only."
+            f"the reward {unequal_reward!r} gives other scores in a fresh process, so it is not "
+            "the reward of the run, remembers something or draws random numbers. Make it depend on "
+            "completions and columns only."
         )
 
 
 def _write_settings(staged: Path, run: Run, model: str) -> None:
     """Write run.yaml for train.py, and origin.json, a run.json for `open_project`."""
     import yaml
+    from huggingface_hub import try_to_load_from_cache
 
     trainer_arguments = _trainer_arguments(run)
+    # The folder of a Hub model in the cache has the name of its commit.
+    config_file = try_to_load_from_cache(model, "config.json")
     values = {
         "model": model,
+        "revision": Path(config_file).parent.name if config_file else None,
         "dtype": run.info["dtype"],
         "load_in_4bit": run.settings.load_in_4bit,
-        "reference": "base" if run.reference == BASE_REFERENCE else "start",
+        "reference": run.reference,
         "reward_weights": run.weights,
         "trainer": trainer_arguments,
     }

@@ -55,8 +55,11 @@ def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
         rewards=expressions,
     )
     (folder / "rewards.py").write_text(text, "utf-8")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE_FOLDER, folder / "kit" / PACKAGE_FOLDER.name, ignore=ignored)
+    shutil.copytree(
+        PACKAGE_FOLDER,
+        folder / "kit" / PACKAGE_FOLDER.name,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
 
 
 class RewardSource:
@@ -114,8 +117,8 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         alias = "" if own_name == name else f" as {name}"
-        # A module of the user is refused at the end. The fresh process would not notice that it is
-        # missing elsewhere, if it is installed in editable mode.
+        # A module of the user reaches the last branch, which refuses it. If it is installed in
+        # editable mode, the fresh process would not notice that other machines do not have it.
         if isinstance(value, types.ModuleType) and is_installed(own_name):
             self.imports.append(f"import {own_name}{alias}")
         elif callable(value) and not is_installed(module):

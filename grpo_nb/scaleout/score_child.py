@@ -11,7 +11,7 @@ import numpy
 
 
 def answer(request):
-    """Return step and name of the first reward that gives other scores than the recorded ones."""
+    """Return the name of the first reward whose scores are not the recorded ones, or None."""
     sys.dont_write_bytecode = True  # The folder must hold only what was written to it.
     os.chdir(request["folder"])  # train.py starts here too, without the files of the notebook.
     sys.path.insert(0, request["folder"])
@@ -21,11 +21,10 @@ def answer(request):
     from grpo_nb.scoring.scores import call_reward, to_floats
 
     for step in request["recorded_steps"]:
-        batch = step["batch"]
         for reward, (name, recorded) in zip(REWARDS, step["rewards"].items(), strict=True):
             # NaN where a reward gave None.
-            scores = to_floats(call_reward(reward, batch), len(recorded))
+            scores = to_floats(call_reward(reward, step["batch"]), len(recorded))
             # Scores are recorded in float32, and a reward model may have run in another batch.
             if not numpy.allclose(recorded, scores, rtol=1e-4, atol=1e-4, equal_nan=True):
-                return [step["step"], name]
+                return name
     return None

@@ -341,7 +341,7 @@ def test_edited_run_yaml_is_in_the_run(
     file = copy / "run.yaml"
     values = yaml.safe_load(file.read_text())
     values |= {"reward_weights": {"signs": 3.0, "partial_format": 0.5}, "dtype": "bfloat16"}
-    file.write_text(yaml.safe_dump(values | {"reference": "start"}, sort_keys=False))
+    file.write_text(yaml.safe_dump(values | {"reference": START_REFERENCE}, sort_keys=False))
     start_warm(copy, plain_trl)
     run = gn.scaleout.open(copy).run
     assert run.weights == {"signs": 3.0, "partial_format": 0.5}

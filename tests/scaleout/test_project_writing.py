@@ -15,6 +15,7 @@ import yaml
 
 import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortableError
+from grpo_nb.training.run_start import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start_warm, trained
@@ -145,6 +146,19 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (tmp_path / "folder").exists()
 
 
+def test_revision_of_a_hub_model_is_that_of_the_cache(
+    run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    settings = run.info["settings"] | {"model": "acme/tiny"}
+    rewrite(copy / "run.json", settings=settings, is_base_local=False)
+    cached = str(tmp_path / "snapshots" / "0a1b2c" / "config.json")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
+    project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
+    assert values_of(project)["model"] == "acme/tiny"
+    assert values_of(project)["revision"] == "0a1b2c"
+
+
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
@@ -183,7 +197,7 @@ def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path
     for name in ("first", "second"):
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
     stage = gn.scaleout.write_project(kept[-1], tmp_path / "stage", rewards=rewards)
-    assert values_of(stage)["reference"] == "start"
+    assert values_of(stage)["reference"] == START_REFERENCE
     told = start_warm(stage.path, plain_trl, "--replay", "--tolerance", "1e-5")
     assert "loss: largest difference" in told
     assert "The same numbers in 2 steps" in told
@@ -453,4 +467,4 @@ def test_run_of_an_early_version_without_a_reference_is_written(
     del info["reference"]
     (copy / "run.json").write_text(json.dumps(info))
     project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
-    assert values_of(project)["reference"] == "start"
+    assert values_of(project)["reference"] == "the reference model"
