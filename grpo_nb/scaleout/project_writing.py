@@ -99,7 +99,7 @@ def write_project(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
-        FileNotFoundError: The run did not keep its rows, or the completions of its first step.
+        FileNotFoundError: The run did not keep the completions of its first step.
         ExportError: The base model here is not the one that the run was trained on.
         ValueError: A reward or a setting cannot be written; the message says what to change.
 
@@ -120,9 +120,9 @@ def write_project(
     recorded_steps = _recorded_steps(run)
     if not recorded_steps:
         raise FileNotFoundError(
-            f"the run {run.name!r} has not kept what it started with: a first step with all "
-            "completions. A run keeps them if it was trained by gn.train and by this version of "
-            "grpo_nb, with logging_steps=1 and without steps_per_generation."
+            f"the run {run.name!r} has not kept all completions of its first step. A run keeps "
+            "them if it was trained by gn.train and by this version of grpo_nb, with "
+            "logging_steps=1 and without steps_per_generation."
         )
     # For a user's own reward, `rebuild_reward` returns None, which has no reward's name.
     rewards = list(rewards or run.rewards or map(rebuild_reward, run.info["rewards"]))
@@ -164,8 +164,8 @@ def write_project(
         if names:
             raise ValueError(
                 f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
-                "from the reward, the settings or the data, and revoke it: the run's folder holds "
-                "it too."
+                "from the reward, the settings, the data or the base model, and revoke it: the "
+                "run's folder may hold it too."
             )
         # Checked again, because the folder may have appeared in the minutes since.
         check_target(target, overwrite, protected_folders)
