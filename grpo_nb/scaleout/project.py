@@ -4,6 +4,7 @@ A project is a folder that `write_project` made. No code in it is executed, and 
 outside of it are refused.
 """
 
+import copy
 import dataclasses
 import json
 import operator
@@ -20,7 +21,7 @@ from grpo_nb.core.files import (
     safe_path,
     staged_folder,
 )
-from grpo_nb.core.tables import Part, ReprMixin, bold
+from grpo_nb.core.tables import Part, ReprMixin
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
@@ -31,7 +32,7 @@ from grpo_nb.runs.rows import (
     reporting_damage_in,
     row_from_logs,
 )
-from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
 #: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
@@ -85,16 +86,15 @@ class Project(ReprMixin):
         # Links are refused once more, because the results may have been copied into the project
         # since it was opened.
         _refuse_links_in_project(self.path)
-        missing = [name for name in REQUIRED_FOR_RUN if not (self.path / name).is_file()]
-        if missing:
-            raise FileNotFoundError(
-                f"{str(self.path)!r} has no {missing[0]}: start train.py there, see "
-                "its README.md. If it was trained on another machine, copy the whole folder again."
-            )
-        summary_file = self.path / "result" / "finished.json"
+        for name in REQUIRED_FOR_RUN:
+            if not (self.path / name).is_file():
+                raise FileNotFoundError(
+                    f"{str(self.path)!r} has no {name}: start train.py there, see its README.md. "
+                    "If it was trained on another machine, copy the whole folder again."
+                )
+        summary_file = self.path / "result/finished.json"
         with reporting_damage_in(summary_file):
             summary = json.loads(summary_file.read_text("utf-8"))
-            started = summary["started"]
         run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
@@ -103,17 +103,17 @@ class Project(ReprMixin):
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
         # The start times show if it is the same training. File times come from two clocks.
-        elif run.info["started"] != started:
+        elif run.info["started"] != summary["started"]:
             raise FileExistsError(
                 f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
                 "folder, and the new run takes its place."
             )
         # If the project was moved, the copy of the base model has another path now.
         if run.settings.model != self.base_model:
-            run_info = read_run_info(run.path / "run.json")
+            run_info = RunInfo(**run.info)
             run_info.settings["model"] = self.base_model
             run.write_info(run_info)
-        return open_run(run.path)
+        return run
 
     @property
     def base_model(self) -> str:
@@ -122,8 +122,7 @@ class Project(ReprMixin):
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _shown_parts(self) -> Iterator[Part]:
-        is_trained = (self.path / "result" / "finished.json").exists()
-        yield bold(f"{'Trained' if is_trained else 'To be trained'} by {self.path / 'train.py'}.")
+        yield f"Training script: {self.path / 'train.py'}"
         if self.origin.settings.get("loss_type") == "bnpo":
             yield BNPO_NOTE
 
@@ -142,8 +141,7 @@ def open_project(folder: str | Path) -> Project:
     _refuse_links_in_project(path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
-    with reporting_damage_in(origin_file):
-        model = origin.settings["model"]
+    model = origin.settings.get("model")
     # If a path were allowed, the sender of the folder could choose any model on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
         raise ValueError(
@@ -153,11 +151,10 @@ def open_project(folder: str | Path) -> Project:
 
 
 def _refuse_links_in_project(folder: Path) -> None:
-    """Raise `ValueError` if something that is read or written in a project is a link."""
+    """Raise `ValueError` if something that is read or written in a project is or holds a link."""
     # Other entries may hold links, such as those of an environment that was made in the folder.
     for name in READ_ENTRIES:
-        if safe_path(folder, name).is_dir():
-            refuse_links(folder / name)
+        refuse_links(safe_path(folder, name))
 
 
 def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) -> None:
@@ -169,23 +166,21 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
     source = project.path
     run = Run(target)
     with reporting_damage_in(source, " (origin.json or result/)"):
-        # An earlier train.py recorded only the `trainer` part of run.yaml, hence the defaults.
         origin = project.origin
-        weights = summary.get("reward_weights", {})
-        rewards = [
-            record | {"weight": weights.get(record["name"], record["weight"])}
-            for record in origin.rewards
-        ]
+        rewards = []
+        for record in origin.rewards:
+            # A reward that was renamed in rewards.py keeps its weight here.
+            weight = summary["reward_weights"].get(record["name"], record["weight"])
+            rewards.append(record | {"weight": weight})
         settings = _trained_settings(project, summary)
         run_info = dataclasses.replace(
             origin,
             status="finished",
             settings=settings.to_dict(),
             rewards=rewards,
-            dtype=summary.get("dtype", origin.dtype),
-            reference=summary.get("reference", origin.reference),
-            # The card of the run shows the GPU, or else the device.
-            machine={name: summary["machine"][name] for name in ("platform", "device", "gpu")},
+            dtype=summary["dtype"],
+            reference=summary["reference"],
+            machine=summary["machine"],
             started=summary["started"],
             # Packages that only grpo_nb uses keep the versions with which the project was written.
             versions=origin.versions | summary["versions"],
@@ -198,7 +193,7 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
         health = HealthMonitor(
             weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
         )
-        for step_record in read_json_lines(source / "result" / "steps.jsonl"):
+        for step_record in read_json_lines(source / "result/steps.jsonl"):
             step = operator.index(step_record["step"])
             row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
             table = None
@@ -206,17 +201,13 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
             if MEAN_LENGTH in row:
                 table = completions_table(step_record, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
-            alerts = health.update(row)
-            if alerts:
-                row["alerts"] = [alert.to_dict() for alert in alerts]
+            row["alerts"] = [alert.to_dict() for alert in health.update(row)]
             run.write_step(row, table)
-    copy_files(source / "result" / "adapter", target / "adapter", "adapter_*")
+    copy_files(source / "result/adapter", target / "adapter", "adapter_*")
     # Without the start adapter, a comparison would credit this run with earlier stages too.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
-    train_file = source / "train.jsonl"
-    with reporting_damage_in(train_file):
-        questions = [row["question"] for row in read_json_lines(train_file)]
+    questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
     run.write_questions(questions, read_json_lines(source / "holdout.jsonl"))
     for folder in (target, target / "adapter"):
         copy_files(source, folder, "chat_template.jinja")
@@ -224,25 +215,22 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
 
 def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
-    settings = dict(project.origin.settings)
-    extra = dict(settings["extra"])
-    # The dtype is never `auto`, which could be another dtype on this machine.
-    for name in ("dtype", "load_in_4bit"):
-        settings[name] = summary.get(name, settings[name])
+    settings = copy.deepcopy(project.origin.settings)
     arguments = summary["trainer"]
-    # `write_project` has changed bnpo to dapo.
-    settings["loss_type"] = arguments["loss_type"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # An unchanged argument leaves the settings as they were written. Arguments that only
         # train.py accepts, such as bf16 and use_vllm, are left out.
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
-            place = settings if name in settings else extra
+            place = settings if name in settings else settings["extra"]
             place[name] = value
-    # `steps_per_generation` defaults to `gradient_accumulation_steps`. Record it if `--set` has
-    # changed only one of the two.
-    generation_steps = arguments["steps_per_generation"]
-    if settings["gradient_accumulation_steps"] != generation_steps:
-        extra["steps_per_generation"] = generation_steps
-    settings |= {"model": project.base_model, "run_root": "runs", "extra": extra}
-    return Settings.from_dict(settings)
+    changes = {
+        "model": project.base_model,
+        "run_root": "runs",
+        # Never `auto`, which could be another dtype on this machine.
+        "dtype": summary["dtype"],
+        "load_in_4bit": summary["load_in_4bit"],
+        # `write_project` has changed bnpo to dapo.
+        "loss_type": arguments["loss_type"],
+    }
+    return Settings.from_dict(settings | changes)

@@ -7,6 +7,7 @@ part.
 """
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -29,7 +30,8 @@ from grpo_nb.rewards.judge_model import judge
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
-    "constants (numbers, texts, lists, dicts, regular expressions) and other such functions."
+    "constants (numbers, texts, lists, dicts, regular expressions) and other such functions. "
+    "Import functions of your own files by name, outside of the reward: from helpers import score."
 )
 
 
@@ -47,27 +49,32 @@ def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
     expressions = [source.add(reward) for reward in rewards]
     text = render(
         "scaleout/templates/rewards.py.jinja",
-        version=__version__,
-        imports=sorted(source.imports.values()),
-        definitions=source.definitions.values(),
+        grpo_nb_version=__version__,
+        imports=sorted(source.imports),
+        definitions=source.definitions,
         rewards=expressions,
     )
     (folder / "rewards.py").write_text(text, "utf-8")
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE_FOLDER, folder / "kit" / PACKAGE_FOLDER.name, ignore=ignored)
+    shutil.copytree(
+        PACKAGE_FOLDER,
+        folder / "kit" / PACKAGE_FOLDER.name,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
 
 
 class RewardSource:
     """Source code of rewards, collected one reward at a time.
 
     Attributes:
-        imports: Import line of each imported name.
-        definitions: Source of each constant and function by name, in order of dependency.
+        meanings: Value of each name that the code defines; the `__code__` of a function.
+        imports: Import lines.
+        definitions: Source of constants and functions, each after what it uses.
     """
 
     def __init__(self) -> None:
-        self.imports: dict[str, str] = {}
-        self.definitions: dict[str, str] = {}
+        self.meanings: dict[str, Any] = {}
+        self.imports: list[str] = []
+        self.definitions: list[str] = []
 
     def add(self, reward: Callable[..., Any]) -> str:
         """Collect what a reward needs, and return the expression that makes the reward.
@@ -88,130 +95,95 @@ class RewardSource:
         return name
 
     def _add_global(self, name: str, value: Any) -> None:
-        """Collect the import or the definition of a global name.
+        """Collect the import or the definition of a global name, unless it is known already.
 
         Args:
             name: Name by which a reward uses the value.
             value: A module, function, class or constant. Its `__name__` may differ from `name`, as
                 after `import numpy as np`.
         """
+        # If a cell was run again, there are two functions of one name with equal code.
+        meaning = getattr(value, "__code__", value)
+        if name in self.meanings:
+            # All rewards go into one file, so a name can mean one thing only.
+            if self.meanings[name] != meaning:
+                raise NotPortableError(
+                    f"the rewards use two different things named {name}, and rewards.py can hold "
+                    "only one of them. Give one of them another name."
+                )
+            return
+        # Noted before the code is collected, so that a function that calls itself is added once.
+        self.meanings[name] = meaning
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
-        if isinstance(value, types.ModuleType):
-            # Refused here, because the fresh process would not notice a file that is installed in
-            # editable mode: it can import the file too.
-            if not is_installed(own_name):
-                raise NotPortableError(
-                    f"{own_name} is a file of your own, which does not exist elsewhere. Import its "
-                    "functions by name, outside of the reward, and their source is written along: "
-                    f"from {own_name} import NAME."
-                )
-            self._add_import(name, f"import {own_name}")
+        alias = "" if own_name == name else f" as {name}"
+        # A module of the user reaches the last branch, which refuses it. If it is installed in
+        # editable mode, the fresh process would not notice that other machines do not have it.
+        if isinstance(value, types.ModuleType) and is_installed(own_name):
+            self.imports.append(f"import {own_name}{alias}")
         elif callable(value) and not is_installed(module):
             self._add_function(name, value)
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
             # A function or class of a package.
-            self._add_import(name, f"from {module} import {own_name}")
+            self.imports.append(f"from {module} import {own_name}{alias}")
         else:
-            self._add_once(self.definitions, name, f"{name} = {self._expression_of(name, value)}")
-
-    def _add_once(self, code_by_name: dict[str, str], name: str, code: str) -> None:
-        # All rewards go into one file, so a name can mean one thing only.
-        known_code = (self.imports | self.definitions).get(name, code)
-        if known_code != code:
-            raise NotPortableError(
-                f"the rewards use two different things named {name}, and rewards.py can hold only "
-                "one of them. Give one of them another name."
-            )
-        code_by_name[name] = code
-
-    def _add_import(self, name: str, line: str) -> None:
-        if line.split()[-1] != name:
-            line += f" as {name}"
-        self._add_once(self.imports, name, line)
+            self.definitions.append(f"{name} = {self._expression_of(name, value)}")
 
     def _add_function(self, name: str, function: Callable[..., Any]) -> None:
         """Collect a function of the user, after everything that it uses."""
-        source = portable_source(name, function)
-        if self.definitions.get(name) == source:
-            return
-        # Added before the names that it uses, so that a function that calls itself is added once.
-        self._add_once(self.definitions, name, source)
-        namespace = inspect.unwrap(function).__globals__
+        # The source of a decorated function includes its decorators, such as lru_cache.
+        unwrapped = inspect.unwrap(function)
+        code = getattr(unwrapped, "__code__", None)
+        if code is None or code.co_name != name or name == "<lambda>" or code.co_freevars:
+            raise NotPortableError(
+                f"{name} is not defined by def {name}(...) alone: it is a class, an object, a "
+                "lambda, a renamed function, or one that uses variables of the function around "
+                f"it. {PORTABLE_REWARD_ADVICE}"
+            )
+        source = textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
+        namespace = unwrapped.__globals__
         for used_name in sorted(global_names(source) & namespace.keys()):
             self._add_global(used_name, namespace[used_name])
-        # Moved after the names that it uses.
-        self.definitions[name] = self.definitions.pop(name)
+        self.definitions.append(source)
 
     def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
         if dataclasses.is_dataclass(value) and is_installed(type(value).__module__):
-            return self._call_that_makes(value)
+            cls = type(value)
+            self._add_global(cls.__name__, cls)
+            arguments = []
+            for field in dataclasses.fields(value):
+                field_value = getattr(value, field.name)
+                if field_value != field.default:
+                    expression = self._expression_of(field.name, field_value)
+                    arguments.append(f"{field.name}={expression}")
+            return f"{cls.__name__}({', '.join(arguments)})"
         if isinstance(value, re.Pattern):
-            self._add_import("re", "import re")
+            self._add_global("re", re)
             # repr() would shorten a long pattern.
             return f"re.compile({value.pattern!r}, {int(value.flags)})"
         # repr() of most objects is not code that makes an equal object.
-        try:
-            is_plain_data = ast.literal_eval(repr(value)) == value
-        except (ValueError, SyntaxError):
-            is_plain_data = False
-        if not is_plain_data:
-            raise NotPortableError(
-                f"{name} is {short_repr(value)} of type {type(value).__name__}, which lives in "
-                f"this process only. {PORTABLE_REWARD_ADVICE}"
-            )
-        return repr(value)
-
-    def _call_that_makes(self, value: Any) -> str:
-        """Return the call that makes a dataclass object, without arguments at their default."""
-        cls = type(value)
-        self._add_global(cls.__name__, cls)
-        arguments = []
-        for field in dataclasses.fields(value):
-            field_value = getattr(value, field.name)
-            # Fields that are not compared are state, such as caches, and start empty in the new
-            # process.
-            if field.init and field.compare and field_value != field.default:
-                arguments.append(f"{field.name}={self._expression_of(field.name, field_value)}")
-        return f"{cls.__name__}({', '.join(arguments)})"
-
-
-def portable_source(name: str, function: Callable[..., Any]) -> str:
-    """Return the source of a function of the user, with its decorators.
-
-    Raises:
-        NotPortableError: The source alone would not define this function.
-    """
-    # The source of a decorated function includes its decorators, such as lru_cache.
-    unwrapped = inspect.unwrap(function)
-    code = getattr(unwrapped, "__code__", None)
-    has_own_def = code is not None and code.co_name == name and name.isidentifier()
-    if not has_own_def or code.co_freevars:
+        with contextlib.suppress(ValueError, SyntaxError):
+            if ast.literal_eval(repr(value)) == value:
+                return repr(value)
         raise NotPortableError(
-            f"{name} is not defined by def {name}(...) alone: it is a class, an object, a lambda, "
-            "a renamed function, or one that uses variables of the function around it. "
-            f"{PORTABLE_REWARD_ADVICE}"
+            f"{name} is {short_repr(value)} of type {type(value).__name__}, which lives in this "
+            f"process only. {PORTABLE_REWARD_ADVICE}"
         )
-    try:
-        source = inspect.getsource(unwrapped)
-    except OSError as error:
-        raise NotPortableError(
-            f"{name} has no source ({error}). {PORTABLE_REWARD_ADVICE}"
-        ) from error
-    return textwrap.dedent(source).rstrip()
 
 
 def is_installed(module: str) -> bool:
     """Return True if a module belongs to grpo_nb, Python or an installed package."""
     package = module.partition(".")[0]
-    if package == PACKAGE_FOLDER.name or package in sys.stdlib_module_names:
-        return True
     loaded = sys.modules.get(package)
     # A namespace package, such as google, has folders but no file.
-    file = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
-    # Debian's own Python installs packages into dist-packages.
-    return "site-packages" in file or "dist-packages" in file
+    place = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
+    return (
+        package in (PACKAGE_FOLDER.name, *sys.stdlib_module_names)
+        or "site-packages" in place
+        # Debian's own Python, which Colab uses too, installs packages there.
+        or "dist-packages" in place
+    )
 
 
 def global_names(source: str) -> set[str]:

@@ -15,6 +15,7 @@ import yaml
 
 import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortableError
+from grpo_nb.training.run_start import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start_warm, trained
@@ -124,18 +125,36 @@ def test_replay_of_fewer_steps_compares_those(
     compare = runpy.run_path(str(project.path / "replay.py"))["compare"]
     lines = (project.path / "record.jsonl").read_text().splitlines()
     recorded = [json.loads(line) for line in lines]
-    first = recorded[0] | {"logs": recorded[0]}
-    compare(recorded, [first], 1e-4)
+    compare(recorded, [recorded[0]], 1e-4)
     assert "The same numbers in 1 steps" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="NOTHING was compared"):
         compare(recorded, [], 1e-4)
 
 
-def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:
+def test_replay_compares_a_loss_only_if_dapo_equals_bnpo(
+    project: gn.scaleout.Project, letters_folder: Path, tmp_path: Path
+) -> None:
+    two_passes = rewritten(letters_folder, tmp_path, [signs], gradient_accumulation_steps=2)
+    names = {}
+    for folder in (project.path, two_passes.path):
+        step = json.loads((folder / "record.jsonl").read_text().splitlines()[0])
+        quantities = runpy.run_path(str(folder / "replay.py"))["quantities"]
+        names[folder] = [name for name, _, _ in quantities(step, step)]
+    assert names[project.path][-3:] == ["advantages", "loss", "grad_norm"]
+    assert names[two_passes.path] == ["reward signs", "advantages"]
+    assert "but not loss and gradient norm" in (two_passes.path / "README.md").read_text()
+    assert_formatted(two_passes.path)
+
+
+def assert_formatted(folder: Path) -> None:
     for options in (["check"], ["format", "--check", "--line-length", "100"]):
         command = [sys.executable, "-m", "ruff", *options, "--isolated", "train.py", "replay.py"]
-        done = subprocess.run(command, cwd=project.path, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
+
+
+def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:
+    assert_formatted(project.path)
 
 
 def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
@@ -146,17 +165,17 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (tmp_path / "folder").exists()
 
 
-def test_hub_model_with_other_weights_is_refused(
+def test_revision_of_a_hub_model_is_that_of_the_cache(
     run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder would pin the revision in the cache, which is not the one of the training."""
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     settings = run.info["settings"] | {"model": "acme/tiny"}
-    rewrite(copy / "run.json", settings=settings, base_weights_hash="0" * 32, is_base_local=False)
-    cached = str(letters_folder / "config.json")
+    rewrite(copy / "run.json", settings=settings, is_base_local=False)
+    cached = str(tmp_path / "snapshots" / "0a1b2c" / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
-    with pytest.raises(gn.export.ExportError, match="are not those that the run"):
-        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
+    project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
+    assert values_of(project)["model"] == "acme/tiny"
+    assert values_of(project)["revision"] == "0a1b2c"
 
 
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
@@ -197,7 +216,7 @@ def test_stage_replays_equal_numbers(run: gn.runs.Run, plain_trl: Path, tmp_path
     for name in ("first", "second"):
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
     stage = gn.scaleout.write_project(kept[-1], tmp_path / "stage", rewards=rewards)
-    assert values_of(stage)["reference"] == "start"
+    assert values_of(stage)["reference"] == START_REFERENCE
     told = start_warm(stage.path, plain_trl, "--replay", "--tolerance", "1e-5")
     assert "loss: largest difference" in told
     assert "The same numbers in 2 steps" in told
@@ -403,7 +422,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
             FileExistsError,
             "which would be deleted too",
         ),
-        (lambda: write(without, away), FileNotFoundError, "has not kept what it started with"),
+        (lambda: write(without, away), FileNotFoundError, "has not kept all completions of its"),
         (
             lambda: write(run, away, rewards=[signs]),
             ValueError,
@@ -428,7 +447,7 @@ def test_run_without_a_whole_recorded_step_is_refused(
     letters_folder: Path, tmp_path: Path, extra: dict
 ) -> None:
     with pytest.raises(
-        FileNotFoundError, match=r"has not kept what.*this version.*logging_steps=1"
+        FileNotFoundError, match=r"has not kept all completions.*this version.*logging_steps=1"
     ):
         rewritten(letters_folder, tmp_path, [signs], extra=extra, gradient_accumulation_steps=2)
     assert not (tmp_path / "folder").exists()
@@ -440,6 +459,27 @@ def test_reward_with_a_key_is_refused(letters_folder: Path, tmp_path: Path) -> N
     ) as caught:
         rewritten(letters_folder, tmp_path, [leaks])
     assert KEY not in str(caught.value)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_file_of_the_base_model_with_a_key_is_refused(
+    run: gn.runs.Run, letters_folder: Path, tmp_path: Path
+) -> None:
+    note = letters_folder / "notes.txt"
+    note.write_text(KEY)
+    try:
+        with pytest.raises(ValueError, match=r"base/notes\.txt would hold what looks like"):
+            gn.scaleout.write_project(run, tmp_path / "folder")
+    finally:
+        note.unlink()
+    assert not (tmp_path / "folder").exists()
+
+
+def test_run_without_its_rows_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    (copy / "start" / "train.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match=r"start/train\.jsonl"):
+        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert not (tmp_path / "folder").exists()
 
 
@@ -467,4 +507,4 @@ def test_run_of_an_early_version_without_a_reference_is_written(
     del info["reference"]
     (copy / "run.json").write_text(json.dumps(info))
     project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
-    assert values_of(project)["reference"] == "start"
+    assert values_of(project)["reference"] == "the reference model"

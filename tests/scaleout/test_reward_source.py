@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.project_writing import GRPO_NB_PACKAGES
 from grpo_nb.scaleout.reward_source import NotPortableError, RewardSource, write_rewards
 from grpo_nb.scoring.record import record_of
 from tests.support import shared
@@ -121,7 +120,10 @@ def test_copied_kit_imports_only_pinned_packages(tmp_path: Path) -> None:
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     installed = importlib.metadata.packages_distributions()
-    allowed = set(GRPO_NB_PACKAGES)
+    template = Path(gn.__file__).parent / "scaleout" / "templates" / "train.py.jinja"
+    head = template.read_text().partition("# ]\n")[0].partition("copy of grpo_nb in kit/")[2]
+    allowed = set(re.findall(r'"([\w-]+)==', head))
+    assert allowed == {"lazy_loader", "math-verify", "pydantic"}
     for package in ("pydantic", "lazy_loader"):
         for requirement in importlib.metadata.requires(package):
             allowed.add(re.match(r"[\w-]+", requirement)[0].replace("-", "_"))
@@ -229,6 +231,24 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
             write_rewards(tmp_path, [varied, another.longer])
 
 
+def test_function_of_a_cell_that_was_run_again_is_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "cell.py"
+    file.write_text(
+        "def single(completions, **c):\n    return [float(len(t)) for t in completions]\n\n"
+        "def double(completions, **c):\n    return [2 * s for s in single(completions)]\n"
+    )
+    cell = types.ModuleType("cell")
+    exec(compile(file.read_text(), file, "exec"), vars(cell))
+    rewards_of_the_run = [cell.single, cell.double]
+    exec(compile(file.read_text(), file, "exec"), vars(cell))
+    assert cell.single is not rewards_of_the_run[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, cell.__name__, cell)
+        there = loaded(tmp_path, rewards_of_the_run)
+    assert there[1](completions=TEXTS) == cell.double(completions=TEXTS)
+    assert (tmp_path / "rewards.py").read_text().count("def single") == 1
+
+
 def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None:
     """rewards.py would hold both, and the definition would replace the import."""
     another = types.ModuleType("another_file")
@@ -254,7 +274,7 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
         (uses_a_lambda, r"stripped is not defined by def stripped\("),
         (limited(5), "below is not .*uses variables of the function around it.*top of a cell"),
         (renamed, r"strict is not defined by def strict\("),
-        (uses_a_file, r"tests\.support\.shared is a file of your own.*shared import NAME"),
+        (uses_a_file, r"shared is <module .* of type module, which lives.*from helpers import"),
         (uses_a_class, r"Scale is not defined by def Scale\("),
         (Short(most=3), r"Short\(most=3\) of type Short, which lives in this process only"),
     ],
@@ -276,5 +296,5 @@ def test_name_in_an_annotation_is_not_needed(tmp_path: Path) -> None:
 def test_reward_whose_source_is_gone_is_refused() -> None:
     namespace = {"__name__": "typed_at_a_prompt"}
     exec("def typed(completions, **columns):\n    return [1.0 for _ in completions]\n", namespace)
-    with pytest.raises(NotPortableError, match=r"typed has no source \(.*Define the reward"):
+    with pytest.raises(OSError, match="source"):
         RewardSource().add(namespace["typed"])
