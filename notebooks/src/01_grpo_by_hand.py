@@ -481,11 +481,25 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 #
 # **You should see** two lines that agree to about five digits. Such a check finds mistakes that no reward curve shows.
 #
-# <details><summary>A mistake to try</summary>
+# **Four mistakes to try.** Each of these changes is easy to make, and some are in published courses. Predict for each: which of the two losses still agree
+# with TRL's, and which of the two gradients? Then try one: restart the kernel and run all cells.
 #
-# Delete `ratio *` in front of the KL term, restart the kernel and run all cells. The first line still agrees,
-# because the model does not yet differ from its reference. The second one does not: the gradients then differ by
-# about 0.02, although the losses still look alike (−0.0420 and −0.0422).
+# 1. `maximum` in place of `minimum` where the advantage is negative,
+# 2. `kl = log_probs - reference`,
+# 3. the slice `logits[:, prompt_length:]` in section 3,
+# 4. no `ratio *` in front of the KL term.
+#
+# <details><summary>What you should see</summary>
+#
+# | | loss, line 1 | gradient, line 1 | loss, line 2 | gradient, line 2 |
+# | --- | --- | --- | --- | --- |
+# | right | 0, agrees | agrees | −0.0422, agrees | agrees |
+# | 1 | 0, agrees | agrees: no ratio has moved | −0.0536 | differs by 0.51: *Sydney* is pushed on |
+# | 2 | 0, agrees | differs by 0.03: $-d$ has a slope at 0, $e^d - d - 1$ has none | −0.0430 | differs by 0.23 |
+# | 3 | 0, agrees | differs by 1.06: other tokens are pushed | +1.48 | differs by 1.00 |
+# | 4 | 0, agrees | agrees: reference and model are still equal | −0.0420 | differs by 0.02 |
+#
+# The first loss agrees every time. **A loss that agrees checks little. The gradient does.**
 # </details>
 
 # %%
