@@ -122,7 +122,7 @@ def load_adapter(model: Any, folder: str | Path, name: str = "default") -> None:
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    saved_tensors = load_file(Path(folder) / _TENSOR_FILE)
+    saved_tensors = load_file(Path(folder, _TENSOR_FILE))
     model_tensors = get_peft_model_state_dict(model, adapter_name=name)
     saved_shapes = {key: tensor.shape for key, tensor in saved_tensors.items()}
     if saved_shapes != {key: tensor.shape for key, tensor in model_tensors.items()}:
