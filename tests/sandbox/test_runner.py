@@ -723,6 +723,13 @@ def test_report_with_a_forged_value_is_refused(line: str) -> None:
     assert outcome.results[0].is_value == is_value
 
 
+def test_report_with_an_error_without_text_is_refused() -> None:
+    report = b'["isolated",null]\n["loaded",null]\n["error",null]\n'
+    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    assert outcome.status == "exit"
+    assert not outcome.results[0].is_value
+
+
 def forged_report(line: str) -> str:
     """Return code that writes this line of the protocol and ends."""
     return f"import os\nos.write(3, {line!r}.encode() + b'\\n'); os._exit(0)"

@@ -266,6 +266,13 @@ def test_record_of_an_earlier_version_is_equal() -> None:
     assert difference_in_words(before, record_of(unchanged)) == ""
 
 
+def test_record_without_a_state_differs_by_its_source_only() -> None:
+    before = record_of(Judge(1.0))
+    del before["state"]
+    assert difference_in_words(before, record_of(Judge(2.0))) == ""
+    assert difference_in_words(before, record_of(graded)) == OTHER_SOURCE
+
+
 def test_state_is_the_same_in_every_process() -> None:
     program = (
         "import functools, numpy\n"
