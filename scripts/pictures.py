@@ -16,7 +16,7 @@ from pathlib import Path
 
 from publish import ROOT, packed
 
-from grpo_nb.runs.figure import png
+from grpo_nb.runs.figure import SHARP_DPI, png
 from grpo_nb.runs.run_folder import open_run
 from tests.support.lab_page import Jupyter, LabPage, write_notebook
 
@@ -48,7 +48,7 @@ def main() -> None:
     folder = Path(sys.argv[1]).absolute()
     docs = ROOT / "docs"
     run = open_run(folder)
-    (docs / "quickstart.png").write_bytes(packed(png(run.plot(), dpi=150), 256))
+    (docs / "quickstart.png").write_bytes(packed(png(run.plot(), SHARP_DPI), 256))
     # In the middle of a run, a group has right and wrong completions.
     middle = len(run.rows) // 2
     viewer = VIEWER.format(folder=str(folder), step=middle)
