@@ -130,7 +130,8 @@ def published_base(run: Run) -> str | None:
     a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
-    is_local = run.info.get("is_base_local")
+    # A run that did not record it must not name a base that may not be on the Hub.
+    is_local = run.info.get("is_base_local", True)
     return model if is_hub_name(model) and not is_local else None
 
 
