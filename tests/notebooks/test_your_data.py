@@ -65,7 +65,7 @@ def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> Non
     comparison = all_text_of(cell_with(notebook, "comparison = gn.compare(run"))
     assert "Always answering 'positive' would get 42.9%" in comparison
     verdict = printed(cell_with(notebook, "run.outcome("))
-    assert verdict.startswith("No gain is shown: ")
+    assert verdict.startswith("First training. No gain is shown: ")
     assert "fewer than 5 logged steps are too few" in " ".join(verdict.split())
 
 

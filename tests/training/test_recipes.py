@@ -41,7 +41,7 @@ def test_code_of_the_training_guide_runs(
         exec(compile(block, f"docs/guide/train.md, block {number}", "exec"), names)
     said = capsys.readouterr().out
     for part in (
-        "A dry run: 2 groups",
+        "A dry run\nStep 1, group 0",
         "the adapter it started from",
         "vespo",
     ):
