@@ -73,7 +73,7 @@ def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> Non
 def test_greedy_answers_clear_the_baseline(notebook: nbformat.NotebookNode) -> None:
     assert "\nSignal: " in all_text_of(cell_with(notebook, "gate = gn.baseline("))
     verdict = printed(cell_with(notebook, "run.outcome("))
-    assert verdict.startswith("It worked.")
+    assert verdict.startswith("First training. It worked.")
     assert verdict.count("It worked.") == 2
     assert "Always answering 'positive' would get 42.9%" in verdict
 
