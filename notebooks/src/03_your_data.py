@@ -21,7 +21,7 @@
 # *How to read it:* the height of a bar is the share of right answers to remarks that the model was never trained on, the number on it their count. The
 # first training improves two labels and leaves the third at 0. The second one, with 20 more rows of this label, learns it.
 #
-# About 14 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 13 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # ### Is GRPO the right tool here?
 #
@@ -324,10 +324,16 @@ is_rare = has_right.index.get_level_values("prompt").map(mood_of) == rare
 print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have no right answer.")
 
 # %% [markdown]
-# **A rare label can lose although it is pushed up.** As long as the model does not tell the remarks apart, all remarks push at the same fork, and the
-# rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is pushed by its sum minus $p$ times the sum of the fork. So a label becomes more
-# frequent only if its share of the sum is larger than its share $p$ of the answers. Compare the two columns of the third table. In the first third
-# *neutral* has P1 of the answers and gets S1 of the sum: LOSES. LATER
+# **A rare label can lose although its own remarks push it up.** As long as the model does not tell the remarks apart, all remarks push at the same
+# fork, and the rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is pushed by its sum minus $p$ times the sum of the fork. So a label
+# becomes more frequent only if its share of the sum is larger than its share $p$ of the answers. Compare the two columns of the third table:
+#
+# * *First third:* *neutral* has 16 % of the answers and gets 20 % of the sum. It gains a little.
+# * *Middle:* by chance only 4 of the 32 groups have a neutral remark, with 2 right answers in all. The other 28 push *neutral* down: −9 % of the sum.
+#   It loses.
+# * *Last third:* 13 % against 9 %. It gains a little again, and then the training ends.
+#
+# So *neutral* gains too little to become the likeliest answer to any remark.
 #
 # Two things hold *neutral* back. It has fewer groups: 21, next to 40 and 35. And each of them pushes less: 36.9 / 21 = 1.8, against 2.3 (*positive*)
 # and 2.9 (*negative*).
