@@ -286,8 +286,8 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # 58 of the 96 sums are right instead of 53. The trained model has 77. So a better start explains 5 of the 24.
 #
 # **Did it learn to add, or to copy?** In the early group above, a completion adds correctly (`2 + 10 = 12`) and then answers 21. *Correct anywhere*
-# counts the last number, so it calls that a wrong sum. The cell counts such cases among the answers that became right: COPIED of 29. The others did
-# not have the right number anywhere before.
+# counts the last number, so it calls that a wrong sum. The last line of the cell looks for such cases among the sums that became right. There are none:
+# in all 29 the right number was nowhere in the answer before. So this gain is adding, not copying.
 #
 # **Why do sums improve that were not trained on?** All questions share one LoRA, so a step on one sum also changes the answers to others. In the five
 # rows above the right number has overtaken the wrong one as the likeliest. Why it does, this run does not show.
