@@ -18,13 +18,13 @@
 #
 # The model never sees the solution of a training question. It gets only a score for what it wrote, and learns from these scores with GRPO
 # (*group relative policy optimization*). Supervised fine-tuning needs a good answer to every prompt. GRPO needs only a program that checks
-# answers. So it helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
+# answers: here it compares with the right number, which the model never sees. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
 # because you can check them by eye.
 #
 # ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
 # *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*:
-# the answer stands where we asked for it. *Correct anywhere*: the sum is right. *Correct*: both. The same happened
+# the answer stands where we asked for it. *Correct anywhere*: the last number in the text is right. *Correct*: both. The same happened
 # [on all three seeds that we tried](../docs/evidence/quickstart_seeds.md).
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
@@ -41,7 +41,7 @@
 # installation, on a GPU a larger one in 4 bit. `CHANGES = {"max_steps": 50}` changes a setting by its name. In Colab,
 # `DRIVE = "grpo_nb/quickstart"` keeps the runs on your Google Drive: if Colab takes the machine back, run all cells again, and the
 # training is resumed. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb). Which setting to turn first, and
-# when: the table at the end of [GRPO by hand](01_grpo_by_hand.ipynb).
+# when: the table in section 8 of [GRPO by hand](01_grpo_by_hand.ipynb).
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -185,19 +185,22 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ### Read the figure
 #
-# You should see the format near its maximum from about step 12 on. The four tags are the same for all questions, so every group pushes them in the same
-# direction. The right number is another one for each question, and only its own group pushes it. So correct answers follow later.
+# <details><summary>What you should see</summary>
 #
-# * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, which lags. Each step has only two questions, so single
-#   steps say little. Read the direction from the strong lines and the time from the pale ones. In steps 1 to 4 the learning
-#   rate is still small (*warm-up*), so the fall there is hardly the training's work: the questions were harder. The fall at the end may be such luck too.
+# The format is near its maximum from about step 12 on. The four tags are the same for all questions, so the pushes of different groups can add up.
+# The right number is another one for each question. So correct answers follow later.
+# </details>
+#
+# * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
+#   curve rises, and from the pale one *when*. Each step has only two questions. The learning rate is still small in steps 1 to 4 (*warm-up*), so the
+#   fall there is mostly luck with the questions, and the fall at the end may be too.
 # * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
 # * *KL* (below the figure): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
 #   (`beta`) makes moving away costly.
-# * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If they are right, as the curve suggests, these
-#   questions have little left to teach. If they were wrong, it would be a fault: the model would try no other answers.
+# * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If these are right, as the curve suggests, there
+#   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
 #
 # The loss is not in the figure. In GRPO it stays near zero and says nothing about progress.
 #
@@ -216,10 +219,10 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
-#    Sort the eight by form: the three in the format get +3.05 together. Sort them by content: the three that end in 12, with or without the
-#    last tag, get +1.12. So this group teaches the format more than the sum.
+#    Sort the eight by form: the three in the format get +3.05 together. Now by content: the three that answer 12, one with the last tag and two
+#    without, get +1.12 together. So this group teaches the format more than the sum.
 # 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
-#    *18 + 6 = 24*. On these words 6 × 0.540 up stands against 2 × 1.620 down. A push remains only from the first word on that differs.
+#    *18 + 6 = 24*. On these words six texts push up with 6 × 0.540 = 3.24, and two push down with 2 × 1.620 = 3.24. A push remains only from the first word on that differs.
 # </details>
 
 # %%
@@ -259,8 +262,8 @@ display(early_group, later_group)
 #
 # <details><summary>What you should see</summary>
 #
-# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 are the format, and
-# about 25 are last numbers that were wrong before.
+# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 points come from the format,
+# and about 25 from last numbers that were wrong before.
 # </details>
 
 # %%
@@ -280,21 +283,25 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # or more unevenly, less than once in 1,000 cases. That is the *p-value*: how often chance alone would make a change this large.
 #
 # **Was this training lucky?** Probably not: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
-# ([all numbers](../docs/evidence/quickstart_seeds.md)). After only 14 of the 42 steps, the gain in the sums is clear for one seed of the three.
+# ([all numbers](../docs/evidence/quickstart_seeds.md)). If the training ends after 14 steps, the gain in the sums is clear on one of these three
+# seeds only.
 #
 # **Was only the first tag missing?** Perhaps the original model adds better if it begins in the right place. We wrote the tag `<reasoning>` for it:
-# 58 of the 96 sums are right instead of 53. The trained model has 77. So a better start explains 5 of the 24.
+# 58 of the 96 sums are right instead of 53 ([measured outside this notebook](../docs/evidence/quickstart_seeds.md)). The trained model has 77. So a
+# better start explains 5 of the 24.
 #
 # **Did it learn to add, or to copy?** In the early group above, a completion adds correctly (`2 + 10 = 12`) and then answers 21. *Correct anywhere*
-# counts the last number, so it calls that a wrong sum. The last line of the cell looks for such cases among the sums that became right. There are none:
+# counts the last number, so it calls that a wrong sum. The second printed line counts such cases among the sums that became right. There are none:
 # in all 29 the right number was nowhere in the answer before. So this gain is adding, not copying.
 #
-# **Why do sums improve that were not trained on?** All questions share one LoRA, so a step on one sum also changes the answers to others. In the five
-# rows above the right number has overtaken the wrong one as the likeliest. Why it does, this run does not show.
+# **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
+# answers, one text for each question: the likeliest. In training the model *samples*, and now and then a less likely number is written. If it is right,
+# it is pushed up. All questions share one LoRA, so a step on one sum also changes the answers to others. In the five rows the right number has
+# become the likeliest. Why this carries over to sums that were not trained, the run does not show.
 #
 # <details><summary>Another doubt: was 8 + 18 trained as 18 + 8?</summary>
 #
-# It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped. But [Rewards](02_rewards.ipynb) has no swapped
+# It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped (counted outside this notebook). But [Rewards](02_rewards.ipynb) has no swapped
 # pair, because its first number is never the smaller one, and its held-out sums rise as well, from 58 % to 83 %.
 # </details>
 #
@@ -315,7 +322,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree: the reward rose by more than chance (if the steps are shuffled, so large a rise is rare), and
+# *It worked* needs two things that agree: the reward rose by more than chance (if all steps are shuffled, so steady a rise is rare), and
 # the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 
@@ -376,9 +383,9 @@ print(outcome)
 # ## Next
 #
 # * See inside the training: [GRPO by hand](01_grpo_by_hand.ipynb).
-# * Take a training along as a plain TRL script, for several GPUs: [Scale out](a2_scale_out.ipynb).
 # * Write your own reward, and learn how models cheat: [Rewards](02_rewards.ipynb).
 # * Use your own data: [from a CSV to a trained model](03_your_data.ipynb).
+# * Take a training along as a plain TRL script, for several GPUs: [Scale out](a2_scale_out.ipynb).
 # * Look at this run again later, without the model: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).
 #
 # @NEIGHBOURS@

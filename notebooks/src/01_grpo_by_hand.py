@@ -13,11 +13,15 @@
 # %% [markdown]
 # # GRPO by hand
 #
-# One prompt, eight completions, one update of a real language model, with nothing hidden. By the end you have a working GRPO
-# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and you have watched the
-# model's reward rise within eight steps.
+# One prompt, eight completions and one update of a real language model, with nothing hidden. By the end you have a working GRPO
+# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and in a loop of eight such updates you have watched the
+# model's reward rise.
 #
 # **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
+#
+# ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
+#
+# In section 6 you will read this picture: eight answers of a real model as a tree, and which branches one step makes more likely.
 #
 # About 3 minutes on two idle CPU cores (and an hour of reading), under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
 # small, fast and often wrong, which is exactly what we want here.
@@ -225,27 +229,27 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # * Multiply by the advantage: positive pushes up, negative pushes down. Then average over the group. The minus sign is there because optimizers minimise.
 #
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
-# texts. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
+# texts, averaged per text. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
 # less often.
 #
 # The value of the loss means nothing by itself. What counts is its **gradient** $\nabla$: for each of the LoRA weights a number that says in
 # which direction the loss grows, and how fast.
 #
 # The table below follows the formula. *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3).
-# So its mean is −1.81 / 8 = −0.23, and its term is −1.16 · −0.23 = +0.26. The loss is the mean of the eight terms.
+# So its mean is −1.81 / 8 = −0.226, and its term is −1.157 · −0.226 = +0.26. The loss is the mean of the eight terms.
 #
 # **Why subtract the mean?** Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10. The mean reward is
-# 0.2 · 11 + 0.8 · 10 = 10.2. Each draw changes the probability $p$ of the right answer by its weight times $\nabla \log p$ of the drawn text. The table
-# gives this change in multiples of $\nabla p$ (the folded text below it shows where +5 and −1.25 come from):
+# 0.2 · 11 + 0.8 · 10 = 10.2. Each drawn text moves the model's weights by a factor times the gradient of *its own* log-probability: +5 $\nabla p$ for the
+# right answer, −1.25 $\nabla p$ for the other one (the folded text shows why). So the table counts in $\nabla p$. Plus makes the right answer more likely:
 #
-# | drawn | how often | $\nabla \log p$ | change, weight = reward | change, weight = reward − 10.2 |
+# | drawn | how often | gradient | move, factor = reward | move, factor = reward − 10.2 |
 # | --- | --- | --- | --- | --- |
 # | the right answer | 0.2 | +5 | 11 · 5 = +55 | 0.8 · 5 = +4 |
 # | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
 # | **average** | | | **+1** | **+1** |
 #
-# On average both weights do the same. But eight draws are few: in 0.8⁸ = 17 % of the groups all eight are the wrong answer, and without the mean they
-# lower $p$ by 8 · 12.5, although it should rise. With the mean the changes are small, and both point the right way. (GRPO subtracts the mean of the
+# On average both do the same. But eight draws are few: in 0.8⁸ = 17 % of the groups all eight are the wrong answer. Without the mean they then move
+# 8 · 12.5 = 100 $\nabla p$ the wrong way. With the mean the moves are small, and both point the right way. (GRPO subtracts the mean of the
 # group. If all eight are wrong, that is 10: all advantages are 0, and nothing changes.)
 #
 # <details><summary>Where +5 and −1.25 come from, and why this raises the expected reward</summary>
@@ -260,13 +264,13 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # model for the mean; GRPO needs none.
 # </details>
 #
-# **How much does each token count?** Our loss is one of three that you will meet. Exercise 1 shows where the choice matters.
+# **How much does each token count?** Every loss divides the sum over the tokens by something. Exercise 1 shows where the choice matters.
 #
-# | each token counts | name in TRL | where |
-# | --- | --- | --- |
-# | $1/T_i$: every *text* counts the same | `grpo` | here, and in the first paper |
-# | the same, whatever the length of its text | `bnpo`, `dapo` | `gn.train` and the quickstart; the tree of section 6 |
-# | 1/24: divided by the most that a text may have | `dr_grpo` | exercise 3 |
+# | divided by | so | name in TRL | where |
+# | --- | --- | --- | --- |
+# | the length $T_i$ of its own text | every *text* counts the same | `grpo` | here, and in the first paper |
+# | the number of all tokens in the batch | every *token* counts the same | `bnpo`, `dapo` | the quickstart; the tree of section 6 |
+# | a fixed number, 8 texts · 24 | the same, and the same in every batch | `dr_grpo` | exercise 3 |
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -325,8 +329,8 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # <details><summary>Why this cost, and not simply −d?</summary>
 #
 # The *Kullback–Leibler divergence* (KL) is the average of $-d$ over what the model samples. The average of $e^d - d - 1$ is the KL too,
-# because $e^d - 1$ averages to 0. Why not add $-d$? Take two tokens, 0.8 and 0.2. A draw of the first lowers the logit of the first by 0.2, a draw
-# of the second raises the logit of the first by 0.8: −0.8 · 0.2 + 0.2 · 0.8 = 0. On average the model is pulled nowhere. The right value is not enough, the gradient must be right
+# because $e^d - 1$ averages to 0. Why not add $-d$? Take two tokens, 0.8 and 0.2. The first, drawn 0.8 of the time, lowers its own
+# logit by 0.2. The second, drawn 0.2 of the time, raises that logit by 0.8. On average: 0.8 · (−0.2) + 0.2 · 0.8 = 0. The model is pulled nowhere. The right value is not enough, the gradient must be right
 # too. If the reference gives both tokens 0.5, the gradient of the KL with respect to the logit of the first token is 0.22. Averaged over draws,
 # $e^d - d - 1$ gives 0.30 without $\rho$ in front, and 0.22 with it. TRL multiplies by $\rho$, the first GRPO did not.
 # </details>
@@ -418,16 +422,17 @@ axes.margins(x=0.18)
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
 # *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line,* where given: the probability of this continuation. Each token
-# counts the same here. (With the $1/T_i$ of section 4 a sum of +0.15 is left on *The*, and the signs at the two later forks stay.)
+# counts the same here. (The loss of section 4 divides each advantage by $T_i$. Then +0.15 remains on *The*, and at the two later forks every push
+# keeps its sign.)
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
 # finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text
-# that goes this way adds $A (1 - p)$ to its logit, and each text that goes another way subtracts $A\,p$. Together that is the sum of $A$ over the texts on
+# on this branch adds $A (1 - p)$ to the logit of the branch, and each text on another branch subtracts $A\,p$ from it. Together that is the sum of $A$ over the texts on
 # the branch, minus $p$ times the sum over all texts at the fork:
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
-# If the branches were drawn about as often as $p$ says, a branch gains when its mean advantage is above that of its fork. Expect the direction from
+# In short: a branch gains when its mean advantage is above that of its fork. (This holds if it was drawn about as often as $p$ says.) Expect the direction from
 # the rule, not the size, because all branches share their weights.
 #
 # **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say, and what does
@@ -481,7 +486,7 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 #
 # **You should see** two lines that agree to about five digits. Such a check finds mistakes that no reward curve shows.
 #
-# **Four mistakes to try.** Each of these changes is easy to make, and some are in published courses. Predict for each: which of the two losses still agree
+# **Four mistakes to try.** Each of these changes is easy to make. Predict for each: which of the two losses still agree
 # with TRL's, and which of the two gradients? Then try one: restart the kernel and run all cells.
 #
 # 1. `maximum` in place of `minimum` where the advantage is negative,
@@ -499,7 +504,7 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 # | 3 | 0, agrees | differs by 1.06: other tokens are pushed | +1.48 | differs by 1.00 |
 # | 4 | 0, agrees | agrees: reference and model are still equal | −0.0420 | differs by 0.02 |
 #
-# The first loss agrees every time. **A loss that agrees checks little. The gradient does.**
+# The first loss agrees every time, and the first gradient in two of the four cases. **Only the gradient after a step finds every mistake.**
 # </details>
 
 # %%
@@ -606,13 +611,13 @@ plt.show()
 pandas.Series(texts, name="in the last group").value_counts().to_frame()
 
 # %% [markdown]
-# **Which setting to turn, and when?** `gn.train` has all of these:
+# **Which setting to turn, and when?** In `gn.train`:
 #
 # | setting | here | quickstart | turn it when |
 # | --- | --- | --- | --- |
 # | `num_generations`, the size of a group | 8 | 8 | most groups have equal rewards: larger |
 # | prompts per step | 1 | 2 | the curve jumps from step to step: more |
-# | `learning_rate` | 0.0002 | 0.0001 | the reward collapses or the KL jumps: lower. Nothing moves: higher |
+# | `learning_rate` | 0.0002 | 0.0001 | the reward collapses or the KL stays high: lower. Nothing moves: higher |
 # | `beta`, the weight of the KL | 0.04 | 0.04 | the texts drift into nonsense: higher |
 # | `temperature` | 1 | 1 | the completions of a group are all alike, and wrong: higher |
 # | `max_completion_length` | 24 | 48 | many completions are truncated: higher |
@@ -629,7 +634,8 @@ pandas.Series(texts, name="in the last group").value_counts().to_frame()
 # <details><summary>What you should see</summary>
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %: the two forks of the tree on the way to
-# this sentence. The model now writes it five times out of six, and wrote it one time in six before.
+# this sentence. The model now writes it five times out of six, and wrote it one time in six before. *The* rose too, although the tree has 0 there: with
+# $1/T_i$ the first group leaves +0.15 on it, and seven more groups followed.
 # </details>
 
 # %%

@@ -70,7 +70,7 @@ task
 # ## Rewards, tried and checked
 #
 # A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, and 0 for
-# everything else. Several ways to write the number count: 42, 42.0, x = 42. `gn.score` calls the reward as the trainer would.
+# everything else. The number may be written in several ways: 42, 42.0 or x = 42. `gn.score` calls the reward as the trainer would.
 #
 # **Predict before you run:** which of these six completions deserve the point?
 #
@@ -154,9 +154,9 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# The check finds faults of both. The cell shows the count and two findings, and folds the whole list below them. *Critical* means that the trick
-# earns as much as a right answer, *warning* that the reward pays for something else too. The words say how bad a trick is if the model uses it, and not
-# how likely that is: which trick is learned first depends on what the model samples.
+# The check finds faults of both. The cell shows the count and two findings, and folds the whole list below them. *Critical* means that a
+# training that finds the trick learns the wrong thing, *warning* that it learns less well. Both words say how much harm a trick does, and not how likely
+# it is: which trick is learned first depends on what the model samples.
 #
 # <details><summary>How to read a finding</summary>
 #
@@ -238,7 +238,7 @@ display(means.style.format("{:+.2f}"))
 # and a shorter one was pushed down *even with* it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
 # check called it only a *warning*: read warnings too.
 #
-# **Which reward decides?** Multiply each weight by the spread of its scores within the group. Usually the largest product decides, whatever the
+# **Which reward decides?** For each reward, multiply its weight by the spread of its scores within the group. Usually the largest product decides, whatever the
 # finding is called.
 #
 # **Look again** at the last group: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags?
@@ -389,12 +389,13 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning
-# either: 0.094 with loopholes, 0.184 without. Two things should have made you look: 22 % of the completions were truncated, against 1 %, and
-# nearly all of the rise came from the length. But neither shows a wrong answer. Only the held-out questions do.
+# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning either: its mean over
+# the last third of the steps is 0.094 with loopholes and 0.184 without (the progress bar shows the last step alone). Two numbers should have made you
+# look: 22 % of the completions were truncated, against 1 %, and most of the rise came from the length. Neither shows a wrong answer. For that, read a
+# group: the last one answers 22 and 10 to 4 + 3. The held-out questions then say how often: the last number is right in only 12 % of them.
 #
-# **Why is the format learned first?** It differs in more groups: before the training the sums differed in only 2 of 8. Its pushes probably
-# also agree, because every prompt asks for the same tags, but each sum has another answer.
+# **Why is the format learned first?** The format differs in more groups: before the training the sums differed in only 2 of 8. And the tags are the same
+# in every prompt, so the pushes of different groups can add up. Each sum has another answer.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
 # cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies. In

@@ -33,7 +33,7 @@
 #
 # For labels alone, GRPO is the wrong tool. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
 # right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check all of it, and
-# nobody has written the replies. Exercise 2 writes such a reward, and [Can a judge model be trusted?](08_judge.ipynb) trains with one.
+# nobody has written the replies. Exercise 2 writes such a reward. [Can a judge model be trusted?](08_judge.ipynb) trains on summaries, where no single text is right.
 #
 # @BADGE@
 
@@ -232,11 +232,12 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 #
 # <details><summary>What you should see</summary>
 #
-# **1. The format.** Before the training about half of the completions have it, so nearly every group holds good and bad examples of it. It is
-# the same for all remarks, so its pushes add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be learned by itself.
+# **1. The format.** Before the training about half of the completions have it, and all 40 groups hold good and bad examples of it. It is
+# the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
+# learned by itself.
 #
 # **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer stands in its
-# tags, so it can count. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
+# tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -245,8 +246,8 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after
 #
-# The model answers each held-out remark greedily, as somebody who uses it would do. In the card read the three rows *correct*, *in the
-# format* and *correct anywhere*, and the sentence about the majority-class baseline.
+# The model answers each held-out remark greedily, as somebody who uses it would do. In the first table below read the three rows *correct*, *in the
+# format* and *correct anywhere*, and then the sentence about the majority-class baseline.
 #
 # One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The last two tables show
 # which labels each mood got, before and after the training.
@@ -285,8 +286,9 @@ labels_given(comparison)
 # The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
 #
 # 1. the right answers to each mood, in the first, middle and last third of the steps,
-# 2. for each mood (row) and each answer (column) the sum of the advantages: above 0, this answer was pushed up. *All* adds the moods up,
-# 3. for each third of the steps, how often the answers with a label said *neutral* ($p$), and which share of the sum of the advantages went to them.
+# 2. for each mood (row) and each answer (column) the sum of the advantages. *All* adds the moods up. As with the comma in
+#    [GRPO by hand](01_grpo_by_hand.ipynb), a sum above 0 is not enough: table 3 tells whether the label gains,
+# 3. for each third of the steps: of the answers with a label, which share said *neutral* ($p$), and which share of their advantages *neutral* got.
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
@@ -324,22 +326,26 @@ is_rare = has_right.index.get_level_values("prompt").map(mood_of) == rare
 print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have no right answer.")
 
 # %% [markdown]
-# **A rare label can lose although its own remarks push it up.** As long as the model does not tell the remarks apart, all remarks push at the same
-# fork, and the rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is pushed by its sum minus $p$ times the sum of the fork. So a label
-# becomes more frequent only if its share of the sum is larger than its share $p$ of the answers. Compare the two columns of the third table:
+# **A rare label can lose although its own remarks push it up.** The fork here is the word after `<answer>`: *negative*, *neutral* or *positive*. At first
+# the model answers every remark in nearly the same way, so all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for
+# neutral remarks too. Then the rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is pushed by its sum minus $p$ times the sum of the fork. So a
+# label becomes more frequent only if its share of the sum is larger than its share $p$ of the answers. Over all steps *neutral* got 14.2 of the 130.1 of
+# the three labels, 11 %. By thirds (table 3):
 #
-# * *First third:* *neutral* has 16 % of the answers and gets 20 % of the sum. It gains a little.
-# * *Middle:* by chance only 4 of the 32 groups have a neutral remark, with 2 right answers in all. The other 28 push *neutral* down: −9 % of the sum.
-#   It loses.
-# * *Last third:* 13 % against 9 %. It gains a little again, and then the training ends.
+# | | neutral groups | $p$ | share of the sum | so *neutral* |
+# | --- | --- | --- | --- | --- |
+# | first third | 9 of 32 | 16 % | 20 % | gains a little |
+# | middle | 4 of 32, by chance | 7 % | −9 %: its advantages add up to less than 0 | loses: the other 28 groups push it down |
+# | last third | 8 of 32 | 9 % | 13 % | gains a little, and then the training ends |
 #
-# So *neutral* gains too little to become the likeliest answer to any remark.
+# Compare within a row. $p$ is no curve: each third asks other remarks, with more or fewer neutral ones among them. So *neutral* gains too little to
+# become the likeliest answer to any remark. (Every prompt shows a solved *neutral* example. Whether it helps or harms, we did not test.)
 #
 # Two things hold *neutral* back. It has fewer groups: 21, next to 40 and 35. And each of them pushes less: 36.9 / 21 = 1.8, against 2.3 (*positive*)
 # and 2.9 (*negative*).
 #
-# (A group without a right answer pushes too: it prefers the tidy wrong answers. There were 8 such groups among the 21. But over all 21 the wrong
-# *positive* lost, so it is not the main reason.)
+# (The 8 neutral groups without a right answer push up tidy *wrong* answers. Over all 21 groups the answer *positive* still lost, −7.0, so this is not
+# the main reason.)
 #
 # This explanation fits the numbers. Whether it is right, only another training can tell.
 #
@@ -347,7 +353,7 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #
 # If this is the reason, more neutral rows should help. The next cell adds 20 of them, with two new phrases: 41 in place of 21, next to 42
 # *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. The model is loaded again,
-# without the first training. Steps, seed and the 42 held-out remarks stay the same (they are passed as `holdout=`).
+# without the first training. Steps and seed stay the same, and so do the 42 held-out remarks, which are passed as `holdout=`.
 #
 # **Predict before you run:** the picture at the top shows that *neutral* is learned, and that *negative* and *positive* lose two answers each. What are
 # these four called now?
@@ -382,11 +388,19 @@ labels_given(second_comparison)
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
+# *It worked* needs three measurements that agree, one more than for the sums, because labels have a majority class: the answers are better by a test, they are clearly above the majority-class baseline,
 # and the reward rose. If one is missing, the sentence says which one.
 #
 # You see both runs. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
 # a look at the parts.**
+#
+# ### What you take with you
+#
+# | before a training | during | after |
+# | --- | --- | --- |
+# | `check_rewards`: can it be cheated? | each reward alone, not only the total | held-out questions that the reward does not grade |
+# | `baseline`: do groups differ, for *each* kind of answer? | read one group: who is pushed up, and why? | *in the format* apart from *correct anywhere* |
+# | weight times spread: which reward decides? | truncated and repeated answers | every part by itself, then a second seed |
 #
 # ### A competitor
 #
@@ -429,7 +443,6 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 # | *answers: text* where you have labels | fewer than three rows for each label (on average), or more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | a label that is never right | too few rows, so few groups that teach it | as many rows for each label, then more steps |
-# | *the settings are not those of the loaded model* | they changed after it was loaded | run the cell with `load_model` again |
 #
 # ## Exercises
 #
@@ -466,7 +479,8 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 # ```
 #
 # The scores are 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check
-# needs a judge. [Can a judge model be trusted?](08_judge.ipynb) trains with a reward for summaries, of which no single one is right.
+# needs a judge ([Can a judge model be trusted?](08_judge.ipynb)). To train with this reward, the file needs the column `thing` (all columns of your data reach the reward), `load_task` gets `format=gn.tasks.bare()`, because a
+# reply needs no tags, and `gn.train` gets `[fit_reply]` as its rewards.
 # </details>
 #
 # ## Next
