@@ -19,7 +19,7 @@ from grpo_nb.checks.advice import Advice, give_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.statistics import mean_with_interval, share_interval
+from grpo_nb.core.statistics import in_groups, mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
 from grpo_nb.core.words import require_whole_number
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
@@ -39,7 +39,7 @@ from grpo_nb.scoring.correct_answers import (
     grader_in_words,
     grader_scores,
 )
-from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, in_groups, score_as_trial
+from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import share_interval
+from grpo_nb.core.statistics import in_groups, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, notes
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
 from grpo_nb.scoring.correct_answers import (
@@ -16,7 +16,6 @@ from grpo_nb.scoring.correct_answers import (
     anywhere_in_words,
     grader_in_words,
 )
-from grpo_nb.scoring.scores import in_groups
 from grpo_nb.tasks.contamination import Contamination
 
 Interval = tuple[float, float]

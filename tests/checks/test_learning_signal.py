@@ -9,8 +9,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
 from grpo_nb.checks.levels import choose_level
+from grpo_nb.scoring.advantages import group_advantages
 from grpo_nb.scoring.correct_answers import FunctionGrader, choose_grader, deciding_reward
-from grpo_nb.scoring.scores import group_advantages
 
 pytestmark = pytest.mark.begins(130)
 
