@@ -150,7 +150,7 @@ class Grader:
         reward = self.reward
         if self.reads_slot:
             reward = dataclasses.replace(reward, format=format)
-        # Grading is not a training step, so a reward that counts its calls must not count this one.
+        # Grading is not a training step, so the state of the reward is restored afterwards.
         scores = score_as_trial(reward, completions, rows, completion_ids=completion_ids)
         return list(scores.values[self.name])
 

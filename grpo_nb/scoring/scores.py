@@ -276,8 +276,8 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    # Environments are shared, because some cannot be copied. deepcopy does not copy the values of
-    # its second argument again.
+    # Environments are shared, because some cannot be copied. In the second argument of deepcopy,
+    # they are listed as copied already.
     batch = copy.deepcopy(batch, {id(value): value for value in batch.get("environments", [])})
     texts = tuple(completion_text(completion) for completion in batch["completions"])
     values = {}
