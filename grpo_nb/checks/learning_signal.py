@@ -19,7 +19,7 @@ from grpo_nb.checks.advice import Advice, give_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.statistics import mean_with_interval, share_interval
+from grpo_nb.core.statistics import in_groups, mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
 from grpo_nb.core.words import require_whole_number
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
@@ -29,17 +29,9 @@ from grpo_nb.models.restoring import (
     restoring_modes,
     restoring_random_state,
 )
-from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
-from grpo_nb.scoring.correct_answers import (
-    FunctionGrader,
-    Grader,
-    are_correct,
-    choose_grader,
-    deciding_reward,
-    grader_in_words,
-    grader_scores,
-)
-from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, in_groups, score_as_trial
+from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
+from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
@@ -132,21 +124,20 @@ class Baseline(ReprMixin):
         return fmean(self.is_correct)
 
     def _are_correct(self, scores: Scores) -> list[bool]:
-        if isinstance(self.grader, FunctionGrader):
+        if not self.grader.reads_slot:
             # The scores of a function are known, so do not call it again.
-            return are_correct(self.grader, scores.values[self.grader.name])
+            return self.grader.are_correct(scores.values[self.grader.name])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        known = grader_scores(self.grader, scores.completions, repeated, self.format)
-        return are_correct(self.grader, known)
+        slot_scores = self.grader.scores(scores.completions, repeated, self.format)
+        return self.grader.are_correct(slot_scores)
 
     @functools.cached_property
     def readable_share(self) -> float:
         """Share of completions with an answer that the grader can read."""
         # The kit's rewards read an answer only at the end of a completion. For a function, the slot
         # need not be last.
-        is_function = isinstance(self.grader, FunctionGrader)
-        extract = self.format.extract if is_function else self.format.extract_final
+        extract = self.format.extract_final if self.grader.reads_slot else self.format.extract
         return fmean(extract(text) is not None for text in self.scores.completions)
 
     @property
@@ -159,8 +150,7 @@ class Baseline(ReprMixin):
         for result, is_correct in zip(self.group_results, self.is_correct_by_group, strict=True):
             if result == "differs" and any(is_correct) and not all(is_correct):
                 return True
-        is_function = isinstance(self.grader, FunctionGrader)
-        answer_reward = self.grader.name if is_function else reward_name(self.grader)
+        answer_reward = self.grader.name
         # If the grader is none of the rewards, nobody knows which one is for answers. Then each
         # weighted reward must differ within some group.
         names = [name for name, weight in self.scores.weights.items() if weight != 0]
@@ -237,7 +227,7 @@ class Baseline(ReprMixin):
         correct = (
             f"{self.sampled_accuracy:.0%} of the sampled completions, {greedy_accuracy:.0%} of "
             "the greedy ones, which held-out comparisons judge; counted as correct: "
-            f"{grader_in_words(self.grader)}"
+            f"{self.grader.correctness_rule}"
         )
         truncated = (
             f"{sum(self.is_truncated)} of {count} completions, at the limit of "

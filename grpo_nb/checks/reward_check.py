@@ -27,7 +27,7 @@ from grpo_nb.checks.reward_code import judges_in, phrases_in, texts_in
 from grpo_nb.checks.rows import RowSample, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
-from grpo_nb.scoring.scores import restoring_states
+from grpo_nb.scoring.scores import restoring_reward_states
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -98,7 +98,7 @@ def check_rewards(
     needs_rows = not all(map(judges_in, rewards))
     row_sample = choose_rows(task, answer, tokenizer) if needs_rows else None
     # A reward that remembers completions must not remember the probes.
-    with restoring_states(rewards):
+    with restoring_reward_states(rewards):
         results = [_try_reward(reward, row_sample, layouts, seconds_per_call) for reward in rewards]
     findings = []
     for result in results:

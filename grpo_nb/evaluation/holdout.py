@@ -14,13 +14,7 @@ from typing import Any
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import displayable
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
-from grpo_nb.scoring.correct_answers import (
-    FunctionGrader,
-    Grader,
-    are_correct,
-    are_last_answers_correct,
-    grader_scores,
-)
+from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, clean
 from grpo_nb.tasks.formats import AnswerFormat
@@ -94,15 +88,15 @@ def grade_answers(
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    scores = grader_scores(grader, format=format, **scoring_arguments(completions, rows))
+    scores = grader.scores(format=format, **scoring_arguments(completions, rows))
     missing = sum(math.isnan(score) for score in scores)
-    if missing and isinstance(grader, FunctionGrader):
+    if missing and not grader.reads_slot:
         warn_user(
             f"{grader.name}() returned None for {missing} of {len(scores)} answers: they count as "
             "not correct."
         )
-    grades = are_correct(grader, scores)
-    anywhere_grades = are_last_answers_correct(grader, texts, rows, format, grades)
+    grades = grader.are_correct(scores)
+    anywhere_grades = grader.are_last_answers_correct(texts, rows, format, grades)
     graded_rows = []
     for row, completion, is_correct, is_correct_anywhere in zip(
         rows, completions, grades, anywhere_grades, strict=True

@@ -7,16 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import share_interval
+from grpo_nb.core.statistics import in_groups, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, notes
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
-from grpo_nb.scoring.correct_answers import (
-    FunctionGrader,
-    Grader,
-    anywhere_in_words,
-    grader_in_words,
-)
-from grpo_nb.scoring.scores import in_groups
+from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.contamination import Contamination
 
 Interval = tuple[float, float]
@@ -41,14 +35,12 @@ class Grading:
     @classmethod
     def by(cls, grader: Grader) -> Grading:
         """Describe a grader."""
-        is_function = isinstance(grader, FunctionGrader)
-        # If wrong answers score as high as gold ones, a better score is no better answer.
-        is_unproven = is_function and not grader.is_pass_score_tested
         return cls(
-            correctness_rule=grader_in_words(grader),
-            anywhere_rule=anywhere_in_words(grader),
-            is_graded_by_slot=not is_function,
-            unproven_grader_name=grader.name if is_unproven else "",
+            correctness_rule=grader.correctness_rule,
+            anywhere_rule=grader.anywhere_rule,
+            is_graded_by_slot=grader.reads_slot,
+            # If wrong answers score as high as gold ones, a better score is no better answer.
+            unproven_grader_name="" if grader.tells_gold_from_wrong else grader.name,
         )
 
 

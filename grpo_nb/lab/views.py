@@ -15,7 +15,8 @@ from grpo_nb.core.words import format_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import exact_format, partial_format
-from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, Scores, effect_in_words
+from grpo_nb.scoring.advantages import SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.scores import Scores
 
 
 def scores_html(scores: Scores) -> str:

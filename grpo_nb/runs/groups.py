@@ -15,7 +15,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
 from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.scores import SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.advantages import SMALLEST_ADVANTAGE, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:

@@ -1,22 +1,21 @@
 """Decide which answers are correct, so that evaluation measures what a training run rewards.
 
-A grader decides whether an answer is correct. `deciding_reward` chooses it from the rewards of a
-training run, as the first of these:
+`deciding_reward` chooses the deciding reward of a training run by the first rule that applies:
 
 1. The reward that compares the answer slot: a `SlotReward`, such as `maths()` or a user's subclass.
-2. The function with the highest weight of all rewards, if that weight is positive. Of the kit's
-   rewards, only `code_tests()` counts as a function here.
+2. The function with the highest weight of all rewards, if that weight is positive. A function is a
+   reward that a user wrote, or `code_tests()`, because its tests decide if a program is right. The
+   other rewards of grpo_nb do not compare answers.
 3. `correctness()`.
 
 A reward that is marked `relative` does not qualify. If two rewards qualify for the same rule,
 `correctness()` decides.
 
-The functions are in the order of their use: choose a grader, describe it, apply it to answers in
-the format, and apply it to the last candidate anywhere in a text.
+`choose_grader` finds the lowest score of a correct answer. The `Grader` with this score then grades
+answers in the format, and the last candidate anywhere in a text.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +30,7 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import last_candidate_readings
+from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
 from grpo_nb.tasks.answers import folded, is_same_answer, summarize_answers
@@ -39,27 +38,6 @@ from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
 """Rows whose gold answers are scored to find a function's pass score. Each call may cost money."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FunctionGrader:
-    """A reward function as a grader: an answer with the pass score or more is correct."""
-
-    function: RewardFunction
-    pass_score: float
-    """Lowest score of a correct answer. Answers to some questions may score more."""
-    reason: str
-    """Source of the pass score, in words."""
-    is_pass_score_tested: bool = False
-    """True if a wrong answer was tried, and some gold answer scored higher than every wrong one."""
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        return reward_name(self.function)
-
-
-Grader = SlotReward | FunctionGrader
 
 
 def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
@@ -81,15 +59,147 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
     absolute_rewards = [reward for reward in rewards if not is_relative(reward)]
     slot_rewards = [reward for reward in absolute_rewards if isinstance(reward, SlotReward)]
     weights = weights_by_name(rewards)
-    highest = max(weights.values())
+    highest_weight = max(weights.values())
     heaviest_functions = []
     for reward in absolute_rewards:
         is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
-        if is_function and weights[reward_name(reward)] == highest > 0:
+        weight = weights[reward_name(reward)]
+        if is_function and weight > 0 and weight == highest_weight:
             heaviest_functions.append(reward)
     qualified = slot_rewards or heaviest_functions
     # Two qualified rewards may disagree, and neither is more right than the other.
     return qualified[0] if len(qualified) == 1 else correctness()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grader:
+    """A reward that decides which answers are correct: those with the pass score or more."""
+
+    reward: RewardFunction
+    pass_score: float = 1.0
+    """Lowest score of a correct answer. Answers to some questions may score more."""
+    reason: str = ""
+    """Source of a function's pass score, in words."""
+    tells_gold_from_wrong: bool = True
+    """False for a function that scored no gold answer above every wrong one, or was given no wrong
+    one."""
+
+    @property
+    def name(self) -> str:
+        """Name under which a run logs the reward."""
+        return reward_name(self.reward)
+
+    @property
+    def reads_slot(self) -> bool:
+        """True for a `SlotReward`. A function may read the answer anywhere."""
+        return isinstance(self.reward, SlotReward)
+
+    @property
+    def correctness_rule(self) -> str:
+        """Phrase for the answers that count as correct, with the settings that are not defaults.
+
+        >>> Grader(reward=correctness(tolerance=0.1)).correctness_rule
+        'answers to which correctness(tolerance=0.1) gives the full score'
+        """
+        if not self.reads_slot:
+            return (
+                f"answers to which {self.name}() gives {self.pass_score:g} or more ({self.reason})"
+            )
+        # Weight, format and name do not affect which answers are correct. A default is not shown.
+        reward_class = type(self.reward)
+        shown = dataclasses.replace(
+            self.reward,
+            weight=reward_class.weight,
+            format=reward_class.format,
+            name=reward_class.name,
+        )
+        return f"answers to which {shown!r} gives the full score"
+
+    @property
+    def anywhere_rule(self) -> str:
+        """Phrase for how `are_last_answers_correct` finds an answer, or why it finds none.
+
+        >>> Grader(reward=correctness()).anywhere_rule.partition(",")[0]
+        'the last answer in the text'
+        """
+        if not self.reads_slot:
+            return f"not measured, because {self.name}() does not say where it reads the answer"
+        return (
+            "the last answer in the text, compared in the same way (for a number the last number, "
+            "for a label the label named last); a question repeated word for word is not searched"
+        )
+
+    def scores(
+        self,
+        completions: Sequence[Completion],
+        rows: Sequence[Mapping[str, Any]],
+        format: AnswerFormat,
+        *,
+        completion_ids: Sequence[Sequence[int]] | None = None,
+    ) -> list[float]:
+        """Return the scores of the reward, NaN for None.
+
+        Args:
+            completions: Strings or chat messages, as a training run passes them to a reward
+                (`generation.completions.scoring_arguments`).
+            rows: The data row of each completion, with `answer`.
+            format: The format in which the questions were asked, which may be another one than
+                that of the training.
+            completion_ids: Token ids, for a function that counts tokens.
+        """
+        reward = self.reward
+        if self.reads_slot:
+            reward = dataclasses.replace(reward, format=format)
+        # Grading is not a training step, so the state of the reward is restored afterwards.
+        scores = score_as_trial(reward, completions, rows, completion_ids=completion_ids)
+        return list(scores.values[self.name])
+
+    def are_correct(self, scores: Iterable[float]) -> list[bool]:
+        """Return True for each score that is at least the pass score."""
+        return [value >= self.pass_score - ROUNDING_ERROR for value in scores]
+
+    def are_last_answers_correct(
+        self,
+        texts: Sequence[str],
+        rows: Sequence[Mapping[str, Any]],
+        format: AnswerFormat,
+        are_correct_in_format: Sequence[bool],
+    ) -> list[bool | None]:
+        """Return for each completion whether its last answer is correct, in the format or not.
+
+        `grpo_nb.scoring.last_answer` finds the last candidate for each gold answer, and the reward
+        scores it. A completion that is correct in the format counts as correct here too. None for
+        a function, because it does not show where it reads the answer.
+
+        Args:
+            texts, format: As in `scores`.
+            rows: As in `scores`. The samples of a question share one row object.
+            are_correct_in_format: Result of `are_correct` for the same completions.
+        """
+        if not self.reads_slot:
+            return [None] * len(texts)
+        # Each row is counted once, however many samples it has: gold answers that recur look like
+        # labels.
+        golds_by_row = {id(row): self.reward.golds(dict(row)) for row in rows}
+        answers = summarize_answers([golds[0] for golds in golds_by_row.values() if golds])
+        labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
+        grades = []
+        for text, row, is_correct in zip(texts, rows, are_correct_in_format, strict=True):
+            if is_correct:
+                grades.append(True)
+                continue
+            question = str(row.get("question", ""))
+            readings = []
+            for gold in golds_by_row[id(row)]:
+                readings += readings_of_last_candidate(
+                    text, gold, question=question, format=format, labels=labels
+                )
+            scores = []
+            if readings:
+                # A candidate has no tags any more, so it is graded in the format without tags.
+                scores = self.scores(readings, [row] * len(readings), bare())
+            grades.append(any(self.are_correct(scores)))
+        return grades
 
 
 def choose_grader(
@@ -100,10 +210,11 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[..., Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader for a deciding reward: a `SlotReward`, or a function with a pass score.
+    """Return the grader for a deciding reward, with a pass score that fits the reward.
 
-    For each of the first rows, two answers are scored in the format: the gold answer, and a wrong
-    answer, which is the gold answer of another row. The pass score is the first of these:
+    The full score of a `SlotReward` is 1.0. To find the pass score of a function, it scores two
+    answers in the format for each of the first rows: the gold answer, and a wrong answer, which is
+    the gold answer of another row. The pass score is the first of these:
 
     1. The upper end of the function's attribute `range`.
     2. The lowest gold score among those that exceed every score of a wrong answer. Questions may be
@@ -117,12 +228,12 @@ def choose_grader(
     3. 1.0.
 
     Args:
-        reward: From `deciding_reward`. A function may return booleans. A `SlotReward` is a grader
-            itself.
+        reward: From `deciding_reward`. A function may return booleans.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
-        start_episode: Adds the environment of a new episode to a row (`Task.start_episode`).
+        start_episode: Adds the environment of a new episode to a row (`Task.start_episode`). `dict`
+            only copies the row.
 
     Raises:
         RewardError: The function failed.
@@ -135,53 +246,60 @@ def choose_grader(
     2.0
     """
     if isinstance(reward, SlotReward):
-        return reward
+        return Grader(reward=reward)
     # Imported here, because importing the package must not load it.
     import numpy as np
 
     tried_rows = rows[:_TRIED_ROWS]
     golds = [str(row.get("answer", "")) for row in tried_rows]
-    wrong_answers = [
-        _wrong_answer(golds_of_row(row, "answer", gold), golds)
-        for row, gold in zip(tried_rows, golds, strict=True)
-    ]
+    wrong_answers = [_wrong_answer(row, golds) for row in tried_rows]
     texts = [format.render_completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
     # Each text gets an environment of its own, because the function may change it.
     started_rows = [dict(start_episode(row)) for row in [*tried_rows, *tried_rows]]
-    scores = _reward_scores(reward, texts, started_rows, tokenizer=tokenizer)
-    gold_scores, wrong_scores = np.reshape(scores, (2, len(golds)))
+    scores = score_as_trial(reward, texts, started_rows, tokenizer=tokenizer)
+    gold_scores, wrong_scores = np.reshape(scores.values[reward_name(reward)], (2, len(golds)))
     # A text without a score (NaN) is below every text with one.
-    highest_wrong_score = np.nanmax(wrong_scores, initial=-math.inf)
-    scores_above_wrong_ones = gold_scores[gold_scores > highest_wrong_score + ROUNDING_ERROR]
-    is_gold_above_wrong_ones = len(scores_above_wrong_ones) > 0
-    declared_range = range_of(reward)
-    if declared_range is not None:
-        # The declared maximum takes precedence, because the gold answers of eight rows may not
-        # reach it.
-        _, pass_score = declared_range
-        reason = "its declared maximum"
-    elif is_gold_above_wrong_ones:
-        pass_score = float(min(scores_above_wrong_ones))
-        reason = "its score for a gold answer in the format"
-    else:
-        pass_score = 1.0
-        reason = "the default"
-    if not is_gold_above_wrong_ones:
+    highest_wrong = np.nanmax(wrong_scores, initial=-np.inf)
+    scores_above_wrong_ones = gold_scores[gold_scores > highest_wrong + ROUNDING_ERROR].tolist()
+    pass_score, reason = _pass_score(reward, scores_above_wrong_ones)
+    if not scores_above_wrong_ones:
         reason += "; no gold answer scores above a wrong one"
-    return FunctionGrader(
-        function=reward,
+    elif max(scores_above_wrong_ones) < pass_score - ROUNDING_ERROR:
+        reason += "; no gold answer reaches it"
+    return Grader(
+        reward=reward,
         pass_score=pass_score,
         reason=reason,
         # If all gold answers are the same, no wrong answer was tried.
-        is_pass_score_tested=is_gold_above_wrong_ones and any(wrong_answers),
+        tells_gold_from_wrong=bool(scores_above_wrong_ones) and any(wrong_answers),
     )
 
 
-def _wrong_answer(right_answers: Sequence[str], golds: Sequence[str]) -> str:
-    """Return a wrong answer: the gold answer of another row, or "" if there is none.
+def _pass_score(
+    function: RewardFunction, scores_above_wrong_ones: Sequence[float]
+) -> tuple[float, str]:
+    """Return the pass score of a function, and its source in words.
+
+    Args:
+        function: The reward.
+        scores_above_wrong_ones: Scores of gold answers that exceed every score of a wrong answer.
+    """
+    declared_range = range_of(function)
+    if declared_range is not None:
+        # The best score of eight rows may be lower than the highest possible score.
+        return declared_range[1], "its declared maximum"
+    if scores_above_wrong_ones:
+        return min(scores_above_wrong_ones), "its score for a gold answer in the format"
+    return 1.0, "the default"
+
+
+def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
+    """Return a wrong answer to a row: the gold answer of another row, or "" if there is none.
 
     It does not contain a right answer, because a function may search the text for one.
     """
+    # The accepted answers of the row are right too.
+    right_answers = golds_of_row(row, "answer", row.get("answer"))
     for other in golds:
         are_right = [
             is_same_answer(other, right) or folded(right) in folded(other)
@@ -190,122 +308,3 @@ def _wrong_answer(right_answers: Sequence[str], golds: Sequence[str]) -> str:
         if not any(are_right):
             return other
     return ""
-
-
-def grader_in_words(grader: Grader) -> str:
-    """Return a phrase for the answers that `are_correct` counts as correct.
-
-    It shows the settings of the grader that are not defaults.
-
-    >>> grader_in_words(correctness(tolerance=0.1))
-    'answers to which correctness(tolerance=0.1) gives the full score'
-    """
-    if isinstance(grader, FunctionGrader):
-        return (
-            f"answers to which {grader.name}() gives {grader.pass_score:g} or more "
-            f"({grader.reason})"
-        )
-    # Weight, format and name do not affect which answers are correct. A default is not shown.
-    grader_class = type(grader)
-    shown = dataclasses.replace(
-        grader,
-        weight=grader_class.weight,
-        format=grader_class.format,
-        name=grader_class.name,
-    )
-    return f"answers to which {shown!r} gives the full score"
-
-
-def are_correct(grader: Grader, scores: Iterable[float]) -> list[bool]:
-    """Return True for each score that is at least the grader's pass score.
-
-    Args:
-        grader: From `choose_grader`.
-        scores: From `grader_scores`.
-    """
-    pass_score = grader.pass_score if isinstance(grader, FunctionGrader) else 1.0
-    return [value >= pass_score - ROUNDING_ERROR for value in scores]
-
-
-def grader_scores(
-    grader: Grader,
-    completions: Sequence[Completion],
-    rows: Sequence[Mapping[str, Any]],
-    format: AnswerFormat,
-    *,
-    completion_ids: Sequence[Sequence[int]] | None = None,
-) -> list[float]:
-    """Return the grader's scores, NaN for None.
-
-    Args:
-        grader: From `choose_grader`.
-        completions: Strings or chat messages, as a training run passes them to a reward
-            (`generation.completions.scoring_arguments`).
-        rows: The data row of each completion, with `answer`.
-        format: The format in which the questions were asked.
-        completion_ids: Token ids, for a function that counts tokens.
-    """
-    is_function = isinstance(grader, FunctionGrader)
-    # The questions may be asked in another format than that of the training.
-    reward = grader.function if is_function else dataclasses.replace(grader, format=format)
-    return _reward_scores(reward, completions, rows, completion_ids=completion_ids)
-
-
-def are_last_answers_correct(
-    grader: Grader,
-    texts: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    format: AnswerFormat,
-    are_correct_in_format: Sequence[bool],
-) -> list[bool | None]:
-    """Return for each completion whether its last answer is correct, in the format or not.
-
-    `grpo_nb.scoring.last_answer` finds the last candidates for each gold answer, and the same
-    grader scores them. A completion that is correct in the format counts as correct here too.
-    None if the grader is a function, because it does not show where it reads the answer.
-
-    Args:
-        grader, texts, rows, format: The same as for `grader_scores`.
-        are_correct_in_format: Result of `are_correct` for the same completions.
-    """
-    if not isinstance(grader, SlotReward):
-        return [None] * len(texts)
-    # By row, because a row has several samples. Counted once for each sample, every gold answer
-    # would recur and look like a label.
-    golds_by_row = {id(row): grader.golds(dict(row)) for row in rows}
-    answers = summarize_answers([golds[0] for golds in golds_by_row.values() if golds])
-    labels = [label for label, _ in answers.labels if answers.kind == "choice"]
-    grades = []
-    for text, row, is_correct in zip(texts, rows, are_correct_in_format, strict=True):
-        question = str(row.get("question", ""))
-        candidates = []
-        for gold in golds_by_row[id(row)]:
-            candidates += last_candidate_readings(
-                text, gold, question=question, format=format, labels=labels
-            )
-        if candidates and not is_correct:
-            # A candidate has no tags any more, so it is graded in the format without tags.
-            scores = grader_scores(grader, candidates, [row] * len(candidates), bare())
-            is_correct = any(are_correct(grader, scores))
-        grades.append(is_correct)
-    return grades
-
-
-def anywhere_in_words(grader: Grader) -> str:
-    """Return a phrase for how `are_last_answers_correct` finds an answer, or why it finds none.
-
-    >>> anywhere_in_words(correctness()).partition(",")[0]
-    'the last answer in the text'
-    """
-    if not isinstance(grader, SlotReward):
-        return f"not measured, because {grader.name}() does not say where it reads the answer"
-    return (
-        "the last answer in the text, compared in the same way (for a number the last number, for "
-        "a label the label named last); a question repeated word for word is not searched"
-    )
-
-
-def _reward_scores(reward: RewardFunction, *arguments: Any, **keywords: Any) -> list[float]:
-    """Return the scores of a reward, and restore its state, as grading is not a training step."""
-    scores = score_as_trial(reward, *arguments, **keywords)
-    return list(scores.values[reward_name(reward)])

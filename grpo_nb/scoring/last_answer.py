@@ -32,19 +32,22 @@ _FEWEST_QUESTION_WORDS = 3
 """Fewest words of a repeated question that is removed before the search. A shorter question stays,
 because a single word to classify may be the answer itself."""
 
-_DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"  # 1,250.50
+_DECIMAL = r"(?:(?:\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
+"""A number such as 1,250.50, and 1{,}250 in LaTeX."""
 _NUMBER_IN_TEXT = re.compile(
     rf"""
     (?:(?<![\w)\]}}%.])[-\u2212])?  # a minus after a letter, digit or bracket subtracts: 12-5
     [$\u20ac\u00a3\u00a5\u20b9]?
     (?:
-        \\[dtc]?frac\s*\{{\s*-?[\d.]+\s*\}}\s*\{{\s*-?[\d.]+\s*\}}
-        |(?<![\w.^])(?<!\^\{{)  # no exponent, such as the 2 of cm^2
+        \\[dtc]?frac(?:\s*\{{\s*-?[\d.]+\s*\}}){{2}}  # \frac{{3}}{{4}}
+        |\\[dtc]?frac\s?\d\s?\d(?!\d)  # \frac34
+        |(?:(?<![\w.^])|(?<=\.\.)(?=\d))  # not the 5 of 2.5, but the 42 of "so...42"
+        (?<!\^\{{)  # no exponent, such as the 2 of cm^2 and cm^{{2}}
         (?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
         {_DECIMAL}(?:\s?/\s?{_DECIMAL})?
         (?:  # the power of ten in 1e3 and 1 x 10^3
             [eE][-+]?\d{{1,3}}(?!\w)
-            |\s?(?:\\times|\u00d7|x|\*)\s?10\s?\^\s?\{{?-?\d{{1,3}}\}}?
+            |\s?(?:\\times|\\cdot|[\u00d7\u00b7\u22c5x*])\s?10\s?\^\s?\{{?-?\d{{1,3}}\}}?
         )?
     )
     (?:\s?\\?%)?
@@ -60,16 +63,24 @@ _WORD_AFTER_NUMBER = re.compile(
 )
 """A word such as apples, km/h, cm^2 and km per hour. The word "in" is hardly ever the unit of an
 answer: "5 in total" is not five inches."""
+# The article and the pronoun are ordinary words, as in "A dog", "a city" and "I think". These two
+# patterns recognize A, a, I and i as labels.
+_BEFORE_LETTER = r"(?:(?<=(?i:option|choice) )|(?<=[a-z] )(?=A))"
+"""The word "option" or "choice" comes before the letter, or any word in lower case before a capital
+A, because the article would be in lower case there."""
+_AFTER_LETTER = r"(?! (?!(?:is|was|because|since)\b)[a-z])"
+"""No word in lower case comes after the letter, except one as in "A is right"."""
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
 _LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
 """The words before an answer at the end of a line, such as "So the result is"."""
-_CLOSING = " \t\r\n.!*_`\"'"
+_MARKS_AROUND = " \t\r\n.!*_`\"'"
+"""White space and marks that may stand around an answer and not belong to it."""
 
 
-def last_candidate_readings(
+def readings_of_last_candidate(
     text: str,
     gold: str,
     *,
@@ -77,11 +88,11 @@ def last_candidate_readings(
     format: AnswerFormat,
     labels: Sequence[str] = (),
 ) -> list[str]:
-    """Return the readings of the last candidate for an answer in a text.
+    """Return the readings of the last candidate in a text; an empty list without a candidate.
 
-    Words have two readings, with and without the marks around them, because `exact_text` compares
-    every character. An equation has two readings too: the whole equation, and its last side.
-    Without a candidate, the list is empty or has empty texts.
+    Words and formulas are read with and without the marks around them: a full stop may end the
+    sentence or belong to "U.S.A.", and `!` may be a factorial. Of an equation, the whole and its
+    last side are read.
 
     Args:
         text: The completion.
@@ -91,15 +102,15 @@ def last_candidate_readings(
         labels: The labels of the task, if it has any.
 
     >>> from grpo_nb.tasks.formats import xml
-    >>> question = "What is 8 + 4?"
-    >>> last_candidate_readings("What is 8 + 4? It is 12.", "12", question=question, format=xml())
+    >>> arguments = {"question": "What is 8 + 4?", "format": xml()}
+    >>> readings_of_last_candidate("What is 8 + 4? It is 12.", "12", **arguments)
     ['12']
-    >>> last_candidate_readings("What is 8 + 4?", "4", question=question, format=xml())
+    >>> readings_of_last_candidate("What is 8 + 4?", "4", **arguments)
     []
     """
     text = _without_tags(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, question)
-    # Labels first: the label "1" is a number too, but only labels count as candidates for it.
+    # If the gold answer is a label, only labels are candidates, even if the label is a number.
     if folded(gold) in map(folded, labels):
         return _last_label(text, labels)
     match summarize_answers([gold]).kind:
@@ -108,9 +119,11 @@ def last_candidate_readings(
         case "json":
             return _last_json(text)
         case "expression":
-            return _last_formula(text)
-    tail = " ".join(text.split()[-len(gold.split()) :])
-    return [tail, tail.strip(_CLOSING)]
+            candidates = _last_formula(text)
+        case _:
+            candidates = [" ".join(text.split()[-len(gold.split()) :])]
+    readings = candidates + [candidate.strip(_MARKS_AROUND) for candidate in candidates]
+    return [reading for reading in readings if reading]
 
 
 def _without_tags(text: str, format: AnswerFormat) -> str:
@@ -138,16 +151,16 @@ def _last_number(text: str, gold: str) -> list[str]:
         return []
     # Worked steps come before the result.
     match = numbers[-1]
-    number = match[0].replace("\u2212", "-")
+    number = match[0]
     word_after = _WORD_AFTER_NUMBER.match(text, match.end())
     if word_after:
         with_word = f"{number} {word_after[1]}"
-        if _is_word_compared(number, with_word, gold):
+        if _belongs_to_number(number, with_word, gold):
             return [with_word]
     return [number]
 
 
-def _is_word_compared(number: str, with_word: str, gold: str) -> bool:
+def _belongs_to_number(number: str, with_word: str, gold: str) -> bool:
     """Return True if the word after a number changes its value, or is a unit to compare."""
     parsed = read_number(number)
     parsed_with_word = read_number(with_word)
@@ -158,7 +171,7 @@ def _is_word_compared(number: str, with_word: str, gold: str) -> bool:
         return True
     # A number may have a unit already: the $ of "$18 every day".
     is_unit_needed = read_number(gold).unit and not parsed.unit
-    # A counted thing is not compared, because the word may not name one: "12 left".
+    # Only units of measurement are compared. Any other word may be no unit at all: "12 left".
     first_unit = re.split(r"[/^]", parsed_with_word.unit)[0]  # of km/h or cm^2
     return bool(is_unit_needed and measurement_unit(first_unit))
 
@@ -169,25 +182,14 @@ def _last_label(text: str, labels: Sequence[str]) -> list[str]:
     return re.findall("|".join(map(_label_pattern, ordered)), text)[-1:]
 
 
-_AFTER_ARTICLE_OR_PRONOUN = r"(?:(?<=ption .)|(?<=hoice .)|(?! (?!is\b|because\b|since\b)[A-Za-z]))"
-"""The article and the pronoun come before another word, as in "a city" and "I think". But "option
-a" names a label."""
-_AFTER_WORD_LABEL = {
-    # A may be the article at the start of a sentence, as in "A dog". It is a label after a small
-    # word, as in "option A", before "is" or "was", and where no small word follows.
-    "A": r"(?:(?<=[a-z] A)|(?!\s+(?!is\b|was\b)[a-z]))",
-    "a": _AFTER_ARTICLE_OR_PRONOUN,
-    "I": _AFTER_ARTICLE_OR_PRONOUN,
-    "i": _AFTER_ARTICLE_OR_PRONOUN,
-}
-"""Labels that are also ordinary words, and the pattern of the text after them."""
-
-
 def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    return rf"(?<!\w){words}(?![\w'\u2019]){_AFTER_WORD_LABEL.get(label, '')}"
+    letter = rf"(?<!\w){words}(?![\w'\u2019])"
+    if label in "AaIi":
+        return f"{_BEFORE_LETTER}{letter}|{letter}{_AFTER_LETTER}"
+    return letter
 
 
 def _last_json(text: str) -> list[str]:
@@ -198,12 +200,13 @@ def _last_json(text: str) -> list[str]:
 
 
 def _last_formula(text: str) -> list[str]:
+    """Return the last formula of a text, and the last side of it if it is an equation."""
     text = text[-_LONGEST_FORMULA_TEXT:].strip()
     last_line = text.rpartition("\n")[2]
-    formula = _LEAD_IN.sub("", last_line).strip(_CLOSING)
+    formula = _LEAD_IN.sub("", last_line)
     formulas = _FORMULA.findall(text)
     if formulas:
         # Each pair of delimiters has a group of its own, and the other groups are empty.
-        formula = "".join(formulas[-1]).strip()
+        formula = "".join(formulas[-1])
     # The last side of a chain of equations, `y = 2x = 4`, is the result. `x <= 4` has no such side.
     return [formula, re.split(r"(?<![<>!])=", formula)[-1]]

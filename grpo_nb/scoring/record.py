@@ -1,10 +1,10 @@
 """The record that a run keeps of a reward, and a reward rebuilt from a record.
 
-The record of a kit reward has its class and parameters, and the record of a user's function has its
-source. Two rewards with the same source can still score differently, as TRL's
-`get_soft_overlong_punishment(512, 128)` and `get_soft_overlong_punishment(64, 8)` do. So `state` is
-a hash of the values that a function or an object holds: its attributes, closure, defaults and the
-arguments of a `functools.partial`.
+The record of a kit reward (a reward class of grpo_nb) has its class and parameters, and the record
+of a user's function has its source. Two rewards with the same source can still score differently,
+as TRL's `get_soft_overlong_punishment(512, 128)` and `get_soft_overlong_punishment(64, 8)` do. So
+`state` is a hash of the values that a function or an object holds: its attributes, closure,
+defaults and the arguments of a `functools.partial`. A bound method holds the values of its object.
 
 Global variables are not recorded. An object among these values is recorded as its `repr`, and a
 function among them as its name. Nothing in a record is ever executed.
@@ -50,14 +50,16 @@ def is_from_kit(reward: RewardFunction) -> bool:
 def source_of(reward: RewardFunction) -> str:
     """Return the source text of a function, of a wrapped function, or of an object's class."""
     target = unwrap_partial(reward)
+    members = {}
     if not inspect.isroutine(target):
         target = type(target)
+        members = vars(target)
     try:
         return inspect.getsource(target)
     except (OSError, TypeError):
         # A class that was defined in a notebook has no file, but its methods have one.
         sources = []
-        for name, value in getattr(target, "__dict__", {}).items():
+        for name, value in members.items():
             if inspect.isroutine(value):
                 sources.append(source_of(value))
             elif not name.startswith("__"):
@@ -94,7 +96,8 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     if not is_from_kit(reward):
         return record | {"state": _hash_of_state(reward)}
     # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
-    # package must not look like a changed reward.
+    # package must not look like a changed reward. JSON cannot write the reward itself, so it passes
+    # the reward to `_number_or_fields` first, and then each field that it cannot write either.
     parameters = json.dumps(reward, default=_number_or_fields)
     return record | {
         "kind": class_name,
@@ -145,19 +148,28 @@ class RecordedReward(Reward):
 
     record: Mapping[str, Any]
 
+    @property
+    def is_relative(self) -> bool:
+        """True for a reward that must not decide which answers are correct.
+
+        These are a reward that was marked with `relative`, and a judge, because its `ask` function
+        is not recorded.
+        """
+        return self.record.get("is_relative", False) or self.record["kind"] == "judge"
+
 
 def rewards_from_records(records: Iterable[Mapping[str, Any]]) -> list[Reward]:
-    """Return the rewards of a run from their records. Those of a user are `RecordedReward`s."""
-    rewards = []
-    for record in records:
-        reward = rebuild_reward(record) or RecordedReward(
-            name=record["name"], weight=record["weight"], record=record
-        )
-        if record.get("is_relative") or record.get("kind") == "judge":
-            # Neither a relative reward nor a judge may decide which answers are correct.
-            relative(reward)
-        rewards.append(reward)
-    return rewards
+    """Return the rewards of a run from their records. Those of a user are `RecordedReward`s.
+
+    Args:
+        records: Entries of `rewards` in `run.json`: records with the `name` and `weight` of each
+            reward.
+    """
+    return [
+        rebuild_reward(record)
+        or RecordedReward(name=record["name"], weight=record["weight"], record=record)
+        for record in records
+    ]
 
 
 def _number_or_fields(value: Any) -> Any:
@@ -192,9 +204,14 @@ def _short_hash(text: str) -> str:
 
 
 def _held_values(reward: RewardFunction) -> Any:
-    """Return a partial's arguments, a function's closure and defaults, and any attributes."""
+    """Return the values that a reward holds.
+
+    They are the arguments of a partial, the closure and the defaults of a function, and the
+    attributes of a function or an object. A bound method holds the values of its object.
+    """
     if isinstance(reward, functools.partial):
         return [_held_values(reward.func), reward.args, reward.keywords]
+    reward = getattr(reward, "__self__", reward)
     saved = set()
     if hasattr(reward, "load_state_dict"):
         # These values change from call to call, and are in the checkpoints. The attribute `_count`

@@ -1,10 +1,8 @@
 """Score completions with reward functions as `GRPOTrainer` of trl 1.15 does, without a trainer.
 
 `score` builds the keywords of a call (`make_batch`), then calls each reward and reads its scores
-(`call_reward`). A reward returns None for no score, which becomes NaN, as in TRL.
-`group_advantages` is the trainer's formula. Four features of TRL are not covered: reward models,
-async rewards, `scale_rewards="batch"`, and `multi_objective_aggregation="normalize_then_sum"`,
-whose advantages do not follow from the totals.
+(`call_reward`). A reward returns None for no score, which becomes NaN, as in TRL. Reward models and
+async rewards are not covered.
 """
 
 from __future__ import annotations
@@ -15,17 +13,11 @@ import math
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.tables import Part, ReprMixin, Table, verbatim
-from grpo_nb.core.words import (
-    displayable,
-    format_score,
-    require_choice,
-    short_repr,
-    shorten,
-)
+from grpo_nb.core.words import displayable, format_score, short_repr, shorten
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
@@ -36,6 +28,7 @@ from grpo_nb.rewards.base import (
     rows_of,
     weights_by_name,
 )
+from grpo_nb.scoring.advantages import group_advantages
 
 if TYPE_CHECKING:
     import pandas
@@ -56,13 +49,9 @@ TRL_KEYWORDS = (
 _COLUMNS_LEFT_OUT = (*TRL_KEYWORDS, "prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
-# TRL adds this to the standard deviation, so that it never divides by zero.
-_EPSILON = 1e-4
 
 ROUNDING_ERROR = 1e-6
 """Scores or totals that differ by less are equal: the difference is floating-point rounding."""
-SMALLEST_ADVANTAGE = 1e-6
-"""An advantage below this counts as 0."""
 
 
 class RewardError(Exception):
@@ -91,7 +80,8 @@ def make_batch(
     """
     are_texts = all(isinstance(completion, str) for completion in completions)
     are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
-    # Without a completion, both are True. One text is a sequence of texts too.
+    # Both are True without a completion, and both are False for a mixture or another type. A single
+    # text is refused too, because it is a sequence of texts.
     if are_texts == are_chats or isinstance(completions, (str, Mapping)):
         raise ValueError(
             f"completions = {short_repr(completions)} must be a list of texts, or a list of lists "
@@ -99,10 +89,10 @@ def make_batch(
         )
     # In a column of pandas, completions[0] need not be the first one.
     completions = list(completions)
-    is_list = isinstance(rows, Iterable) and not isinstance(rows, Mapping)
-    listed_rows = list(rows) if is_list else [rows or {}] * len(completions)
-    are_rows = all(isinstance(row, Mapping) for row in listed_rows)
-    if not are_rows or len(listed_rows) != len(completions):
+    has_several_rows = isinstance(rows, Iterable) and not isinstance(rows, Mapping)
+    listed_rows = list(rows) if has_several_rows else [rows or {}] * len(completions)
+    are_dicts = all(isinstance(row, Mapping) for row in listed_rows)
+    if not are_dicts or len(listed_rows) != len(completions):
         raise ValueError(
             f"rows = {short_repr(rows)} must be a list with one dict for each of the "
             f"{len(completions)} completions, or one dict."
@@ -158,7 +148,7 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
     output = reward(
         **batch,
         trainer_state=trainer_state or first_step_state(),
-        log_extra=lambda name, values: None,
+        log_extra=lambda column, values: None,
         log_metric=lambda name, value: None,
     )
     if not isinstance(output, Iterable):
@@ -171,7 +161,7 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
     """Return the scores of a batch as floats, NaN for None.
 
-    TRL reads NaN as no score too. It takes an infinite score without a warning, and then every
+    TRL reads NaN as no score too. It accepts an infinite score without a warning, and then every
     advantage of the group is NaN.
 
     Raises:
@@ -286,10 +276,9 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    # Environments are shared, because some cannot be copied: the memo tells deepcopy that each of
-    # them has been copied already.
-    environments = batch.get("environments", [])
-    batch = copy.deepcopy(batch, {id(value): value for value in environments})
+    # Environments are shared, because some cannot be copied. In the second argument of deepcopy,
+    # they are listed as copied already.
+    batch = copy.deepcopy(batch, {id(value): value for value in batch.get("environments", [])})
     texts = tuple(completion_text(completion) for completion in batch["completions"])
     values = {}
     for reward in rewards:
@@ -299,32 +288,37 @@ def score(
             # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
-            message, cause = locate_failure(reward, batch, trainer_state, texts, error)
-            raise RewardError(message) from cause
+            raise_reward_error(reward, batch, trainer_state, texts, error)
     return Scores(completions=texts, values=values, weights=weights)
 
 
 def score_as_trial(
     rewards: RewardFunction | Sequence[RewardFunction],
-    *arguments: Any,
+    completions: Sequence[Completion],
+    rows: Rows = None,
+    *,
     trainer_state: Any = None,
-    **keywords: Any,
+    **token_arguments: Any,
 ) -> Scores:
     """Score completions as `score` does, without changing the state of the rewards.
 
     The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
-    training run. The `state_dict` of each reward is restored. The arguments are those of `score`.
+    training run. The `state_dict` of each reward is restored.
+
+    Args:
+        rewards, completions, rows, trainer_state: As in `score`.
+        token_arguments: `completion_ids` or `tokenizer`, as in `score`.
     """
     listed = reward_list(rewards)
     # A copy, because the caller's own state is not that of a trial.
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
-    with restoring_states(listed):
-        return score(listed, *arguments, trainer_state=state, **keywords)
+    with restoring_reward_states(listed):
+        return score(listed, completions, rows, trainer_state=state, **token_arguments)
 
 
 @contextlib.contextmanager
-def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
+def restoring_reward_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
     """Restore the `state_dict` of each reward at the end of the block."""
     with contextlib.ExitStack() as stack:
         for reward in rewards:
@@ -335,18 +329,19 @@ def restoring_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
         yield
 
 
-def locate_failure(
+def raise_reward_error(
     reward: RewardFunction,
     batch: Batch,
     trainer_state: Any,
     texts: Sequence[str],
     batch_error: Exception,
-) -> tuple[str, Exception]:
-    """Score each row of a failed batch alone. Return message and error of the first that fails.
+) -> NoReturn:
+    """Raise the error of the first row that fails alone, or of the batch if no row does.
 
-    If no row fails alone, return those of the batch.
+    Each row of the failed batch is scored again until one fails.
 
     Raises:
+        RewardError: The reward failed.
         EnvironmentProblem: The machine failed on a row, which says nothing about the row.
     """
     error = batch_error
@@ -362,58 +357,7 @@ def locate_failure(
             error = row_error
             where = f"on row {index}: {short_repr(texts[index], 160)}"
             break
-    is_output = isinstance(error, UnusableOutputError)
-    failure = "failed" if is_output else f"raised {type(error).__name__}"
-    return f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})", error
-
-
-def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Split values into groups of `size`, in order."""
-    return [values[start : start + size] for start in range(0, len(values), size)]
-
-
-def group_advantages(
-    totals: Sequence[float | None],
-    num_generations: int,
-    *,
-    scale_rewards: Literal["group", "none"] = "group",
-) -> list[float]:
-    """Return the advantage of each completion within its group, by the formula of trl 1.15.
-
-    The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
-    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN, None
-    and infinite totals are left out of mean and std and get the advantage 0. The numbers are
-    computed in float64; TRL uses float32.
-
-    Args:
-        totals: Weighted totals, the completions of a group next to each other.
-        num_generations: Size of a group.
-        scale_rewards: As in `GRPOConfig`.
-
-    Raises:
-        ValueError: The totals cannot be divided into groups, or `scale_rewards` is unknown.
-
-    >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
-    [1.5, -0.5, -0.5, -0.5]
-    """
-    require_choice("scale_rewards", scale_rewards, ("group", "none"))
-    # Imported here, because importing the package must not load it.
-    import numpy as np
-
-    # A None becomes NaN. Mean and standard deviation leave masked totals out.
-    groups = np.ma.masked_invalid(np.array(totals, dtype=float).reshape(-1, num_generations))
-    advantages = groups - groups.mean(axis=1, keepdims=True)
-    if scale_rewards == "group":
-        advantages /= groups.std(axis=1, ddof=1, keepdims=True) + _EPSILON
-    return advantages.filled(0.0).ravel().tolist()
-
-
-def effect_in_words(advantage: float) -> str:
-    """Return in words what training does to a completion with this advantage.
-
-    >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
-    ('pushed up', 'pushed down', 'no push')
-    """
-    if abs(advantage) < SMALLEST_ADVANTAGE:
-        return "no push"
-    return "pushed up" if advantage > 0 else "pushed down"
+    is_unusable_output = isinstance(error, UnusableOutputError)
+    failure = "failed" if is_unusable_output else f"raised {type(error).__name__}"
+    message = f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})"
+    raise RewardError(message) from error

@@ -14,7 +14,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.models.restoring import restoring_modes, restoring_random_state
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.groups import StepGroups, completions_table
-from grpo_nb.scoring.scores import restoring_states
+from grpo_nb.scoring.scores import restoring_reward_states
 from grpo_nb.tasks.task import Task
 from grpo_nb.upstream.trl import last_generation
 
@@ -59,7 +59,7 @@ def dry_run(
     with restoring_random_state(), restoring_modes(model):
         prepared = prepare(model, tokenizer, task, rewards, settings)
         with (
-            restoring_states(prepared.rewards),
+            restoring_reward_states(prepared.rewards),
             deleting_reference_adapter(model),
             explaining_machine_faults(prepared.settings_of_engine),
         ):

@@ -16,7 +16,7 @@ from grpo_nb.rewards.base import (
     ending_with_model_message,
     reward_name,
 )
-from grpo_nb.scoring.scores import RewardError, locate_failure, to_floats
+from grpo_nb.scoring.scores import RewardError, raise_reward_error, to_floats
 
 #: Only these errors of a reward are searched for an out-of-memory text, because the message of
 #: another error may quote a completion that contains one.
@@ -44,11 +44,10 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
                 raise
             # Leave out TRL's own arguments: `trainer_state`, `log_extra` and `log_metric`.
             batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
-            # `locate_failure` scores rows again, so a paid judge charges for them twice.
+            # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
             texts = [completion_text(completion) for completion in completions]
             state = others.get("trainer_state")
-            message, cause = locate_failure(reward, batch, state, texts, error)
-            raise RewardError(message) from cause
+            raise_reward_error(reward, batch, state, texts, error)
         return scores
 
     checked_reward.__name__ = name

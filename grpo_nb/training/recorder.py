@@ -35,7 +35,7 @@ from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
+from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -281,7 +281,7 @@ class HoldoutObserver:
             tokenizer=prepared.tokenizer,
             start_episode=prepared.task.start_episode,
         )
-        self.grader_description = grader_in_words(self._grader)
+        self.grader_description = self._grader.correctness_rule
 
     def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""

@@ -9,8 +9,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
 from grpo_nb.checks.levels import choose_level
-from grpo_nb.scoring.correct_answers import FunctionGrader, choose_grader, deciding_reward
-from grpo_nb.scoring.scores import group_advantages
+from grpo_nb.scoring.advantages import group_advantages
+from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
 
 pytestmark = pytest.mark.begins(130)
 
@@ -51,7 +51,7 @@ def make(groups, rewards=REWARDS, *, truncated="", example=True, greedy=(), **se
         is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
-        grader=gn.rewards.correctness(),
+        grader=Grader(reward=gn.rewards.correctness()),
     )
 
 
@@ -148,10 +148,10 @@ def test_baseline_shows_majority_class_baseline() -> None:
 
 
 def test_baseline_asks_its_grader_what_is_right() -> None:
-    grader = gn.rewards.correctness(tolerance=0.5)
-    before = make([[FORMAT.render("so", "2.3"), WRONG]], [grader])
+    reward = gn.rewards.correctness(tolerance=0.5)
+    before = make([[FORMAT.render("so", "2.3"), WRONG]], [reward])
     assert before.sampled_accuracy == 0
-    assert dataclasses.replace(before, grader=grader).sampled_accuracy == 0.5
+    assert dataclasses.replace(before, grader=Grader(reward=reward)).sampled_accuracy == 0.5
 
 
 def test_baseline_asks_a_function_what_is_right() -> None:
@@ -260,7 +260,7 @@ def near(completions, **columns):
     return [0.5 * ("3" in str(text)) for text in completions]
 
 
-BY_NEAR = FunctionGrader(function=near, pass_score=1.0, reason="")
+BY_NEAR = Grader(reward=near)
 IN_FORMAT_ONLY = [[WRONG, PROSE]] * 7
 
 

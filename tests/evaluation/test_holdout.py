@@ -5,16 +5,17 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.generation.completions import GeneratedCompletion
+from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 
 def correct_of(
-    gold: str, texts: list[str], grader: gn.rewards.correctness | None = None
+    gold: str, texts: list[str], reward: gn.rewards.correctness | None = None
 ) -> list[bool]:
     """Return which of the texts are correct answers to one question."""
     questions = [{"question": "?", "answer": gold}] * len(texts)
     completions = [GeneratedCompletion(text, False, ids=range(5)) for text in texts]
-    grader = grader or gn.rewards.correctness()
+    grader = Grader(reward=reward or gn.rewards.correctness())
     rows = grade_answers(questions, completions, gn.tasks.xml(), grader=grader)
     return [row["is_correct"] for row in rows]
 

@@ -15,7 +15,8 @@ from IPython.core.formatters import DisplayFormatter
 import grpo_nb as gn
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.format_rewards import exact_format
-from grpo_nb.scoring.scores import group_advantages, score
+from grpo_nb.scoring.advantages import group_advantages
+from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
 from tests.support.lab_controls import (

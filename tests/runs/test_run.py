@@ -11,7 +11,7 @@ from grpo_nb.core.locks import holding_lock
 from grpo_nb.runs import run_folder as run_file
 from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
 from grpo_nb.runs.rows import row_from_logs
-from grpo_nb.scoring.scores import group_advantages
+from grpo_nb.scoring.advantages import group_advantages
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scoring.scores import group_advantages
+from grpo_nb.scoring.advantages import group_advantages
 from tests.support.run_folders import info_of, write_run_folder
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00"

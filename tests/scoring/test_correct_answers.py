@@ -17,14 +17,7 @@ from grpo_nb.rewards import (
     relative,
 )
 from grpo_nb.rewards.base import range_of
-from grpo_nb.scoring.correct_answers import (
-    Grader,
-    are_correct,
-    choose_grader,
-    deciding_reward,
-    grader_in_words,
-    grader_scores,
-)
+from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
 from grpo_nb.scoring.scores import first_step_state, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
 
@@ -38,7 +31,7 @@ def solved(completions: list, answer: list, **columns: object) -> list[float]:
 
 
 def verdicts(grader: Grader, texts: list, rows: list, format: AnswerFormat) -> list[bool]:
-    return are_correct(grader, grader_scores(grader, texts, rows, format))
+    return grader.are_correct(grader.scores(texts, rows, format))
 
 
 def style(completions: list, **columns: object) -> list[float]:
@@ -112,6 +105,15 @@ def test_pass_score_is_the_declared_maximum() -> None:
     assert choose_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).pass_score == 3.0
 
 
+def test_declared_maximum_that_no_gold_answer_reaches_is_reported() -> None:
+    def strict(completions: list, answer: list, **columns: object) -> list[float]:
+        return solved(completions, answer)
+
+    strict.range = (0.0, 10.0)
+    rule = choose_grader(strict, ROWS, xml()).correctness_rule
+    assert rule.endswith("(its declared maximum; no gold answer reaches it)")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Points(Reward):
     """A user's reward from 0 to 5, with no declared range."""
@@ -135,10 +137,10 @@ def test_completion_with_the_full_score_is_correct() -> None:
     assert verdicts(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
-def test_grader_in_words_names_function_and_threshold() -> None:
+def test_correctness_rule_names_function_and_threshold() -> None:
     grader = choose_grader(solved, ROWS, xml())
     assert (
-        grader_in_words(grader)
+        grader.correctness_rule
         == "answers to which solved() gives 2 or more (its score for a gold answer in the format)"
     )
 
@@ -165,10 +167,11 @@ class Remembering(SlotReward):
         self.seen[:] = state["seen"]
 
 
-def test_grader_in_words_leaves_out_own_defaults() -> None:
+def test_correctness_rule_leaves_out_own_defaults() -> None:
     phrase = "answers to which Remembering() gives the full score"
-    assert grader_in_words(Remembering()) == phrase
-    assert grader_in_words(Remembering(name="other", format=xml(), weight=1.0)) == phrase
+    assert Grader(reward=Remembering()).correctness_rule == phrase
+    renamed = Remembering(name="other", format=xml(), weight=1.0)
+    assert Grader(reward=renamed).correctness_rule == phrase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,15 +187,15 @@ class Cached(SlotReward):
 
 
 def test_slot_reward_in_another_format_keeps_nothing_of_its_own() -> None:
-    grader = Cached(format=xml())
-    assert grader.opening == "<answer>"
-    assert verdicts(grader, [r"\boxed{2}"], ROWS[:1], BOXED) == [True]
+    reward = Cached(format=xml())
+    assert reward.opening == "<answer>"
+    assert verdicts(Grader(reward=reward), [r"\boxed{2}"], ROWS[:1], BOXED) == [True]
 
 
 def test_grading_leaves_the_memory_of_a_slot_reward_as_it_was() -> None:
     reward = Remembering()
     texts = [BOXED.render_completion("reasoning", row["answer"]) for row in ROWS]
-    assert verdicts(reward, texts, ROWS, BOXED) == [True] * 3
+    assert verdicts(Grader(reward=reward), texts, ROWS, BOXED) == [True] * 3
     assert reward.seen == []
 
 
@@ -256,7 +259,8 @@ def test_grading_is_marked_as_a_trial() -> None:
 @pytest.mark.parametrize("kind", [maths, exact_text])
 def test_kit_grader_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
-    assert verdicts(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
+    grader = Grader(reward=kind())
+    assert verdicts(grader, ["<answer>A</answer>"], rows, xml()) == [True]
 
 
 def by_points(completions: list, answer: list, points: list, **columns: object) -> list[float]:
@@ -303,7 +307,7 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
     grader = choose_grader(contains, rows, xml())
     assert grader.pass_score == 2.0
-    assert grader.is_pass_score_tested
+    assert grader.tells_gold_from_wrong
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
@@ -311,13 +315,13 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
         return [float("<answer>" in turns) for turns in completions]
 
     grader = choose_grader(has_slot, ROWS, xml())
-    assert not grader.is_pass_score_tested
-    assert grader_in_words(grader).endswith("no gold answer scores above a wrong one)")
+    assert not grader.tells_gold_from_wrong
+    assert grader.correctness_rule.endswith("no gold answer scores above a wrong one)")
 
 
 def test_pass_score_above_wrong_answers_is_tested() -> None:
-    assert choose_grader(solved, ROWS, xml()).is_pass_score_tested
-    assert not choose_grader(style, ROWS, xml()).is_pass_score_tested
+    assert choose_grader(solved, ROWS, xml()).tells_gold_from_wrong
+    assert not choose_grader(style, ROWS, xml()).tells_gold_from_wrong
 
 
 @pytest.mark.parametrize(
@@ -343,7 +347,7 @@ RIGHT = ("1/2", "0.5", "Rome", "Roma")
 def test_pass_score_without_a_wrong_answer_is_not_tested() -> None:
     grader = choose_grader(solved, ROWS[:1] * 2, xml())
     assert grader.pass_score == 2.0
-    assert not grader.is_pass_score_tested
+    assert not grader.tells_gold_from_wrong
 
 
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])

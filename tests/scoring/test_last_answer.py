@@ -11,28 +11,23 @@ from grpo_nb.rewards import (
     exact_text,
     maths,
 )
-from grpo_nb.scoring.correct_answers import (
-    FunctionGrader,
-    anywhere_in_words,
-    are_correct,
-    are_last_answers_correct,
-    grader_scores,
-)
-from grpo_nb.scoring.last_answer import last_candidate_readings
+from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
 OPTIONS = "Which is a capital?\nA) Milan\nB) Paris\nC) Turin"
 LETTERS = ["A", "B", "C"]
 LABELS = ["ham", "not spam", "spam"]
-DEFAULT_GRADER = correctness()
+DEFAULT_REWARD = correctness()
+DEFAULT_GRADER = Grader(reward=DEFAULT_REWARD)
 
 
 def is_anywhere(
     text: str,
     gold: str,
     question: str = SUM,
-    grader: Any = DEFAULT_GRADER,
+    reward: Any = DEFAULT_REWARD,
     format: AnswerFormat | None = None,
     other_golds: Sequence[str] = (),
 ) -> bool:
@@ -41,8 +36,9 @@ def is_anywhere(
     prompt = [{"role": "user", "content": question}]
     rows = [{"question": question, "answer": one, "prompt": prompt} for one in golds]
     texts = [text] * len(golds)
-    is_right = are_correct(grader, grader_scores(grader, texts, rows, format))
-    return are_last_answers_correct(grader, texts, rows, format, is_right)[0]
+    grader = Grader(reward=reward)
+    is_right = grader.are_correct(grader.scores(texts, rows, format))
+    return grader.are_last_answers_correct(texts, rows, format, is_right)[0]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +53,12 @@ def is_anywhere(
         ("The result is -5.", "5", False),
         (r"so it is $\frac{3}{4}$.", "0.75", True),
         ("It is 3 1/2 apples", "3.5", True),
+        ("The total is 1{,}250.", "1250", True),
+        (r"It is 3 \cdot 10^3.", "3000", True),
+        ("It is 3 \u00b7 10^3.", "3000", True),
+        (r"so it is $\frac12$.", "0.5", True),
+        ("So the answer is...42", "42", True),
+        ("So the answer is 1.42", "42", False),
         ("It weighs 5 kg.", "5 g", False),
         ("It weighs 5 g.", "5 g", True),
         ("She makes $18 every day.", "$18", True),
@@ -95,7 +97,7 @@ def test_gold_number_in_a_repeated_question_loses_to_a_later_one() -> None:
 
 
 def test_longer_number_than_in_the_question_is_kept() -> None:
-    assert last_candidate_readings("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
+    assert readings_of_last_candidate("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
 
 
 def test_short_question_is_not_removed_from_the_text() -> None:
@@ -131,7 +133,7 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "grader", "expected"),
+    ("text", "gold", "reward", "expected"),
     [
         (r"thus \boxed{\sqrt{12}}", r"2\sqrt{3}", maths(), True),
         ("so $y = 1 + x$ holds", "x + 1", maths(), True),
@@ -150,6 +152,9 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ("so x <= 2y", "x <= 2y", maths(), True),
         ("so x != 2y", "2y", maths(), False),
         ("We get y = 2x + 3.", "2x+3", maths(), True),
+        ("So the result is .5x", ".5x", maths(), True),
+        ("So the result is (n+1)!", "(n+1)!", maths(), True),
+        ("So the result is 2x + 3!", "2x+3", maths(), True),
         ("It is 2x + 3. No, it is 2x + 4.", "2x+3", maths(), False),
         ("It is Paris.", "Paris.", exact_text(), True),
         ("It is the U.S.A.", "U.S.A.", exact_text(), True),
@@ -158,21 +163,20 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
     ],
 )
 def test_candidate_is_compared_by_the_grader(
-    text: str, gold: str, grader: Any, expected: bool
+    text: str, gold: str, reward: Any, expected: bool
 ) -> None:
-    assert is_anywhere(text, gold, question="Find it, please.", grader=grader) is expected
+    assert is_anywhere(text, gold, question="Find it, please.", reward=reward) is expected
 
 
 @pytest.mark.parametrize("first", ["City of Paris", "Paris"])
 def test_each_accepted_answer_is_looked_for(first: str) -> None:
     rows = [{"question": "Where?", "answer": first, "accepted_answers": ["City of Paris", "Paris"]}]
-    assert are_last_answers_correct(DEFAULT_GRADER, ["It is Paris."], rows, xml(), [False]) == [
-        True
-    ]
+    grades = DEFAULT_GRADER.are_last_answers_correct(["It is Paris."], rows, xml(), [False])
+    assert grades == [True]
 
 
 def test_rule_says_what_is_searched() -> None:
-    assert anywhere_in_words(DEFAULT_GRADER).startswith("the last answer in the text")
+    assert DEFAULT_GRADER.anywhere_rule.startswith("the last answer in the text")
 
 
 @pytest.mark.parametrize("format", [xml(), boxed(), bare()], ids=lambda format: format.name)
@@ -180,19 +184,11 @@ def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> N
     assert is_anywhere(format.render("8 + 4", "12"), "12", format=format)
 
 
-@pytest.mark.parametrize(
-    ("grader", "reason"),
-    [
-        (
-            FunctionGrader(function=len, pass_score=1.0, reason=""),
-            "len() does not say where it reads the answer",
-        ),
-    ],
-)
-def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> None:
+def test_last_answer_of_a_function_is_not_measured() -> None:
+    grader = Grader(reward=len)
     rows = [{"question": SUM, "answer": "12"}]
-    assert are_last_answers_correct(grader, ["12"], rows, xml(), [False]) == [None]
-    assert reason in anywhere_in_words(grader)
+    assert grader.are_last_answers_correct(["12"], rows, xml(), [False]) == [None]
+    assert "len() does not say where it reads the answer" in grader.anywhere_rule
 
 
 @pytest.mark.parametrize(
@@ -200,6 +196,8 @@ def test_grader_without_candidates_is_not_measured(grader: Any, reason: str) -> 
     [
         pytest.param("The answer is A because it fits.", True, id="label before a word"),
         pytest.param("I choose A since it fits.", True, id="label inside a sentence"),
+        pytest.param("B is wrong. Answer: A because it is red.", True, id="label after a colon"),
+        pytest.param("B is odd. A was right.", True, id="label before a verb"),
         pytest.param("It is B. A dog barks.", False, id="article"),
     ],
 )
@@ -219,7 +217,9 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
     ],
 )
 def test_label_is_told_from_an_ordinary_word(text: str, labels: str, expected: str) -> None:
-    readings = last_candidate_readings(text, "b", question="", format=xml(), labels=[*labels, "b"])
+    readings = readings_of_last_candidate(
+        text, "b", question="", format=xml(), labels=[*labels, "b"]
+    )
     assert readings == [expected]
 
 
@@ -227,7 +227,7 @@ def test_label_is_told_from_an_ordinary_word(text: str, labels: str, expected: s
 @pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
 def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
-    last_candidate_readings(part * 60_000, gold, question=SUM, format=xml())
+    readings_of_last_candidate(part * 60_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2
 
 
@@ -235,5 +235,6 @@ def test_labels_are_those_of_the_graders_column() -> None:
     labels = ["spam", "ham"] * 4
     rows = [{"question": "?", "answer": f"{i}", "label": label} for i, label in enumerate(labels)]
     texts = ["It is spam, I think.", *[""] * 7]
-    grader = correctness(column="label")
-    assert are_last_answers_correct(grader, texts, rows, xml(), [False] * 8) == [True, *[False] * 7]
+    grader = Grader(reward=correctness(column="label"))
+    grades = grader.are_last_answers_correct(texts, rows, xml(), [False] * 8)
+    assert grades == [True, *[False] * 7]

@@ -199,6 +199,9 @@ DIFFERENT = [
     pytest.param(make(0.1), make(0.2), OTHER_VALUES, id="closure"),
     pytest.param(Judge(1.0), Judge(2.0), OTHER_VALUES, id="attribute"),
     pytest.param(Weighing(0.3), Weighing(0.7), OTHER_VALUES, id="weight of a part"),
+    pytest.param(
+        Judge(1.0).__call__, Judge(2.0).__call__, OTHER_VALUES, id="object of a bound method"
+    ),
     pytest.param(with_default(1), with_default(2), OTHER_VALUES, id="default"),
     pytest.param(
         with_keyword_default(1), with_keyword_default(2), OTHER_VALUES, id="keyword default"
@@ -219,6 +222,7 @@ SAME = [
     # A lock, a client or a model differs between two processes, and counts by its type.
     pytest.param(make(threading.Lock()), make(threading.Lock()), id="no data"),
     pytest.param(Counting(0), Counting(7), id="saved by state_dict"),
+    pytest.param(Counting(0).__call__, Counting(7).__call__, id="bound method, saved"),
     pytest.param(CountingJudge(1, 0), CountingJudge(1, 7), id="saved next to another value"),
     pytest.param(circle(), circle(), id="cycle"),
     pytest.param(make(Judge(1.0)), make(Judge(2.0)), id="object in a closure"),
@@ -271,6 +275,16 @@ def test_record_without_a_state_differs_by_its_source_only() -> None:
     del before["state"]
     assert difference_in_words(before, record_of(Judge(2.0))) == ""
     assert difference_in_words(before, record_of(graded)) == OTHER_SOURCE
+
+
+def test_attribute_of_a_function_without_source_is_not_its_source() -> None:
+    names = {}
+    exec("def solved(completions, **columns):\n    return [1.0]\n", names)
+    before = record_of(names["solved"])
+    names["solved"].least = 2.0
+    now = record_of(names["solved"])
+    assert now["source"].startswith("source not available")
+    assert difference_in_words(before, now).startswith(OTHER_VALUES)
 
 
 def test_state_is_the_same_in_every_process() -> None:

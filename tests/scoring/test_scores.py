@@ -22,11 +22,10 @@ from trl.trainer.utils import is_async_callable
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards import correctness, exact_format, partial_format
+from grpo_nb.scoring.advantages import effect_in_words, group_advantages
 from grpo_nb.scoring.scores import (
     TRL_KEYWORDS,
     RewardError,
-    effect_in_words,
-    group_advantages,
     make_batch,
     score,
 )
@@ -269,6 +268,15 @@ def test_column_with_a_name_of_the_trainer_is_left_out(name: str) -> None:
         return [float(text == "a") for text in completions]
 
     assert score(by_state, ["a"], {name: "mine"}).totals == (1.0,)
+
+
+def test_reward_may_log_with_the_names_of_trl() -> None:
+    def logging(completions: list, log_extra, log_metric, **columns: object) -> list[float]:
+        log_extra(column="words", values=[1])
+        log_metric(name="words", value=1.0)
+        return [1.0]
+
+    assert score(logging, ["a"]).totals == (1.0,)
 
 
 def test_problem_of_the_machine_on_one_row_is_raised() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.scoring.scores import group_advantages
+from grpo_nb.scoring.advantages import group_advantages
 from tests.support.judges import Asked
 from tests.support.tiny import load_tiny
 

@@ -209,7 +209,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
     for row in rows:
         watch(row, None)
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
-    assert graders == paid_by[:1] * 4
+    assert [grader.reward for grader in graders] == paid_by[:1] * 4
     assert not any(decoding.settings.shared_prompts for decoding in decodings)
     assert rows[0]["holdout/accuracy"] == 0.95
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)

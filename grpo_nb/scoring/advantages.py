@@ -1,0 +1,62 @@
+"""Advantages of completions within their groups, by the formula of `GRPOTrainer` of trl 1.15.
+
+Two settings of TRL are not covered: `scale_rewards="batch"`, and
+`multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from the totals.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from grpo_nb.core.words import require_choice
+
+# TRL adds this to the standard deviation, so that it never divides by zero.
+_EPSILON = 1e-4
+SMALLEST_ADVANTAGE = 1e-6
+"""An advantage below this counts as 0."""
+
+
+def group_advantages(
+    totals: Sequence[float | None],
+    num_generations: int,
+    *,
+    scale_rewards: Literal["group", "none"] = "group",
+) -> list[float]:
+    """Return the advantage of each completion within its group, by the formula of trl 1.15.
+
+    The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
+    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and
+    None are left out of mean and std and get the advantage 0. So are infinite totals, for which TRL
+    returns NaN. The numbers are computed in float64; TRL uses float32.
+
+    Args:
+        totals: Weighted totals, the completions of a group next to each other.
+        num_generations: Size of a group.
+        scale_rewards: As in `GRPOConfig`.
+
+    Raises:
+        ValueError: The totals cannot be divided into groups, or `scale_rewards` is unknown.
+
+    >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
+    [1.5, -0.5, -0.5, -0.5]
+    """
+    require_choice("scale_rewards", scale_rewards, ("group", "none"))
+    # Imported here, because importing the package must not load it.
+    import numpy as np
+
+    # A None becomes NaN. Mean and standard deviation leave masked totals out.
+    groups = np.ma.masked_invalid(np.array(totals, dtype=float).reshape(-1, num_generations))
+    advantages = groups - groups.mean(axis=1, keepdims=True)
+    if scale_rewards == "group":
+        advantages /= groups.std(axis=1, ddof=1, keepdims=True) + _EPSILON
+    return advantages.filled(0.0).ravel().tolist()
+
+
+def effect_in_words(advantage: float) -> str:
+    """Return in words what training does to a completion with this advantage.
+
+    >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
+    ('pushed up', 'pushed down', 'no push')
+    """
+    if abs(advantage) < SMALLEST_ADVANTAGE:
+        return "no push"
+    return "pushed up" if advantage > 0 else "pushed down"
