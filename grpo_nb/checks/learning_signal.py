@@ -19,7 +19,7 @@ from grpo_nb.checks.advice import Advice, give_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.statistics import in_groups, mean_with_interval, share_interval
+from grpo_nb.core.statistics import mean_with_interval, share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold, code
 from grpo_nb.core.words import require_whole_number
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
@@ -30,6 +30,7 @@ from grpo_nb.models.restoring import (
     restoring_random_state,
 )
 from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.scoring.advantages import in_groups
 from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
 from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score_as_trial
 from grpo_nb.tasks.formats import AnswerFormat

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, variance
-from typing import Any, Literal
+from typing import Literal
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
@@ -226,11 +226,6 @@ class Estimate:
             low, high = self.interval
             text += f" ({low:.2f} to {high:.2f})"
         return text
-
-
-def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Split values into groups of `size`, in order."""
-    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def mean_with_interval(groups: Sequence[Sequence[float]]) -> Estimate:

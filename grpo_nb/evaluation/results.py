@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from grpo_nb.core.statistics import in_groups, share_interval
+from grpo_nb.core.statistics import share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, notes
 from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
+from grpo_nb.scoring.advantages import in_groups
 from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.contamination import Contamination
 

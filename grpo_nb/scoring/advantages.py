@@ -5,7 +5,7 @@ Two settings of TRL are not covered: `scale_rewards="batch"`, and
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from grpo_nb.core.words import require_choice
 
@@ -13,6 +13,11 @@ from grpo_nb.core.words import require_choice
 _EPSILON = 1e-4
 SMALLEST_ADVANTAGE = 1e-6
 """An advantage below this counts as 0."""
+
+
+def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Split values into groups of `size`, in order."""
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def group_advantages(
