@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import short_repr
-from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, valid_range
+from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, range_or_none
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]
@@ -130,7 +130,7 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        if valid_range(self.scale) is None:
+        if range_or_none(self.scale) is None:
             raise ValueError(
                 f"scale = {short_repr(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
