@@ -63,7 +63,7 @@ class SlotReward(Reward):
         return golds_of_row(row, self.column, self.value_in(row, self.column))
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        """Return True if the given answer is this gold answer.
+        """Return True if the answer in the slot is this gold answer. Other columns are in `row`.
 
         Raises:
             Undecided: The comparison was not finished.
@@ -162,11 +162,12 @@ class correctness(SlotReward):
 
 @dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
-    """1.0 if the answer slot is the gold text, letter for letter, else 0.0.
+    """1.0 if the slot is the gold text, letter for letter unless `is_literal=False`; else 0.0.
 
-    Only the white space between words and the encoding of an accented letter may differ. Use this
-    reward for names and code words, where `7.0` must not equal `7`. Source: exact match as in SQuAD
-    (arXiv:1606.05250), without its removal of articles.
+    By default, only the white space between words and the encoding of an accented letter may
+    differ. Use this reward for names and code words, where `7.0` must not equal `7`, and with
+    `is_literal=False` for labels. Source: exact match as in SQuAD (arXiv:1606.05250), without its
+    removal of articles.
 
     Args:
         weight: Weight in the total reward.
