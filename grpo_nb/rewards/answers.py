@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
+from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -150,7 +150,7 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        verdict = option_verdict(given, gold, row)
+        verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict
         if not is_same_answer(given, gold, self.tolerance):

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import short_repr
-from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, range_or_none
+from grpo_nb.rewards.base import Completion, Reward, completion_text, range_or_none, rows_of
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str]

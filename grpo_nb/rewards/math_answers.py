@@ -37,7 +37,7 @@ from grpo_nb.rewards.math_symbols import (
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
+from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_same_number, read_number
@@ -105,7 +105,7 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        verdict = option_verdict(given, gold, row)
+        verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict
         return is_same_maths(given, gold) and not is_copied_from_question(given, gold, row)
