@@ -156,8 +156,7 @@ class correctness(SlotReward):
         if not is_same_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
-        is_number = read_number(gold) is not None
-        return not (is_number and is_copied_from_question(given, gold, row))
+        return read_number(gold) is None or not is_copied_from_question(given, gold, row)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,6 @@ def rewards_for(task: Task) -> list[Reward]:
     # Together 1.5: less than the 2.0 of the answer, so that the format alone never wins.
     return [
         answer_reward,
-        exact_format(weight=1.0, format=task.format),
+        exact_format(format=task.format),
         partial_format(weight=0.5, format=task.format),
     ]

@@ -317,8 +317,7 @@ def _inequalities_to_intervals(text: str) -> str:
     `x < 1 or x > 3` is the union of two intervals.
     """
     parts = _split_outside_brackets(text, _OR)
-    names_and_intervals = [_interval_of(part.rstrip(", ")) for part in parts]
-    names, intervals = zip(*names_and_intervals, strict=True)
+    names, intervals = zip(*map(_interval_of, parts), strict=True)
     if len(set(names)) > 1 or "" in names:
         return text
     union = r" \cup ".join(intervals)
@@ -327,8 +326,8 @@ def _inequalities_to_intervals(text: str) -> str:
 
 def _interval_of(text: str) -> tuple[str, str]:
     r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
-    # Values and signs in turn: 1, <, x, \le, 2.
-    pieces = _INEQUALITY_SIGN.split(text)
+    # Values and signs in turn: 1, <, x, \le, 2. A comma at the end was before an "or".
+    pieces = _INEQUALITY_SIGN.split(text.rstrip(", "))
     signs = set(pieces[1::2])
     is_falling = signs <= {">", r"\ge"}
     is_rising = signs <= {"<", r"\le"}
