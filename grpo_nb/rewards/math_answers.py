@@ -212,7 +212,8 @@ def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
 
     Between the values of one variable, both words mean the same: `x = 1 and x = 2`. They differ for
     several variables (`x = 1 and y = 2`) and for inequalities (`x > 1 and x < 3`). A comma can
-    stand for either word, so `1, 2 and 3` equals `1 and 2 and 3`.
+    stand for either word, so the words contradict each other only if both occur:
+    `x = 1, y = 2 and z = 3` equals `x = 1 and y = 2 and z = 3`.
     """
     are_named = given.kind == gold.kind == NAMED
     if not are_named and not any(map(_INEQUALITY.search, gold.parts)):

@@ -112,9 +112,12 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     ),
 ]
 
-_SYMBOL = r"(?:[A-Za-z]|\\(?!pi\b)[a-z]+)(?:_\{\w+\})?'*"
-# x, f(x) and (x, y) are names, but \pi is a number.
-_NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
+_SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'*"
+# x, f(x), f(\pi) and (x, y) are names, but \pi is a number.
+_NAME = (
+    r"(?!\\pi\b)"
+    rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
+)
 _LEADING_NAME = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")

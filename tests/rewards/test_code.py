@@ -109,3 +109,8 @@ def test_fence_on_one_line_opens_no_block() -> None:
 def test_missing_tests_column_error_shows_the_fix() -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
+
+
+def test_missing_tests_column_is_no_test_that_cannot_be_read() -> None:
+    with pytest.raises(ValueError, match=r"^the reward 'code_tests' needs the data column 'cases'"):
+        code_tests(column="cases").check([{"tests": ADD}])
