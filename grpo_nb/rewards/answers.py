@@ -150,6 +150,7 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        # A letter and a text, such as `B) Rome`, are compared with the options of the question.
         verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict

@@ -189,6 +189,7 @@ def range_or_none(ends: Any) -> tuple[float, float] | None:
     """Return two finite numbers, the lower one first, as floats; None for anything else."""
     try:
         low, high = ends
+        # False for NaN too.
         is_range = -math.inf < low < high < math.inf
     except (TypeError, ValueError):
         return None
@@ -235,6 +236,7 @@ def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[Rewa
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
     for reward in listed:
+        # A class can be called too, but a call makes a reward and scores nothing.
         if isinstance(reward, type) or not callable(reward):
             raise ValueError(
                 f"rewards = {reward!r:.80} is not a reward function: "

@@ -80,10 +80,13 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 def _read_assert(statement: ast.stmt) -> CodeTest:
     condition = statement.test if isinstance(statement, ast.Assert) else None
     match condition:
+        # assert f(1) == 2
         case ast.Compare(left=ast.Call() as node, ops=[ast.Eq()], comparators=[right]):
             expected = ast.literal_eval(right)
+        # assert not f(1)
         case ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node):
             expected = False
+        # assert f(1)
         case ast.Call() as node:
             expected = True
         case _:
