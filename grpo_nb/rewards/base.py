@@ -58,7 +58,7 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 
     Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
     """
-    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    rows = [{} for _ in range(count)]
     for name, values in columns.items():
         # TRL passes lists. A user may pass a column of numpy, pandas or datasets.
         is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))

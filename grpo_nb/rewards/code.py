@@ -6,6 +6,7 @@ are parsed and never run.
 """
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON_LABELS = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
+# The start or end of a block. Next to a quotation mark, three backticks are part of a string in the
+# code, as in text.strip("```").
+_FENCE = re.compile("(?<![\"'])```(?![\"'])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,18 +190,16 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
 
     None without a slot, or if its only blocks are unclosed, empty or in another language.
 
-    Three backticks always open or close a block, so code that contains three is cut there.
-
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
     'x = 1\\n'
     """
     slot = format.extract(text)
-    if slot is None or "```" not in slot:
+    if slot is None or not _FENCE.search(slot):
         return slot
     last_code = None
     # Text and blocks in turn. The last part is text, or an unclosed block.
-    for block in slot.split("```")[1:-1:2]:
+    for block in _FENCE.split(slot)[1:-1:2]:
         language, _, code = block.partition("\n")
         if language.strip().lower() in _PYTHON_LABELS and code.strip():
             # A block in a list is indented as a whole.

@@ -24,17 +24,18 @@ from grpo_nb.rewards.base import Completion, Reward, completion_text, range_or_n
 Messages = list[dict[str, str]]
 AskFunction = Callable[[Messages], str]
 AgreementVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SCORE_LINE = re.compile(
-    rf"[*_# ]*score[*_ ]*:[*_ ]*(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?[*_ ]*\.?", re.IGNORECASE
+    r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)"  # **Score: 4.5
+    r"(?: ?/ ?([0-9]+(?:\.[0-9]+)?))?[*_ ]*\.?",  # / 5**
+    re.IGNORECASE,
 )
 # Kept replies and measured agreements belong to this exact text: a change makes them invalid.
 _PROMPT = """\
 Grade one answer to a question. Use only the rubric below.
 
 First write one or two sentences: say what in the answer meets the rubric and what does not. Then \
-write the score alone on the last line. The score is a number from {low:g} (worst) to {high:g} \
-(best):
+write the score alone on the last line. The score is a number from {low:.12g} (worst) to \
+{high:.12g} (best):
 Score: N
 
 Rubric:

@@ -25,7 +25,7 @@ _BETWEEN_BOXES = (
 )
 _RUN_OF_BOXES = re.compile(rf"{_BOX.pattern}(?:{_BETWEEN_BOXES}{_BOX.pattern})*")
 
-# Unicode sign, or its code point -> LaTeX.
+# Unicode sign -> LaTeX.
 _LATEX_OF_SIGN = {
     "\u221e": r"\infty ",
     "\u2264": r"\le ",
@@ -45,7 +45,7 @@ _GREEK_NAMES = (
     "tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
 )
 for _name in _GREEK_NAMES.split():
-    _LATEX_OF_SIGN[name2codepoint[_name]] = f"\\{_name} "
+    _LATEX_OF_SIGN[chr(name2codepoint[_name])] = f"\\{_name} "
 _SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
 
 # Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name

@@ -41,6 +41,12 @@ ADD = ["assert add(1, 2) == 3"]
         pytest.param("<answer>```python\nx = 1</answer>", None, id="open block in the slot"),
         pytest.param("```python\nx = 1", None, id="open block"),
         pytest.param("```", None, id="fence"),
+        pytest.param(
+            slot("```python\nx = '```'\ny = '```py\\n'\nz = \"\\n```\"\n```"),
+            "x = '```'\ny = '```py\\n'\nz = \"\\n```\"\n",
+            id="backticks in strings",
+        ),
+        pytest.param(slot('x = "```"'), 'x = "```"', id="backticks without a block"),
     ],
 )
 def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> None:
