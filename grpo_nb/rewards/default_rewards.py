@@ -35,7 +35,7 @@ def rewards_for(task: Task) -> list[Reward]:
     if task.format.is_bare:
         # Every text has this format, so a reward for it would be the same for all completions.
         return [answer_reward]
-    # Together 1.5: less than the 2.0 of the answer, so that the format alone never wins.
+    # The format has 1.0 + 0.5, less than the 2.0 of the answer, so that it alone never wins.
     return [
         answer_reward,
         exact_format(format=task.format),
