@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
+from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -63,7 +63,7 @@ class SlotReward(Reward):
         return golds_of_row(row, self.column, self.value_in(row, self.column))
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        """Return True if the given answer is this gold answer.
+        """Return True if the answer in the slot is this gold answer. Other columns are in `row`.
 
         Raises:
             Undecided: The comparison was not finished.
@@ -150,23 +150,24 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        verdict = option_verdict(given, gold, row)
+        # A letter and a text, such as `B) Rome`, are compared with the options of the question.
+        verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict
         if not is_same_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
-        is_number = read_number(gold) is not None
-        return not (is_number and is_copied_from_question(given, gold, row))
+        return read_number(gold) is None or not is_copied_from_question(given, gold, row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
-    """1.0 if the answer slot is the gold text, letter for letter, else 0.0.
+    """1.0 if the slot is the gold text, letter for letter unless `is_literal=False`; else 0.0.
 
-    Only the white space between words and the encoding of an accented letter may differ. Use this
-    reward for names and code words, where `7.0` must not equal `7`. Source: exact match as in SQuAD
-    (arXiv:1606.05250), without its removal of articles.
+    By default, only the white space between words and the encoding of an accented letter may
+    differ. Use this reward for names and code words, where `7.0` must not equal `7`, and with
+    `is_literal=False` for labels. Source: exact match as in SQuAD (arXiv:1606.05250), without its
+    removal of articles.
 
     Args:
         weight: Weight in the total reward.

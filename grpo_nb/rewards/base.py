@@ -34,11 +34,11 @@ def completion_text(completion: Completion) -> str:
 
 
 def ending_with_model_message(completion: Completion) -> Completion:
-    """Return a completion whose last message is from the model and has text.
+    """Return a completion whose last message is from the model and has a text.
 
-    Rewards read `completion[-1]["content"]`. If an episode ends with the result of a tool, an empty
-    message is added, because that result is not the model's. A last message without text, as one
-    that only calls tools, gets the text "" instead of None.
+    Rewards read the text `completion[-1]["content"]`. If an episode ends with the result of a tool,
+    a message with the text "" is added, because that result is not the model's. A last message that
+    only calls tools has no text but None, and gets the text "".
 
     >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
@@ -58,7 +58,7 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 
     Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
     """
-    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    rows = [{} for _ in range(count)]
     for name, values in columns.items():
         # TRL passes lists. A user may pass a column of numpy, pandas or datasets.
         is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))
@@ -90,11 +90,12 @@ class Reward:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # @dataclass writes a __repr__ with every default value, unless the class has one already.
+        # It runs after this method, so it keeps the __repr__ that is set here.
         if "__repr__" not in vars(cls):
             cls.__repr__ = Reward.__repr__
 
     def __post_init__(self) -> None:
-        weight_as_float(self.weight, self.__name__)
+        require_weight(self.weight, self.__name__)
 
     @property
     def __name__(self) -> str:
@@ -164,17 +165,16 @@ def relative(reward: RewardFunction) -> RewardFunction:
 
 def is_relative(reward: RewardFunction) -> bool:
     """Return True if a reward was marked with `relative`."""
-    return _attribute(reward, "is_relative", default=False) is True
+    return _attribute_through_partials(reward, "is_relative", default=False) is True
 
 
-def weight_as_float(weight: Any, name: str) -> float:
-    """Return a weight as a float.
+def require_weight(weight: Any, name: str) -> None:
+    """Check the weight of the reward with this name.
 
     Raises:
-        ValueError: The weight is not a finite number.
+        ValueError: The weight is not a number from -1,000,000 to 1,000,000.
     """
     require_number(f"weight of {name}", weight, -_HIGHEST_WEIGHT, _HIGHEST_WEIGHT)
-    return float(weight)
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
@@ -182,22 +182,28 @@ def range_of(reward: RewardFunction) -> tuple[float, float] | None:
 
     A partial does not have the range of its function, because its arguments may change the scores.
     """
-    return valid_range(getattr(reward, "range", None))
+    return range_or_none(getattr(reward, "range", None))
 
 
-def valid_range(ends: Any) -> tuple[float, float] | None:
+def range_or_none(ends: Any) -> tuple[float, float] | None:
     """Return two finite numbers, the lower one first, as floats; None for anything else."""
     try:
         low, high = ends
+        # False for NaN too.
         is_range = -math.inf < low < high < math.inf
     except (TypeError, ValueError):
         return None
     return (float(low), float(high)) if is_range else None
 
 
-def unwrap_partial(reward: RewardFunction) -> RewardFunction:
-    """Return the function inside a `functools.partial`, however often it is wrapped."""
-    while isinstance(reward, functools.partial):
+def unwrap_partial(reward: RewardFunction, until: str = "") -> RewardFunction:
+    """Return the function inside a `functools.partial`, however often it is wrapped.
+
+    Args:
+        reward: A partial, or any other reward, which is returned as it is.
+        until: Name of an attribute. The first partial that has it itself is returned instead.
+    """
+    while isinstance(reward, functools.partial) and until not in vars(reward):
         reward = reward.func
     return reward
 
@@ -206,17 +212,16 @@ def reward_name(reward: RewardFunction) -> str:
     """Return the name under which a run logs a reward.
 
     A `functools.partial` can have a name of its own: `strict.__name__ = "strict"`. Without one it
-    has the name of the wrapped function. TRL 1.15 ignores a partial's own name, so
-    `training.errors.with_named_errors` wraps it in a function with that name.
+    has the name of the wrapped function.
     """
-    return _attribute(reward, "__name__", default=type(unwrap_partial(reward)).__name__)
+    return _attribute_through_partials(
+        reward, "__name__", default=type(unwrap_partial(reward)).__name__
+    )
 
 
-def _attribute(reward: RewardFunction, name: str, *, default: Any) -> Any:
+def _attribute_through_partials(reward: RewardFunction, name: str, *, default: Any) -> Any:
     """Return an attribute of a reward; for a partial without it, that of the wrapped function."""
-    while isinstance(reward, functools.partial) and name not in vars(reward):
-        reward = reward.func
-    return getattr(reward, name, default)
+    return getattr(unwrap_partial(reward, until=name), name, default)
 
 
 def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -231,6 +236,7 @@ def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[Rewa
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
     for reward in listed:
+        # A class can be called too, but a call makes a reward and scores nothing.
         if isinstance(reward, type) or not callable(reward):
             raise ValueError(
                 f"rewards = {reward!r:.80} is not a reward function: "
@@ -246,8 +252,8 @@ def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[
         rewards: One reward function or several.
 
     Raises:
-        ValueError: An element is not a reward function, a weight is not a finite number, or two
-            rewards have the same name (TRL logs only the mean of the two).
+        ValueError: An element is not a reward function, a weight is not a number from -1,000,000 to
+            1,000,000, or two rewards have the same name (TRL logs only the mean of the two).
 
     >>> from grpo_nb.rewards import correctness, partial_format
     >>> weights_by_name([correctness(), partial_format()])
@@ -258,9 +264,11 @@ def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[
         name = reward_name(reward)
         if name in weights:
             raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average them: rename one "
-                "of them, with name='strict' for a reward of gn.rewards, or with "
+                f"two rewards are named {name!r}, and TRL would log only the mean of the two: "
+                "rename one of them, with name='strict' for a reward of gn.rewards, or with "
                 "strict.__name__ = 'strict' for a function."
             )
-        weights[name] = weight_as_float(_attribute(reward, "weight", default=1.0), name)
+        weight = _attribute_through_partials(reward, "weight", default=1.0)
+        require_weight(weight, name)
+        weights[name] = float(weight)
     return weights

@@ -6,6 +6,7 @@ are parsed and never run.
 """
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,11 @@ from grpo_nb.sandbox.outcomes import Call, CallResult, Candidate, Limits
 from grpo_nb.sandbox.runner import run_untrusted_batch
 from grpo_nb.tasks.formats import AnswerFormat
 
-_PYTHON = ("", "python", "python3", "py")
+_PYTHON_LABELS = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
+# The start or end of a block. Next to a quotation mark, three backticks are part of a string in the
+# code, as in text.strip("```").
+_FENCE = re.compile("(?<![\"'])```(?![\"'])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +83,28 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
 
 def _read_assert(statement: ast.stmt) -> CodeTest:
     condition = statement.test if isinstance(statement, ast.Assert) else None
-    compares_truth = True
     match condition:
-        case ast.Compare(left=ast.Call() as call, ops=[ast.Eq()], comparators=[right]):
+        # assert f(1) == 2
+        case ast.Compare(left=ast.Call() as node, ops=[ast.Eq()], comparators=[right]):
             expected = ast.literal_eval(right)
-            compares_truth = False
-        case ast.UnaryOp(op=ast.Not(), operand=ast.Call() as call):
+        # assert not f(1)
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node):
             expected = False
-        case ast.Call() as call:
+        # assert f(1)
+        case ast.Call() as node:
             expected = True
         case _:
             raise ValueError(
                 "it is not an assert of a call, with == and a value, or with `not` before the call"
             )
-    args = [ast.literal_eval(argument) for argument in call.args]
-    kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    call = Call(ast.unparse(call.func), args, kwargs)
-    return CodeTest(call=call, expected=expected, compares_truth=compares_truth)
+    args = [ast.literal_eval(argument) for argument in node.args]
+    kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+    return CodeTest(
+        call=Call(ast.unparse(node.func), args, kwargs),
+        expected=expected,
+        # Without ==, the result need not be a bool.
+        compares_truth=not isinstance(condition, ast.Compare),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +149,13 @@ class code_tests(Reward):
         """Check that the tests of every row can be read.
 
         Raises:
-            ValueError: A test cannot be read. The message names the first row with such a test.
+            ValueError: The column is missing, or a test cannot be read. The message names the first
+                row with such a test.
         """
         for number, row in enumerate(rows):
+            cell = self.value_in(row, self.column)
             try:
-                read_tests(self.value_in(row, self.column))
+                read_tests(cell)
             except ValueError as error:
                 raise ValueError(
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
@@ -161,7 +172,7 @@ class code_tests(Reward):
             if code is not None:
                 calls = [test.call for test in tests_of_rows[index]]
                 candidates[index] = Candidate(code=code, calls=calls)
-        # One batch for all completions, so that several endless loops run out of time together.
+        # One batch for all completions, so that endless loops run, and time out, in parallel.
         outcomes = run_untrusted_batch(list(candidates.values()), limits=self.limits)
         for index, outcome in zip(candidates, outcomes, strict=True):
             if outcome.status == "lost":
@@ -184,13 +195,13 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     'x = 1\\n'
     """
     slot = format.extract(text)
-    if slot is None or "```" not in slot:
+    if slot is None or not _FENCE.search(slot):
         return slot
     last_code = None
     # Text and blocks in turn. The last part is text, or an unclosed block.
-    for block in slot.split("```")[1:-1:2]:
+    for block in _FENCE.split(slot)[1:-1:2]:
         language, _, code = block.partition("\n")
-        if language.strip().lower() in _PYTHON and code.strip():
+        if language.strip().lower() in _PYTHON_LABELS and code.strip():
             # A block in a list is indented as a whole.
             last_code = textwrap.dedent(code)
     return last_code

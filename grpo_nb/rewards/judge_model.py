@@ -19,22 +19,23 @@ from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.core.words import short_repr
-from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of, valid_range
+from grpo_nb.rewards.base import Completion, Reward, completion_text, range_or_none, rows_of
 
 Messages = list[dict[str, str]]
-Ask = Callable[[Messages], str]
+AskFunction = Callable[[Messages], str]
 AgreementVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _SCORE_LINE = re.compile(
-    rf"[*_# ]*score[*_ ]*:[*_ ]*(-?{_NUMBER})(?: ?/ ?({_NUMBER}))?[*_ ]*\.?", re.IGNORECASE
+    r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)"  # **Score: 4.5
+    r"(?: ?/ ?([0-9]+(?:\.[0-9]+)?))?[*_ ]*\.?",  # / 5**
+    re.IGNORECASE,
 )
 # Kept replies and measured agreements belong to this exact text: a change makes them invalid.
 _PROMPT = """\
 Grade one answer to a question. Use only the rubric below.
 
 First write one or two sentences: say what in the answer meets the rubric and what does not. Then \
-write the score alone on the last line. The score is a number from {low:g} (worst) to {high:g} \
-(best):
+write the score alone on the last line. The score is a number from {low:.12g} (worst) to \
+{high:.12g} (best):
 Score: N
 
 Rubric:
@@ -73,13 +74,14 @@ class judge(Reward):
 
     The score is None if the last line of the reply is not `Score: N`, or N is outside the scale.
 
-    All answers of a batch are sent together, and each answer is sent once. A reply is kept in
-    memory and in the file `cache`, by question, answer, rubric, scale and `model`. So a resumed or
-    repeated step sends nothing again, also in a new process. An empty reply is not kept, because
-    the model may have reached its limit of tokens. The address, the headers and the key that `ask`
-    uses are not written anywhere. A training records the replies next to the scores, and
-    `NAME/unscored` is the share of answers without a score. Measure a judge with
-    `gn.checks.agreement` before you train on it.
+    All answers of a batch are sent together, equal ones once. A reply is kept in memory and in the
+    file `cache`, by question, answer, rubric, scale and `model`. So a resumed or repeated step
+    sends only the answers that have no reply yet, also in a new process. An empty reply is not
+    kept, because the model may have reached its limit of tokens. The address, the headers and the
+    key that `ask` uses are not written anywhere.
+
+    A training records the replies next to the scores, and `NAME/unscored` is the share of answers
+    without a score. Measure a judge with `gn.checks.agreement` before you train on it.
 
     Args:
         ask: A function from chat messages (a list with one user turn) to text. Give its client a
@@ -94,33 +96,33 @@ class judge(Reward):
         concurrent: Largest number of calls at the same time, each in a thread.
 
     Raises:
-        TypeError: `ask` cannot be called, or the rubric is not a text with words. When called:
-            `ask` is async, or returned something else that is not a text.
+        TypeError: `ask` cannot be called, or the rubric is not a text with words. When a batch is
+            scored: `ask` returned something that is not a text, such as a coroutine.
         ValueError: `scale` is not two numbers, the lower one first.
-        EnvironmentProblem: When called, if all new calls of a batch failed. If only some failed, or
-            if the only new call failed and the judge has replied before, those answers get None.
+        EnvironmentProblem: When a batch is scored: all of its calls failed. If it had a single
+            call, this is an error only if the judge has never replied. In all other cases, an
+            answer whose call failed gets None.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
     ...     return "It gives a reason.\\nScore: 4" if "because" in answer else "Score: 1"
-    >>> patient = judge(ask, "Does the answer give a reason?", cache=None)
-    >>> patient(completions=["It rains.", "Wait, because it rains."], question=["Why wait?"] * 2)
+    >>> reasons = judge(ask, "Does the answer give a reason?", cache=None)
+    >>> reasons(completions=["It rains.", "Wait, because it rains."], question=["Why wait?"] * 2)
     [0.0, 0.75]
     """
 
     # Fields with compare=False are left out of ==: two judges with the same rubric, scale and model
     # are equal, even if `ask`, the cache or the number of threads differs.
-    ask: Ask = field(compare=False, repr=False)
+    ask: AskFunction = field(compare=False, repr=False)
     rubric: str
     scale: tuple[float, float] = (1, 5)
     _: KW_ONLY
     model: str = ""
     cache: str | Path | None = field(default="judge_replies.jsonl", compare=False, repr=False)
     concurrent: int = field(default=8, compare=False, repr=False)
-    last_agreement: tuple[AgreementVerdict, str] | None = field(
-        default=None, init=False, compare=False, repr=False
-    )
-    """Verdict of the last `gn.checks.agreement` with this judge, and what it measured."""
+    # Like `replies`, an attribute and not a field of the dataclass, because it changes.
+    last_agreement = None
+    """Verdict of the last `gn.checks.agreement` with this judge, and what it measured, or None."""
     range = (0.0, 1.0)
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        if valid_range(self.scale) is None:
+        if range_or_none(self.scale) is None:
             raise ValueError(
                 f"scale = {short_repr(self.scale)} must be the worst and the best score, "
                 "such as (1, 5)."
@@ -139,14 +141,14 @@ class judge(Reward):
         # because a list is not equal to the same tuple and cannot be hashed. The ends are not made
         # floats, because the record of an earlier run may have 1 and 5.
         object.__setattr__(self, "scale", tuple(self.scale))
-        # `replies` is not a field, because it changes.
+        # The kept replies by their keys.
         object.__setattr__(self, "replies", _read_replies(self.cache))
 
     def messages(self, question: str, answer: str) -> Messages:
         """Return the chat messages that ask for the score of one answer.
 
-        The tags around question and answer contain a hash of the two texts. So an answer cannot
-        close its own tag, because it would have to contain its own hash.
+        The tags around question and answer contain a hash of the two texts. So to close its own
+        tag, an answer would have to guess a hash of itself.
         """
         content = f"{question}\n{answer}".encode("utf-8", "backslashreplace")
         prompt = _PROMPT.format(
@@ -256,7 +258,8 @@ class judge(Reward):
         return scores
 
     def keep_agreement(self, verdict: AgreementVerdict, measured: str) -> None:
-        """Keep the result of `gn.checks.agreement` as long as this object exists."""
+        """Remember the result of `gn.checks.agreement` in `last_agreement`."""
+        # The reward is frozen.
         object.__setattr__(self, "last_agreement", (verdict, measured))
 
     def _keep(self, key: str, reply: str) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
+    INDEXED,
     LIST,
     NAMED,
-    ROOTS,
     TUPLE,
     Shape,
     boxed_answers,
@@ -30,14 +30,14 @@ from grpo_nb.rewards.math_shapes import (
     without_spaces,
 )
 from grpo_nb.rewards.math_symbols import (
-    SYMBOL_PRODUCT,
+    LIKELY_SYMBOL_PRODUCT,
     capitals_to_indices,
     has_distinct_capitals,
     primes_to_indices,
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
+from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_same_number, read_number
@@ -105,7 +105,7 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        verdict = option_verdict(given, gold, row)
+        verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict
         return is_same_maths(given, gold) and not is_copied_from_question(given, gold, row)
@@ -120,16 +120,17 @@ def is_same_maths(given: str, gold: str) -> bool:
     >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
-    is_same_as_text_or_number = is_same_answer(given, gold)
+    # As `correctness` compares numbers, letters, JSON and text.
+    is_plainly_same = is_same_answer(given, gold)
     if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
-        return is_same_as_text_or_number
+        return is_plainly_same
     given = normalize_latex(given)
     gold = normalize_latex(gold)
     is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_same_answer`, which ignores them, is not used.
         return _is_same_normalized(capitals_to_indices(given), capitals_to_indices(gold))
-    return is_same_as_text_or_number or _is_same_normalized(given, gold)
+    return is_plainly_same or _is_same_normalized(given, gold)
 
 
 def _is_same_normalized(given: str, gold: str) -> bool:
@@ -142,8 +143,9 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return given_number is not None and is_same_number(given_number, gold_number)
     if not _MATHS_CHARACTER.search(gold):
         # Words. math-verify would read them as products of letters, so that "on" equals "no".
-        if SYMBOL_PRODUCT.fullmatch(without_spaces(gold)):
-            # The gold answer `ab` is a product, which may also be written `a*b`.
+        if LIKELY_SYMBOL_PRODUCT.fullmatch(without_spaces(gold)):
+            # The gold answer `ab` is a product, which may also be written `a*b`. `ba` is refused,
+            # because `ab` may still be a word.
             given = without_spaces(given).replace("*", "")
             gold = without_spaces(gold).replace("*", "")
         return folded(given) == folded(gold)
@@ -169,49 +171,55 @@ def _is_same_formula(given: str, gold: str) -> bool:
     if given_shape.kind != gold_shape.kind:
         # One answer has several parts, and the other is an expression.
         return False
-    # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
-    is_circular = given_shape.name in _VARIABLE.findall(gold) and not gold_shape.name
-    if is_circular:
+    if given_shape.name in _VARIABLE.findall(gold) and not gold_shape.name:
+        # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
         return False
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
 
-# Pairs (kind of the given answer, kind of the gold answer) whose parts may be in any order.
-_IN_ANY_ORDER = {(LIST, LIST), (ROOTS, LIST), (NAMED, NAMED), (ROOTS, ROOTS)}
-# Pairs of kinds, one of them with names, whose parts must be in the same order: `x = 1, y = 2`
-# equals the list 1, 2 and the tuple (1, 2). An interval only equals an interval.
-_IN_SAME_ORDER = [{NAMED, LIST}, {NAMED, TUPLE}, {ROOTS, LIST}, {ROOTS, TUPLE}]
+# Kind of the gold answer -> kinds of answers that may have the same parts in any order. If both
+# have names, the names tell the parts apart. If the gold answer is a list, an index has no meaning.
+_IN_ANY_ORDER = {LIST: (LIST, INDEXED), NAMED: (NAMED,), INDEXED: (INDEXED,)}
+# Kind of the gold answer -> kinds of answers that must have the same parts in the same order,
+# because only one of the two has names: `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2).
+# A kind that is not listed, such as an interval, only equals itself.
+_IN_SAME_ORDER = {
+    LIST: (NAMED,),
+    NAMED: (LIST, TUPLE),
+    INDEXED: (LIST, TUPLE),
+    TUPLE: (NAMED, INDEXED),
+}
 
 
-def _has_same_parts(given_shape: Shape, gold_shape: Shape) -> bool:
+def _has_same_parts(given: Shape, gold: Shape) -> bool:
     """Return True if two answers of several parts are equal."""
-    given_kind = given_shape.kind
-    gold_kind = gold_shape.kind
-    is_in_any_order = (given_kind, gold_kind) in _IN_ANY_ORDER
-    is_in_same_order = given_kind == gold_kind or {given_kind, gold_kind} in _IN_SAME_ORDER
-    if not is_in_any_order and not is_in_same_order:
-        return False
-    given_parts = given_shape.parts
-    gold_parts = gold_shape.parts
-    if given_kind == LIST and len(given_parts) > len(gold_parts):
+    given_parts = given.parts
+    if given.kind == LIST and len(given_parts) > len(gold.parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
-    if len(given_parts) != len(gold_parts):
+    if len(given_parts) != len(gold.parts) or not _has_same_conjunctions(given, gold):
         return False
-    # `and` and `or` mean the same between the values of one variable: `x = 1 and x = 2`. They
-    # differ for several variables (`x = 1 and y = 2`) and for inequalities (`x > 1 and x < 3`).
-    needs_same_words = given_kind == gold_kind == NAMED or any(map(_INEQUALITY.search, gold_parts))
-    given_words = given_shape.conjunctions
-    gold_words = gold_shape.conjunctions
-    # A comma can stand for `and` or `or`, so `1, 2 and 3` equals `1 and 2 and 3`. Only a mix of
-    # both words is compared.
-    has_same_words = given_words == gold_words or len({*given_words, *gold_words}) <= 1
-    if needs_same_words and not has_same_words:
-        return False
-    if is_in_any_order:
-        return _is_same_in_any_order(given_parts, gold_parts)
-    return all(map(_is_same_normalized, given_parts, gold_parts))
+    if given.kind in _IN_ANY_ORDER.get(gold.kind, ()):
+        return _is_same_in_any_order(given_parts, gold.parts)
+    if given.kind == gold.kind or given.kind in _IN_SAME_ORDER.get(gold.kind, ()):
+        return all(map(_is_same_normalized, given_parts, gold.parts))
+    return False
+
+
+def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
+    """Return True if `and` and `or` in an answer do not contradict those of the gold answer.
+
+    Between the values of one variable, both words mean the same: `x = 1 and x = 2`. They differ for
+    several variables (`x = 1 and y = 2`) and for inequalities (`x > 1 and x < 3`). A comma can
+    stand for either word, so the words contradict each other only if both occur:
+    `x = 1, y = 2 and z = 3` equals `x = 1 and y = 2 and z = 3`.
+    """
+    are_named = given.kind == gold.kind == NAMED
+    if not are_named and not any(map(_INEQUALITY.search, gold.parts)):
+        return True
+    has_both_words = len({*given.conjunctions, *gold.conjunctions}) > 1
+    return not has_both_words or given.conjunctions == gold.conjunctions
 
 
 def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
@@ -219,8 +227,9 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
-            # The first match is taken. Another match could be needed only if a part has no unit
-            # and so equals several parts.
+            # The first match is taken. A right answer is refused if it needs another one, which
+            # only happens if a part has no unit and so equals several parts. That is accepted,
+            # because it is rare.
             if _is_same_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -230,7 +239,8 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
 
 
 # math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
-# a quotient, which equals 1:2:3.
+# a quotient, which equals 1:2:3. So such a gold answer is right only as it is written, which
+# `_is_same_normalized` has compared already.
 _BASE_OR_RATIO = re.compile(r"[0-9]_\{|:")
 
 
@@ -251,18 +261,20 @@ def _is_same_expression(given: str, gold: str) -> bool:
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-# A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. Such a
-# number may be too large to compute.
+# A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. If such
+# a number is too large to compute, each completion with it would end a worker after two seconds.
 _HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 # Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
-# and Greek letters. The backslash of a name may be missing.
+# and Greek letters. Relations are counted before, so they are harmless here. The backslash of a
+# name may be missing.
 _HARMLESS_TOKEN = re.compile(
     r"[- +*/^_(){}\[\].'=<>]"
     r"|\\?(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
     r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
-    r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
+    r"|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau"
+    r"|upsilon|phi|chi|psi|omega)"
 )
 
 

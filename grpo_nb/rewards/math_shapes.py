@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from html.entities import name2codepoint
 from itertools import chain
 
 from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
@@ -35,21 +36,20 @@ _LATEX_OF_SIGN = {
     "\u2208": r"\in ",
     "\u2205": r"\emptyset ",
     "\u2032": "'",  # prime
+    "\u03c2": r"\sigma ",  # sigma at the end of a word
 }
-# The small letters in the order of Unicode, which has two of sigma, and some capitals. Omega is not
-# among them, because that sign may be the unit ohm.
-_GREEK_LETTERS = "".join(map(chr, range(0x3B1, 0x3CA)))
-_GREEK_LETTERS += "\u0394\u0398\u039b\u039e\u03a3\u03a6\u03a8"
+# Greek letters have the same names in LaTeX and in HTML. Omega is not here, because that sign may
+# be the unit ohm.
 _GREEK_NAMES = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
-    "sigma tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
+    "tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
 )
-for _letter, _name in zip(_GREEK_LETTERS, _GREEK_NAMES.split(), strict=True):
-    _LATEX_OF_SIGN[_letter] = f"\\{_name} "
+for _name in _GREEK_NAMES.split():
+    _LATEX_OF_SIGN[chr(name2codepoint[_name])] = f"\\{_name} "
 _SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
 
 # Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
-# of a command.
+# of a command. \quad is a line break, because a second answer may follow it (`is_single_answer`).
 _SYNONYMS = {
     "": "big Big bigl bigr Bigl Bigr bigg Bigg",
     "\n": "quad qquad",
@@ -113,8 +113,11 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 ]
 
 _SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'*"
-# x, f(x) and (x, y) are names.
-_NAME = rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
+# x, f(x), f(\pi) and (x, y) are names, but \pi is a number.
+_NAME = (
+    r"(?!\\pi\b)"
+    rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
+)
 _LEADING_NAME = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
@@ -128,7 +131,7 @@ _SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 
 LIST = "list"  # 1, 2 or x = 1, x = 2
 NAMED = "named"  # x = 1, y = 2
-ROOTS = "roots"  # x_1 = 1, x_2 = 2
+INDEXED = "indexed"  # x_1 = 1, x_2 = 2: values of one variable
 EXPRESSION = "expression"
 # The kind of a tuple or interval is its pair of brackets.
 TUPLE = "()"
@@ -138,17 +141,17 @@ _TUPLES_AND_INTERVALS = (TUPLE, "[]", "[)", "(]")
 def boxed_answers(text: str) -> str:
     r"""Return the boxed answer of a worked solution, as in MATH; the text itself if it has no box.
 
-    Boxes with nothing but a comma, `and` or `or` between them are the parts of one answer.
-    Otherwise the last box counts.
+    Boxes are the parts of one answer if only punctuation, spaces, `and`, `or` and a unit before
+    these words are between them. Otherwise the last box counts.
 
     >>> boxed_answers(r"So $\boxed{1}$ and $\boxed{2}$."), boxed_answers("7")
     ('1, 2', '7')
     """
-    runs = [match[0] for match in _RUN_OF_BOXES.finditer(text)]
-    if not runs:
-        return text
+    last_run = ""
+    for match in _RUN_OF_BOXES.finditer(text):
+        last_run = match[0]
     # Each answer once, in order.
-    answers = dict.fromkeys(map(str.strip, _BOX.findall(runs[-1])))
+    answers = dict.fromkeys(map(str.strip, _BOX.findall(last_run)))
     return ", ".join(answers) or text
 
 
@@ -204,7 +207,7 @@ def _split_name(text: str) -> tuple[str, str]:
 
 def _is_name(text: str) -> bool:
     """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
-    return re.fullmatch(_NAME, text.strip()) is not None
+    return re.fullmatch(_NAME, text) is not None
 
 
 def _split_brackets(text: str) -> tuple[str, str]:
@@ -263,11 +266,8 @@ class Shape:
     name: str
     """Name of the answer, `x` in `x = 1`; empty if there is none."""
     kind: str
-    """One of the kinds above, or the brackets of a tuple or interval.
-
-    `x = 1, y = 2` is "named", because each part has a different name. `x_1 = 1, x_2 = 2` is
-    "roots": two values of one variable.
-    """
+    """`LIST`, `NAMED` if each part has a name, `INDEXED` if the names differ in the index only,
+    `EXPRESSION`, or the brackets of a tuple or interval, such as `[)`."""
     parts: list[str]
     conjunctions: Sequence[str] = ()
     """The words `and` and `or` of a list, in order."""
@@ -276,27 +276,25 @@ class Shape:
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
         text = _inequalities_to_intervals(text)
-        # A tuple or an interval: (1, 2).
+        # A tuple or an interval: (1, 2].
         pair, content = _split_brackets(text)
         if pair in _TUPLES_AND_INTERVALS:
             parts = _split_outside_brackets(content, "[,;]")
             if len(parts) > 1:
                 return cls("", pair, parts)
-        # A list or named parts: 1, 2 or \{1, 2\} or x = 1, y = 2. A tuple is one part.
+        # A list or named parts: 1, 2 or \{1, 2\} or x = 1, y = 2. Round brackets that are left do
+        # not belong to a tuple, so they stay: (x + 1).
         parts = _split_outside_brackets(text if pair == TUPLE else content, _SEPARATOR)
-        names = {_split_name(part)[0] for part in parts}
-        has_names = len(parts) > 1 and len(names) == len(parts) and "" not in names
-        if not has_names:
+        names = [_split_name(part)[0] for part in parts]
+        kind = _kind_of_list(names)
+        if kind == LIST:
             # In `x = \pm 1, y = \pm 2`, the signs belong together, so named parts stay whole.
             parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
+        elif max(map(len, names)) == 1:
+            # Parts named by letters are sorted by them, so that `y = 2, x = 1` equals the tuple
+            # (1, 2). Other names have no order that everybody keeps: r and \theta.
+            parts.sort()
         if len(parts) > 1:
-            kind = LIST
-            if has_names:
-                # All indices of one variable: x_{1} = 1, x_{2} = 2.
-                kind = ROOTS if len({name.partition("_")[0] for name in names}) == 1 else NAMED
-                if max(map(len, names)) == 1:
-                    # Sorted by name, so that `y = 2, x = 1` equals the tuple (1, 2).
-                    parts.sort()
             return cls("", kind, parts, _AND_OR.findall(text))
         # A name before one of these shapes: x = (1, 2).
         name, rest = _split_name(text)
@@ -305,23 +303,34 @@ class Shape:
         return cls("", EXPRESSION, [text])
 
 
+def _kind_of_list(names: Sequence[str]) -> str:
+    """Return the kind of a list from the names of its parts, "" for a part without one.
+
+    `NAMED` and `INDEXED` need several parts, each with a name of its own.
+    """
+    if len(names) == 1 or "" in names or len(set(names)) < len(names):
+        return LIST
+    variables = {name.partition("_")[0] for name in names}
+    return INDEXED if len(variables) == 1 else NAMED
+
+
 def _inequalities_to_intervals(text: str) -> str:
     r"""Return `x > 3` as `x \in (3, \infty)`, and other texts as they are.
 
     `x < 1 or x > 3` is the union of two intervals.
     """
-    intervals = [_interval_of(part.rstrip(", ")) for part in _split_outside_brackets(text, _OR)]
-    names = {name for name, _ in intervals}
-    if len(names) > 1 or "" in names:
+    parts = _split_outside_brackets(text, _OR)
+    names, intervals = zip(*map(_interval_of, parts), strict=True)
+    if len(set(names)) > 1 or "" in names:
         return text
-    union = r" \cup ".join(interval for _, interval in intervals)
-    return rf"{names.pop()} \in {union}"
+    union = r" \cup ".join(intervals)
+    return rf"{names[0]} \in {union}"
 
 
 def _interval_of(text: str) -> tuple[str, str]:
     r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
-    # Values and signs in turn: 1, <, x, \le, 2.
-    pieces = _INEQUALITY_SIGN.split(text)
+    # Values and signs in turn: 1, <, x, \le, 2. A comma at the end was before an "or".
+    pieces = _INEQUALITY_SIGN.split(text.rstrip(", "))
     signs = set(pieces[1::2])
     is_falling = signs <= {">", r"\ge"}
     is_rising = signs <= {"<", r"\le"}
@@ -331,8 +340,10 @@ def _interval_of(text: str) -> tuple[str, str]:
         # `2 > x > 1` is `1 < x < 2`. The direction of the signs has no meaning from here on.
         pieces.reverse()
     if len(pieces) == 3:
-        # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`.
-        pieces = [r"-\infty", "<", *pieces] if _is_name(pieces[0]) else [*pieces, "<", r"\infty"]
+        # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`. Of two names, as in
+        # `a < x`, the last one in the alphabet is taken as the variable.
+        variable = max(filter(_is_name, pieces[::2]), default="")
+        pieces = [r"-\infty", "<", *pieces] if pieces[0] == variable else [*pieces, "<", r"\infty"]
     low, sign_after_low, name, sign_before_high, high = pieces
     if not _is_name(name):
         return "", text

@@ -9,7 +9,7 @@ import re
 
 from grpo_nb.tasks.number_reading import unit_name
 
-SYMBOL_PRODUCT = re.compile(
+LIKELY_SYMBOL_PRODUCT = re.compile(
     r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
     r"|[a-df-hj-np-tv-z]{3}",
     re.IGNORECASE,
@@ -19,23 +19,23 @@ SYMBOL_PRODUCT = re.compile(
 Two letters are a product, such as `ab`, unless they are a listed word. Three letters are a product,
 such as `mgh`, if none is e, i, o or u. So `cat` is read as a product too.
 """
-_SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{SYMBOL_PRODUCT.pattern}", re.IGNORECASE)
+_SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{LIKELY_SYMBOL_PRODUCT.pattern}", re.IGNORECASE)
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
 _LETTERS_OR_COMMAND = re.compile(
     r"\\(?:text|math[a-z]+|bar|vec|hat|tilde|dot|overline)\s*\{[^{}]*\}|\\?[A-Za-z]+"
 )
 # Without \Gamma, which is also a function, and \Pi, which is also the sign of a product.
-_GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
+_GREEK_CAPITAL = re.compile(r"\\(?:Delta|Lambda|Omega|Phi|Psi|Sigma|Theta|Xi)(?![A-Za-z])")
 # A symbol with primes, such as f', y'', x_{1}' or x'_{1}.
 _SYMBOL_WITH_PRIMES = re.compile(r"([A-Za-z])(?:_\{(\w+)\})?\s*('+)(?:_\{(\w+)\})?")
-UNIT_AT_END = re.compile(
+# An expression and a text after it, which is a unit if `unit_name` knows it.
+_UNIT_AT_END = re.compile(
     r"(?P<expression>.*[0-9})\]A-Za-z]) *"
     r"(?P<unit>\\text\s*\{[^{}]*\}(?:\^\{?[23]\}?)?"  # 5 \text{cm}^{2}
     r"|\^\{\\circ\}"  # 90^{\circ}
     r"| [A-Za-z/]{2,})"  # 5 km/h
 )
-"""An expression and a text after it, which is a unit if `unit_name` knows it."""
 # A letter after a number may be a unit, as in 2\pi m. After a variable, it is a variable too.
 _LETTER_AFTER_NUMBER = re.compile(r"(?P<expression>(?:\\[a-z]+|[^\\A-Za-z])+) (?P<unit>[A-Za-z])")
 
@@ -56,6 +56,10 @@ def has_distinct_capitals(expression: str) -> bool:
 
 def capitals_to_indices(expression: str) -> str:
     r"""Rewrite each capital of an expression as a small symbol with an index. Words stay.
+
+    The symbol of a Latin capital is always x, because the small letter may have a meaning of its
+    own, as e, i and d have. The index holds the letter. A Greek letter keeps its name and gets an
+    index without a letter.
 
     >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x")
     '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x'
@@ -97,6 +101,6 @@ def split_unit(expression: str) -> tuple[str, str]:
     >>> split_unit(r"5\sqrt{2} cm"), split_unit("2ab")
     (('5\\sqrt{2}', 'centimeter'), ('2ab', ''))
     """
-    match = UNIT_AT_END.fullmatch(expression) or _LETTER_AFTER_NUMBER.fullmatch(expression)
+    match = _UNIT_AT_END.fullmatch(expression) or _LETTER_AFTER_NUMBER.fullmatch(expression)
     unit = unit_name(match["unit"]) if match else None
     return (match["expression"].strip(), unit) if unit else (expression, "")

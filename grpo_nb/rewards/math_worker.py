@@ -25,7 +25,7 @@ Ordinary expressions take 5 to 100 ms, and trigonometric identities up to 300 ms
 """
 # Elapsed seconds allowed for each second of processor time. This limit ends a worker that waits
 # instead of computing, as under memory pressure, and leaves room for a busy machine.
-_CLOCK_PER_PROCESSOR_TIME = 30
+_MAX_ELAPSED_PER_CPU_SECOND = 30
 _MEMORY_BYTES = 2 << 30
 # Verdicts in the cache. With the longest answers, 800 characters a pair, they take about 15 MB.
 _CACHE_SIZE = 16_384
@@ -50,7 +50,7 @@ def are_equal_expressions(given: str, gold: str) -> bool:
     with _lock:
         if _worker is None or _worker.poll() is not None:
             _worker = _start()
-        # `PAIR_SECONDS` may be changed in this process (tests), so it is sent along.
+        # With the limit, so that a change of `PAIR_SECONDS` also holds for a running worker.
         reply = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No reply if the worker has ended, and null if its memory was used up.
     verdict = json.loads(reply or "null")
@@ -146,7 +146,7 @@ def _verify(given: str, gold: str) -> bool:
     # multiplication, so they are off.
     is_same = verify(gold_parsed, given_parsed, timeout_seconds=None)
     # Other objects have no attribute `is_number`.
-    are_numbers = all(getattr(one, "is_number", False) for one in (given_parsed, gold_parsed))
+    are_numbers = all(getattr(parsed, "is_number", False) for parsed in (given_parsed, gold_parsed))
     if is_same and are_numbers and (gold_parsed - given_parsed).has(Float):
         # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
         return cmath.isclose(complex(gold_parsed), complex(given_parsed), rel_tol=1e-5)
@@ -176,7 +176,7 @@ def _serve() -> None:
     for line in sys.stdin:
         given, gold, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
+        signal.setitimer(signal.ITIMER_REAL, _MAX_ELAPSED_PER_CPU_SECOND * seconds)
         try:
             verdict = bool(_verify(given, gold))
         except MemoryError:

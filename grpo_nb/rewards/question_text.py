@@ -14,13 +14,12 @@ from grpo_nb.tasks.answers import folded, read_letter
 from grpo_nb.tasks.markup import in_one_spelling, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
-# Signs of arithmetic that is left undone: 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
+# Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 2(3), 3-1, 2e5,
+# 1 2, or a command of LaTeX
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
-_NOT_IN_NUMBERS = re.compile(r"[^0-9.]")
-# A), (a), B., [C] and D:, but not the (x) of f(x)
-_OPTION_MARK = re.compile(r"(?:^|[\s,;])[(\[]?[A-Za-z][)\].:]")
-# Matches at every place except between two characters of a word.
-_NOT_INSIDE_WORD = r"(?!(?<=\w)(?=\w))"
+_NOT_DIGIT_OR_POINT = re.compile(r"[^0-9.]")
+# Like \b, but also between two signs, such as + and =.
+_WORD_EDGE = r"(?!(?<=\w)(?=\w))"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ASKING_ROLES = ("user", "tool")
 
@@ -43,7 +42,7 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     gold = _normalize_for_search(strip_markup(gold))
     if given == gold or not _ARITHMETIC_SIGN.search(given):
         return False
-    has_same_digits = _NOT_IN_NUMBERS.sub("", given) == _NOT_IN_NUMBERS.sub("", gold)
+    has_same_digits = _NOT_DIGIT_OR_POINT.sub("", given) == _NOT_DIGIT_OR_POINT.sub("", gold)
     if is_number and has_same_digits:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
@@ -51,28 +50,29 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     if not is_number:
         # Nor a part of another expression: x+1 is not copied from ax+1, nor 1+x from 1+x^2.
-        pattern = rf"{_NOT_INSIDE_WORD}{pattern}{_NOT_INSIDE_WORD}(?!(?<=[a-z])\^)"
+        pattern = rf"{_WORD_EDGE}{pattern}{_WORD_EDGE}(?!(?<=[a-z])\^)"
     asked = _text_of_prompt(row["prompts"], _ASKING_ROLES)
     return re.search(pattern, _normalize_for_search(asked)) is not None
 
 
-def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
-    """Judge an answer of a letter and a text, such as `B) x = 1`, if its letter is the gold letter.
+def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
+    """Judge an answer of the gold letter and a text, such as `B) x = 1`.
 
-    True if the question has this text after the letter and its mark, which is one of `)`, `]`, `.`
-    and `:`. False if it does not, or if the text goes on to another option: "B) Rome C) Berlin".
+    Returns:
+        * True if the question has this text after the letter and its mark, which is one of `)`,
+          `]`, `.`, `:` and `-`.
+        * False if it has not, or if the text goes on to another option: `B) Rome C) Berlin`.
+        * None if the question is not known, if the letter is not the gold letter, or if no text
+          follows it. Then the caller compares as usual.
 
-    If only the letter counted, "B) x = 1" would be right although `x = 1` is the text of option A.
-    And the text of the gold option may have an "or", which elsewhere makes an answer wrong:
-    "B) x = 2 or x = 3".
-
-    None (no verdict, so the caller compares as usual) if the question is not known, if the letter
-    is not the gold letter, or if no text follows it.
+    If only the letter counted, `B) x = 1` would be right although `x = 1` is the text of option A.
+    And the text of the gold option may have an "or", as in `B) x = 2 or x = 3`, which elsewhere
+    makes an answer wrong.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
-    >>> option_verdict("B) x = 2 or x = 3", "B", row)
+    >>> has_text_of_option("B) x = 2 or x = 3", "B", row)
     True
-    >>> option_verdict("B) x = 1", "B", row), option_verdict("B", "B", row)
+    >>> has_text_of_option("B) x = 1", "B", row), has_text_of_option("B", "B", row)
     (False, None)
     """
     if "prompts" not in row:
@@ -80,14 +80,21 @@ def option_verdict(given: str, gold: str, row: Mapping[str, Any]) -> bool | None
     letter, text_after = read_letter(given)
     if not text_after or read_letter(gold) != (letter, ""):
         return None
-    if _OPTION_MARK.search(text_after):
-        return False
-    option_text = re.escape(_normalize_for_search(folded(text_after)))
-    # With the mark, because the letter alone may be the article in "not a dog".
-    pattern = rf"(?<!\w){letter.casefold()}[)\].:]\W{{0,5}}{option_text}{_NOT_INSIDE_WORD}"
     # `read_letter` also removes ** from the answer.
-    question = _text_of_prompt(row["prompts"]).replace("**", "")
-    return re.search(pattern, _normalize_for_search(question)) is not None
+    question = _normalize_for_search(_text_of_prompt(row["prompts"]).replace("**", ""))
+    # With a mark, because the letter alone may be the article in "not a dog". A dash is no mark if
+    # another mark comes later: "If b - 3 = 2, what is b? A) 3 B) 5".
+    start = rf"(?<!\w){letter.casefold()}"
+    marked_letter = rf"{start}(?P<mark>[)\].:]|-(?!(?s:.*){start}[)\].:]))"
+    option_text = re.escape(_normalize_for_search(folded(text_after)))
+    # More signs may follow the mark: B). "Rome".
+    match = re.search(rf"{marked_letter}\W{{0,5}}{option_text}{_WORD_EDGE}", question)
+    if match is None:
+        return False
+    # Another option has the same mark, so the E. of `B) E. coli` is no option. Nor is the (x) of
+    # `B) f(x) = 1`, because it follows a letter.
+    other_option = rf"(?:^|[\s,;])[(\[]?[A-Za-z]\s*{re.escape(match['mark'])}"
+    return re.search(other_option, text_after) is None
 
 
 def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:

@@ -50,6 +50,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
             raise_reward_error(reward, batch, state, texts, error)
         return scores
 
+    # TRL 1.15 ignores a name that a `functools.partial` has itself, but not that of a function.
     checked_reward.__name__ = name
     return checked_reward
 

@@ -153,14 +153,27 @@ def test_letter_a_after_another_option_is_no_article(make) -> None:
     assert scores == [1.0, 0.0]
 
 
+BACTERIA = "Which bacterium? A) S. aureus B) E. coli C) vitamin C. D) Washington D.C."
+CAPITALS = "Capital of Italy? A - Paris, B - Rome"
+
+
 @pytest.mark.parametrize("make", [correctness, rewards.maths])
 @pytest.mark.parametrize(
     ("question", "given", "gold", "score"),
     [
         pytest.param("Not a dog? A) cat B) dog", "A) dog", "A", 0.0, id="article"),
         pytest.param("Not a cat? A) cat B) dog", "A) cat", "A", 1.0, id="article and option"),
-        pytest.param("A, B or C.\nA - cat\nC - dog", "C - dog", "C", 0.0, id="no marks"),
-        pytest.param("A, B or C.\nA - cat\nC - dog", "C", "C", 1.0, id="letter without marks"),
+        pytest.param("A, B or C.\nA - cat\nC - dog", "C - dog", "C", 1.0, id="dash"),
+        pytest.param("A, B or C.\nA - cat\nC - dog", "C", "C", 1.0, id="letter before a dash"),
+        pytest.param(CAPITALS, "B) Rome", "B", 1.0, id="other mark"),
+        pytest.param(CAPITALS, "B) Paris", "B", 0.0, id="other option at a dash"),
+        pytest.param(CAPITALS, "A - Paris, B - Rome", "A", 0.0, id="two options at dashes"),
+        pytest.param("If b - 3 = 2, b is? A) 3 B) 5", "B) 3", "B", 0.0, id="difference"),
+        pytest.param(BACTERIA, "B) E. coli", "B", 1.0, id="abbreviation"),
+        pytest.param(BACTERIA, "B) S. aureus", "B", 0.0, id="other abbreviation"),
+        pytest.param(BACTERIA, "B) E. coli C) vitamin C", "B", 0.0, id="abbreviation and option"),
+        pytest.param(BACTERIA, "C) vitamin C.", "C", 1.0, id="letter at the end"),
+        pytest.param(BACTERIA, "D) Washington D.C.", "D", 1.0, id="two letters at the end"),
     ],
 )
 def test_option_is_read_at_its_mark(question: str, given: str, gold: str, score, make) -> None:

@@ -41,6 +41,12 @@ ADD = ["assert add(1, 2) == 3"]
         pytest.param("<answer>```python\nx = 1</answer>", None, id="open block in the slot"),
         pytest.param("```python\nx = 1", None, id="open block"),
         pytest.param("```", None, id="fence"),
+        pytest.param(
+            slot("```python\nx = '```'\ny = '```py\\n'\nz = \"\\n```\"\n```"),
+            "x = '```'\ny = '```py\\n'\nz = \"\\n```\"\n",
+            id="backticks in strings",
+        ),
+        pytest.param(slot('x = "```"'), 'x = "```"', id="backticks without a block"),
     ],
 )
 def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> None:
@@ -109,3 +115,8 @@ def test_fence_on_one_line_opens_no_block() -> None:
 def test_missing_tests_column_error_shows_the_fix() -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
+
+
+def test_missing_tests_column_is_no_test_that_cannot_be_read() -> None:
+    with pytest.raises(ValueError, match=r"^the reward 'code_tests' needs the data column 'cases'"):
+        code_tests(column="cases").check([{"tests": ADD}])

@@ -201,6 +201,12 @@ def test_braces_in_a_rubric_are_text() -> None:
     assert "Be kind. {answer}" in judge.messages("Why?", "Because.")[0]["content"]
 
 
+def test_ends_of_a_scale_are_written_without_exponent() -> None:
+    judge = gn.rewards.judge(print, "?", scale=(0.5, 2_000_000), cache=None)
+    prompt = judge.messages("Why?", "Because.")[0]["content"]
+    assert "a number from 0.5 (worst) to 2000000 (best)" in prompt
+
+
 def test_unreachable_server_is_reported_without_its_address() -> None:
     asked = Asked(fails=99, said="https://host/?key=sk-secret")
     judge = gn.rewards.judge(asked.function, "?", cache=None)

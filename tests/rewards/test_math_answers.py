@@ -273,6 +273,9 @@ def test_text_after_the_letter_is_that_of_its_option(
         pytest.param("R_2 - r", "R_1 - r", 0.0, id="index of a capital"),
         pytest.param("Mg+mg", "2mg", 0.0, id="capital in the given answer alone"),
         pytest.param(r"\delta", r"\Delta", 0.0, id="Greek letter"),
+        pytest.param(r"\Omega t", r"\omega t", 0.0, id="\\Omega"),
+        pytest.param(r"t\Omega", r"\Omega t", 1.0, id="\\Omega in another order"),
+        pytest.param(r"5 \Omega", r"5\Omega", 1.0, id="ohm"),
         pytest.param("1 + \u0394x", r"\Delta x + 1", 1.0, id="Greek letter in Unicode"),
         pytest.param(r"a = \frac{\Delta v}{t}", r"\frac{\Delta v}{t}", 1.0, id="name and \\Delta"),
         pytest.param("r = R/2", "R/2", 1.0, id="name of a small letter"),
@@ -290,6 +293,31 @@ def test_text_after_the_letter_is_that_of_its_option(
 )
 def test_capitals_tell_two_symbols_apart(given: str, gold: str, score: float) -> None:
     assert scores_of([given], gold) == [score]
+
+
+@pytest.mark.parametrize("gold", ["x > a", "a < x"])
+def test_inequality_with_a_parameter_is_an_interval(gold: str) -> None:
+    given = [r"(a, \infty)", r"x \in (a, \infty)", "a < x", "x > a", r"(-\infty, a)", "a > x"]
+    assert scores_of(given, gold) == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("gold", "interval"),
+    [
+        pytest.param(r"x > \pi", r"(\pi, \infty)", id="above"),
+        pytest.param(r"\phi \le \pi", r"(-\infty, \pi]", id="below"),
+    ],
+)
+def test_pi_is_an_end_of_an_interval(gold: str, interval: str) -> None:
+    assert scores_of([interval, r"(-\pi, \infty)"], gold) == [1.0, 0.0]
+
+
+def test_value_at_pi_may_stand_without_its_name() -> None:
+    assert scores_of(["x+3", "x+2"], r"f(\pi) = x + 3") == [1.0, 0.0]
+
+
+def test_any_greek_letter_may_be_repeated() -> None:
+    assert scores_of([r"\eta x + \eta", r"\eta x + \xi"], r"\eta(x+1)") == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("gold", [r"0, \pm 2", r"x = 0 or x = \pm 2"])

@@ -76,7 +76,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
     script = (
         "from grpo_nb.rewards import math_worker\n"
         "import time\n"
-        "math_worker._CLOCK_PER_PROCESSOR_TIME = 1\n"
+        "math_worker._MAX_ELAPSED_PER_CPU_SECOND = 1\n"
         "math_worker._verify = lambda given, gold: given == 'slow' and time.sleep(60)\n"
         "math_worker._serve()\n"
     )
