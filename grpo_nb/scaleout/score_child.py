@@ -18,13 +18,13 @@ def answer(request):
     from rewards import REWARDS
 
     # Imported after rewards.py, which puts the copy of grpo_nb on the path.
-    from grpo_nb.scoring.scores import call_reward, to_floats
+    from grpo_nb.scoring.scores import call_reward
 
     for step in request["recorded_steps"]:
         for reward, (name, recorded) in zip(REWARDS, step["rewards"].items(), strict=True):
-            # NaN where a reward gave None.
-            scores = to_floats(call_reward(reward, step["batch"]), len(recorded))
-            # Scores are recorded in float32, and a reward model may have run in another batch.
+            scores = call_reward(reward, step["batch"])
+            # Scores are recorded in float32, and a reward model may have run in another batch. No
+            # score is NaN in both.
             if not numpy.allclose(recorded, scores, rtol=1e-4, atol=1e-4, equal_nan=True):
                 return name
     return None
