@@ -96,6 +96,7 @@ def write_project(
         ExportError: The weights of the base model on this machine, in a folder or in the Hub's
             cache, are not those that the run was trained on, or some are missing.
         ValueError: A reward or a setting cannot be written; the message says what to change.
+        OSError: Python has no source of a reward, as in a cell that begins with %%time.
 
     >>> project = gn.scaleout.write_project(run, "anywhere")  # doctest: +SKIP
     """
@@ -259,7 +260,7 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     # one, train.py takes the newest on the Hub.
     revision = None
     config_file = try_to_load_from_cache(model, "config.json")
-    # An object instead of a path shows that the model has no such file.
+    # The cache returns an object, not a path, if it knows that the model has no such file.
     if isinstance(config_file, str):
         # The cache names the folder of a commit after it.
         commit_folder = Path(config_file).parent

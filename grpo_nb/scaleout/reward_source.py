@@ -28,8 +28,9 @@ from grpo_nb.rewards.judge_model import judge
 
 PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
-    "constants (numbers, texts, lists, dicts, regular expressions) and other such functions. "
-    "Import functions of your own files by name, outside of the reward: from helpers import score."
+    "constants (finite numbers, texts, lists, dicts, regular expressions) and other such "
+    "functions. Import functions of your own files by name, outside of the reward: from helpers "
+    "import score."
 )
 
 
