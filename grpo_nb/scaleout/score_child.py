@@ -11,7 +11,10 @@ import numpy
 
 
 def answer(request):
-    """Return the name of the first reward whose scores are not the recorded ones, or None."""
+    """Return the name of the first reward whose scores are not the recorded ones, or None.
+
+    A missing score is NaN in both.
+    """
     sys.dont_write_bytecode = True  # The folder must hold only what was written to it.
     os.chdir(request["folder"])  # train.py starts here too, without the files of the notebook.
     sys.path.insert(0, request["folder"])
@@ -23,8 +26,7 @@ def answer(request):
     for step in request["recorded_steps"]:
         for reward, (name, recorded) in zip(REWARDS, step["rewards"].items(), strict=True):
             scores = call_reward(reward, step["batch"])
-            # Scores are recorded in float32, and a reward model may have run in another batch. No
-            # score is NaN in both.
+            # Scores are recorded in float32, and a reward model may have run in another batch.
             if not numpy.allclose(recorded, scores, rtol=1e-4, atol=1e-4, equal_nan=True):
                 return name
     return None
