@@ -137,13 +137,14 @@ def require_same_base(run: Run, base_folder: Path) -> None:
     No other check would notice: with another base, every weight is still base plus adapter.
 
     Raises:
-        ExportError: The weights in the folder are not those that were trained on.
+        ExportError: The weights in the folder are not those that were trained on, or are missing.
     """
     trained_on = run.info.get("base_weights_hash")
     if trained_on is not None and trained_on != weights_hash(base_folder):
         raise ExportError(
             f"the weights of the base model {run.settings.model!r} are not those that the run "
-            f"{run.name!r} was trained on. Put the old ones back, or train again."
+            f"{run.name!r} was trained on, or some are missing. Put the old ones back, or train "
+            "again."
         )
 
 

@@ -37,8 +37,8 @@ from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
 #: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
 COPIED_BASE = "base"
-#: Entries of a project that are read, and must hold no link that leads out of the folder.
-READ_ENTRIES = (
+#: Entries of a project that are read or written, and so must hold no link that leads elsewhere.
+CHECKED_ENTRIES = (
     "origin.json",
     "train.jsonl",
     "holdout.jsonl",
@@ -53,10 +53,13 @@ REQUIRED_FOR_RUN = (
     "result/finished.json",
     "result/steps.jsonl",
     "result/adapter/adapter_model.safetensors",
+    "adapter_init/adapter_model.safetensors",
     "train.jsonl",
 )
-#: Note for users on the only setting that `write_project` changes with an effect on the training
-#: (`project_writing._trainer_arguments`).
+#: Record of a reward that the original run did not have, or that has a new name in rewards.py.
+NEW_REWARD = {"kind": "", "call": "a function", "source": "see rewards.py", "hash": ""}
+#: Note for users. Of the settings that `write_project` replaces, the loss is the only one that
+#: affects the training (`project_writing._trainer_arguments`).
 BNPO_NOTE = (
     "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number of "
     "processes would learn something else. With one process and one forward pass a step they are "
@@ -70,7 +73,7 @@ class Project(ReprMixin):
 
     path: Path
     origin: RunInfo
-    """Record of what the run was started with, from `origin.json`."""
+    """Record of the original run, from `origin.json`."""
 
     @property
     def run(self) -> Run:
@@ -83,8 +86,8 @@ class Project(ReprMixin):
             FileExistsError: `run/` has the run of an earlier training.
             ValueError: A file is damaged.
         """
-        # Links are refused once more, because the results may have been copied into the project
-        # since it was opened.
+        # 1. Check and read the results. Links are refused once more, because the results may have
+        # been copied into the project since it was opened.
         _refuse_links_in_project(self.path)
         for name in REQUIRED_FOR_RUN:
             if not (self.path / name).is_file():
@@ -92,23 +95,25 @@ class Project(ReprMixin):
                     f"{str(self.path)!r} has no {name}: start train.py there, see its README.md. "
                     "If it was trained on another machine, copy the whole folder again."
                 )
-        summary_file = self.path / "result/finished.json"
-        with reporting_damage_in(summary_file):
-            summary = json.loads(summary_file.read_text("utf-8"))
+        training_file = self.path / "result/finished.json"
+        with reporting_damage_in(training_file):
+            training = json.loads(training_file.read_text("utf-8"))
+            started = training["started"]
+        # 2. Make the run, unless an earlier use has made it.
         run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
-                _write_trained_run(staged, self, summary)
+                _write_trained_run(staged, self, training)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
-        # The start times show if it is the same training. File times come from two clocks.
-        elif run.info["started"] != summary["started"]:
+        # Compare start times. The times of files may come from the clocks of two machines.
+        elif run.info["started"] != started:
             raise FileExistsError(
                 f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
                 "folder, and the new run takes its place."
             )
-        # If the project was moved, the copy of the base model has another path now.
+        # 3. Correct the path of the copied base model if the project was moved.
         if run.settings.model != self.base_model:
             run_info = RunInfo(**run.info)
             run_info.settings["model"] = self.base_model
@@ -142,7 +147,7 @@ def open_project(folder: str | Path) -> Project:
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
     model = origin.settings.get("model")
-    # If a path were allowed, the sender of the folder could choose any model on this machine.
+    # With a path, the sender of the folder could choose a model anywhere on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
         raise ValueError(
             f"{str(origin_file)!r} names the model {model!r}, which is not a name on the Hub."
@@ -153,12 +158,17 @@ def open_project(folder: str | Path) -> Project:
 def _refuse_links_in_project(folder: Path) -> None:
     """Raise `ValueError` if something that is read or written in a project is or holds a link."""
     # Other entries may hold links, such as those of an environment that was made in the folder.
-    for name in READ_ENTRIES:
+    for name in CHECKED_ENTRIES:
         refuse_links(safe_path(folder, name))
 
 
-def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) -> None:
+def _write_trained_run(target: Path, project: Project, training: dict[str, Any]) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it.
+
+    Args:
+        target: The folder of the run.
+        project: The project, whose `result/` is read.
+        training: Content of `result/finished.json`: how the run was trained.
 
     Raises:
         ValueError: A file of the project is damaged.
@@ -167,27 +177,29 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
     run = Run(target)
     with reporting_damage_in(source, " (origin.json or result/)"):
         origin = project.origin
+        # rewards.py and the weights may have been changed before the training.
+        records = {record["name"]: record for record in origin.rewards}
         rewards = []
-        for record in origin.rewards:
-            # A reward that was renamed in rewards.py keeps its weight here.
-            weight = summary["reward_weights"].get(record["name"], record["weight"])
-            rewards.append(record | {"weight": weight})
-        settings = _trained_settings(project, summary)
-        run_info = dataclasses.replace(
-            origin,
-            status="finished",
-            settings=settings.to_dict(),
-            rewards=rewards,
-            dtype=summary["dtype"],
-            reference=summary["reference"],
-            machine=summary["machine"],
-            started=summary["started"],
-            # Packages that only grpo_nb uses keep the versions with which the project was written.
-            versions=origin.versions | summary["versions"],
-            engine=f"trl, processes: {summary['processes']} ({summary['strategy']})",
-            effective=None,
+        for name, weight in training["reward_weights"].items():
+            record = records.get(name, NEW_REWARD)
+            rewards.append(record | {"name": name, "weight": weight})
+        settings = _trained_settings(project, training)
+        run_info = RUN_INFO_SCHEMA.validate_python(
+            {
+                **vars(origin),
+                "status": "finished",
+                "settings": settings.to_dict(),
+                "rewards": rewards,
+                "dtype": training["dtype"],
+                "reference": training["reference"],
+                "machine": training["machine"],
+                "started": training["started"],
+                # Packages that only grpo_nb uses keep the versions of the original run.
+                "versions": origin.versions | training["versions"],
+                "engine": f"trl, processes: {training['processes']} ({training['strategy']})",
+                "effective": None,
+            }
         )
-        RUN_INFO_SCHEMA.validate_python(run_info.to_dict())
         run.write_info(run_info)
         # train.py knows no health rules, so they judge its rows here.
         health = HealthMonitor(
@@ -197,14 +209,14 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
             step = operator.index(step_record["step"])
             row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
             table = None
-            # Without this metric the step reused an earlier step's completions.
+            # A step that reuses the completions of an earlier step does not log this metric.
             if MEAN_LENGTH in row:
                 table = completions_table(step_record, step, settings.num_generations, run.weights)
                 row |= measure_duplicates(table["completion"], table["group"])
             row["alerts"] = [alert.to_dict() for alert in health.update(row)]
             run.write_step(row, table)
     copy_files(source / "result/adapter", target / "adapter", "adapter_*")
-    # Without the start adapter, a comparison would credit this run with earlier stages too.
+    # A comparison starts with this adapter, to leave out what earlier runs taught.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
@@ -213,24 +225,26 @@ def _write_trained_run(target: Path, project: Project, summary: dict[str, Any]) 
         copy_files(source, folder, "chat_template.jinja")
 
 
-def _trained_settings(project: Project, summary: dict[str, Any]) -> Settings:
+def _trained_settings(project: Project, training: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = copy.deepcopy(project.origin.settings)
-    arguments = summary["trainer"]
+    arguments = training["trainer"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # An unchanged argument leaves the settings as they were written. Arguments that only
         # train.py accepts, such as bf16 and use_vllm, are left out.
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
-            place = settings if name in settings else settings["extra"]
-            place[name] = value
+            # Arguments that are not settings of the kit belong in `extra`.
+            target = settings if name in settings else settings["extra"]
+            target[name] = value
     changes = {
         "model": project.base_model,
+        # The sender of the folder must not choose where the next run is written.
         "run_root": "runs",
         # Never `auto`, which could be another dtype on this machine.
-        "dtype": summary["dtype"],
-        "load_in_4bit": summary["load_in_4bit"],
-        # `write_project` has changed bnpo to dapo.
+        "dtype": training["dtype"],
+        "load_in_4bit": training["load_in_4bit"],
+        # Set even if it is unchanged in run.yaml, where `write_project` has replaced bnpo.
         "loss_type": arguments["loss_type"],
     }
     return Settings.from_dict(settings | changes)

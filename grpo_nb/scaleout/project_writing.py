@@ -4,10 +4,10 @@ A run that cannot be the same elsewhere is refused. Before the folder appears, i
 the recorded scores in a fresh process.
 """
 
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import files_with_secrets
 from grpo_nb.export.saved_export import files_of
-from grpo_nb.export.staged_export import fetch_base_folder
+from grpo_nb.export.staged_export import fetch_base_folder, require_same_base
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
@@ -44,28 +44,21 @@ from grpo_nb.training.run_start import GENERATION_SCHEMA
 #: Release of TRL that train.py needs. It is the first whose trainer, without Unsloth, trains on a
 #: CPU. TRL 1.15 asks for Triton there.
 TRL_VERSION = "1.16.0"
-#: Fields of run.json that are copied into origin.json. The others are about this machine only, or
-#: about the end of the run.
-ORIGIN_FIELDS = (
-    "format_version",
-    "status",
-    "started",
-    "settings",
-    "task",
-    "rewards",
-    "machine",
-    "versions",
-    "dtype",
-    "engine",
-    "base_weights_hash",
-    "is_base_local",
-    "reference",
-    "effective",
+#: Fields of run.json that are not copied into origin.json. They describe the process that trained,
+#: the course and end of the training, and held-out questions, which train.py does not ask.
+FIELDS_LEFT_OUT = (
+    "pid",
+    "host",
+    "resumed",
+    "adapter_step",
+    "stopped_by",
+    "error",
+    "grader_description",
 )
-#: Arguments that train.py computes or sets itself, or that are valid on this machine only.
-#: `use_vllm` is left out because vLLM needs packages of its own, and the folder should train
+#: Trainer arguments that are not written to run.yaml, because train.py sets them, or because they
+#: are valid on this machine only. vLLM needs packages of its own, but the folder should train
 #: anywhere.
-NOT_IN_RUN_YAML = HUB_ARGUMENTS | {
+ARGUMENTS_LEFT_OUT = HUB_ARGUMENTS | {
     "generation_batch_size",
     "steps_per_generation",
     "use_vllm",
@@ -100,8 +93,10 @@ def write_project(
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
         FileNotFoundError: The run did not keep the completions of its first step.
-        ExportError: The base model here is not the one that the run was trained on.
+        ExportError: The weights of the base model on this machine, in a folder or in the Hub's
+            cache, are not those that the run was trained on, or some are missing.
         ValueError: A reward or a setting cannot be written; the message says what to change.
+        OSError: Python has no source of a reward, as in a cell that begins with %%time.
 
     >>> project = gn.scaleout.write_project(run, "anywhere")  # doctest: +SKIP
     """
@@ -115,6 +110,7 @@ def write_project(
         )
     # train.py fetches a model of the Hub. Any other model is copied.
     model = published_base(run) or COPIED_BASE
+    # The name of a model on the Hub is no folder here, so it protects nothing.
     protected_folders = [run.path, Path(run.settings.model).expanduser()]
     check_target(target, overwrite, protected_folders)
     recorded_steps = _recorded_steps(run)
@@ -124,10 +120,11 @@ def write_project(
             "them if it was trained by gn.train and by this version of grpo_nb, with "
             "logging_steps=1 and without steps_per_generation."
         )
-    # For a user's own reward, `rebuild_reward` returns None, which has no reward's name.
+    # For a user's own reward, `rebuild_reward` returns None. No reward has the name of None, so the
+    # names below differ.
     rewards = list(rewards or run.rewards or map(rebuild_reward, run.info["rewards"]))
     if [reward_name(reward) for reward in rewards] != [*run.weights]:
-        raise NotPortableError(
+        raise ValueError(
             "these are not the rewards that the run was trained with. A run that was opened from "
             "its folder has only the source text of your own rewards. Pass all functions, in the "
             f"order {[*run.weights]}: gn.scaleout.write_project(run, folder, rewards=[...])."
@@ -140,8 +137,8 @@ def write_project(
         # 3. Write everything else.
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         shutil.copyfile(run.start_path / "train.jsonl", staged / "train.jsonl")
-        copy_files(run.path, staged, "holdout.jsonl")
-        copy_files(run.path, staged, "chat_template.jinja")
+        for name in ("holdout.jsonl", "chat_template.jinja"):
+            copy_files(run.path, staged, name)
         if model == COPIED_BASE:
             copy_files(fetch_base_folder(run), staged / COPIED_BASE)
         lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
@@ -155,17 +152,17 @@ def write_project(
                 model_name=Path(run.settings.model).name,
                 grpo_nb_version=__version__,
                 trl_version=TRL_VERSION,
-                installed_version=importlib.metadata.version,
+                installed_version=version,
                 bnpo_note=BNPO_NOTE,
             )
             (staged / name).write_text(text, "utf-8")
         # 4. Refuse secrets, because the folder is made to be sent to other machines.
-        names = files_with_secrets(files_of(staged))
-        if names:
+        secret_files = files_with_secrets(files_of(staged))
+        if secret_files:
             raise ValueError(
-                f"{', '.join(names)} would hold what looks like an access token or key. Remove it "
-                "from the reward, the settings, the data or the base model, and revoke it: the "
-                "run's folder may hold it too."
+                f"{', '.join(secret_files)} would hold what looks like an access token or key. "
+                "Remove it from the reward, the settings, the data or the base model, and revoke "
+                "it: the run's folder may hold it too."
             )
         # Checked again, because the folder may have appeared in the minutes since.
         check_target(target, overwrite, protected_folders)
@@ -173,27 +170,11 @@ def write_project(
     return open_project(target)
 
 
-# The run
-
-
-def _trainer_arguments(run: Run) -> dict[str, Any]:
-    """Return the arguments for TRL's trainer in one process."""
-    arguments = dict(run.info["effective"]["arguments"])
-    if run.settings.loss_type == "bnpo":
-        arguments["loss_type"] = "dapo"
-    # This changes only the memory used. Reentrant checkpointing fails in several processes (DDP).
-    arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    # TRL must not shuffle ordered rows, such as those of a curriculum.
-    arguments.setdefault("shuffle_dataset", not run.info["task"].get("is_ordered"))
-    public_arguments = without_private_parts(arguments)
-    return {name: value for name, value in public_arguments.items() if name not in NOT_IN_RUN_YAML}
-
-
 def _recorded_steps(run: Run) -> list[dict[str, Any]]:
-    """Return the first steps that the run kept: arguments and scores of the rewards, and logs.
+    """Return the first recorded steps, each with its batch, scores, advantages and logs.
 
-    The list is empty if the run did not log its first step, or if a generation is larger or smaller
-    than the batch of a step.
+    The list is empty if the run has no record of its first step, or if `steps_per_generation` makes
+    a generation larger or smaller than the batch of a step.
     """
     if run.settings.generation_batch_size != run.settings.completions_per_step:
         return []
@@ -224,9 +205,6 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
     return recorded_steps
 
 
-# The folder
-
-
 def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, Any]]) -> None:
     """Require that the rewards give the recorded scores in a fresh process.
 
@@ -236,7 +214,7 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
     script = Path(__file__).with_name("score_child.py")
     folder = str(staged.resolve())
     try:
-        unequal_reward = run_script(script, {"folder": folder, "recorded_steps": recorded_steps})
+        differing_reward = run_script(script, {"folder": folder, "recorded_steps": recorded_steps})
     except ChildError as error:
         raise NotPortableError(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
@@ -244,25 +222,53 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
             "imported by name, as in: from helpers import score. Change the reward, and train "
             "again."
         ) from error
-    if unequal_reward is not None:
+    if differing_reward is not None:
         raise NotPortableError(
-            f"the reward {unequal_reward!r} gives other scores in a fresh process, so it is not "
+            f"the reward {differing_reward!r} gives other scores in a fresh process, so it is not "
             "the reward of the run, remembers something or draws random numbers. Make it depend on "
             "completions and columns only."
         )
 
 
+def _trainer_arguments(run: Run) -> dict[str, Any]:
+    """Return the arguments for TRL's trainer in one process."""
+    arguments = dict(run.info["effective"]["arguments"])
+    if run.settings.loss_type == "bnpo":
+        arguments["loss_type"] = "dapo"
+    # This changes only the memory used. Reentrant checkpointing fails in several processes (DDP).
+    arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    # TRL must not shuffle ordered rows, such as those of a curriculum.
+    arguments.setdefault("shuffle_dataset", not run.info["task"].get("is_ordered"))
+    for name in ARGUMENTS_LEFT_OUT:
+        arguments.pop(name, None)
+    return without_private_parts(arguments)
+
+
 def _write_settings(staged: Path, run: Run, model: str) -> None:
-    """Write run.yaml for train.py, and origin.json, a run.json for `open_project`."""
+    """Write run.yaml, which train.py reads, and origin.json, which `open_project` reads.
+
+    origin.json has the format of run.json.
+
+    Raises:
+        ExportError: The weights in the cache are not those that the run was trained on.
+    """
     import yaml
     from huggingface_hub import try_to_load_from_cache
 
     trainer_arguments = _trainer_arguments(run)
-    # The folder of a Hub model in the cache has the name of its commit.
+    # The newest commit of a Hub model in the cache, which may be newer than the training. Without
+    # one, train.py takes the newest on the Hub.
+    revision = None
     config_file = try_to_load_from_cache(model, "config.json")
+    # The cache returns an object, not a path, if it knows that the model has no such file.
+    if isinstance(config_file, str):
+        # The cache names the folder of a commit after it.
+        commit_folder = Path(config_file).parent
+        require_same_base(run, commit_folder)
+        revision = commit_folder.name
     values = {
         "model": model,
-        "revision": Path(config_file).parent.name if config_file else None,
+        "revision": revision,
         "dtype": run.info["dtype"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": run.reference,
@@ -275,10 +281,12 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     )
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     (staged / "run.yaml").write_text(header + text, "utf-8")
+    # The folder of all runs is a path of this machine.
     settings = {**run.settings.to_dict(), "run_root": "runs"}
     # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    record = run.info | {"settings": settings, "effective": {"arguments": trainer_arguments}}
-    origin = {name: record.get(name) for name in ORIGIN_FIELDS}
-    write_json(staged / "origin.json", without_private_parts(origin))
+    info = run.info | {"settings": settings, "effective": {"arguments": trainer_arguments}}
+    for name in FIELDS_LEFT_OUT:
+        info.pop(name, None)
+    write_json(staged / "origin.json", without_private_parts(info))

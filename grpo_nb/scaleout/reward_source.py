@@ -23,15 +23,14 @@ from typing import Any
 from grpo_nb import __version__
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import short_repr
-from grpo_nb.rewards.base import Reward, reward_name
+from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
 from grpo_nb.rewards.judge_model import judge
 
-#: The folder `grpo_nb`.
-PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
-    "constants (numbers, texts, lists, dicts, regular expressions) and other such functions. "
-    "Import functions of your own files by name, outside of the reward: from helpers import score."
+    "constants (finite numbers, texts, lists, dicts, regular expressions) and other such "
+    "functions. Import functions of your own files by name, outside of the reward: from helpers "
+    "import score."
 )
 
 
@@ -39,14 +38,14 @@ class NotPortableError(ValueError):
     """Raised if a reward cannot run outside of this process; the message says what to change."""
 
 
-def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
+def write_rewards(folder: Path, rewards: Sequence[RewardFunction]) -> None:
     """Write rewards.py, and in `kit/` a copy of grpo_nb, which most rewards use.
 
     Raises:
         NotPortableError: A reward holds something that exists in this process only.
     """
     source = RewardSource()
-    expressions = [source.add(reward) for reward in rewards]
+    expressions = [source.add_reward(reward) for reward in rewards]
     text = render(
         "scaleout/templates/rewards.py.jinja",
         grpo_nb_version=__version__,
@@ -56,8 +55,8 @@ def write_rewards(folder: Path, rewards: Sequence[Callable[..., Any]]) -> None:
     )
     (folder / "rewards.py").write_text(text, "utf-8")
     shutil.copytree(
-        PACKAGE_FOLDER,
-        folder / "kit" / PACKAGE_FOLDER.name,
+        Path(__file__).resolve().parents[1],
+        folder / "kit/grpo_nb",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
 
@@ -66,17 +65,19 @@ class RewardSource:
     """Source code of rewards, collected one reward at a time.
 
     Attributes:
-        meanings: Value of each name that the code defines; the `__code__` of a function.
+        identities: What each name in rewards.py stands for, to notice a second meaning: the value,
+            or the `__code__` of a function.
         imports: Import lines.
         definitions: Source of constants and functions, each after what it uses.
     """
 
     def __init__(self) -> None:
-        self.meanings: dict[str, Any] = {}
+        # The list at the end of rewards.py has the name REWARDS, so nothing else may have it.
+        self.identities: dict[str, Any] = {"REWARDS": None}
         self.imports: list[str] = []
         self.definitions: list[str] = []
 
-    def add(self, reward: Callable[..., Any]) -> str:
+    def add_reward(self, reward: RewardFunction) -> str:
         """Collect what a reward needs, and return the expression that makes the reward.
 
         Raises:
@@ -91,48 +92,51 @@ class RewardSource:
             )
         if isinstance(reward, Reward):
             return self._expression_of(name, reward)
-        self._add_global(name, reward)
+        self._add_name(name, reward)
         return name
 
-    def _add_global(self, name: str, value: Any) -> None:
-        """Collect the import or the definition of a global name, unless it is known already.
+    def _add_name(self, name: str, value: Any) -> None:
+        """Collect the import or the definition of a name, unless it is known already.
 
         Args:
             name: Name by which a reward uses the value.
             value: A module, function, class or constant. Its `__name__` may differ from `name`, as
                 after `import numpy as np`.
         """
-        # If a cell was run again, there are two functions of one name with equal code.
-        meaning = getattr(value, "__code__", value)
-        if name in self.meanings:
+        # A cell that was run twice made two equal functions, so the code of functions is compared.
+        identity = getattr(value, "__code__", value)
+        if name in self.identities:
             # All rewards go into one file, so a name can mean one thing only.
-            if self.meanings[name] != meaning:
+            if self.identities[name] != identity:
                 raise NotPortableError(
                     f"the rewards use two different things named {name}, and rewards.py can hold "
                     "only one of them. Give one of them another name."
                 )
             return
         # Noted before the code is collected, so that a function that calls itself is added once.
-        self.meanings[name] = meaning
+        self.identities[name] = identity
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         alias = "" if own_name == name else f" as {name}"
-        # A module of the user reaches the last branch, which refuses it. If it is installed in
-        # editable mode, the fresh process would not notice that other machines do not have it.
         if isinstance(value, types.ModuleType) and is_installed(own_name):
             self.imports.append(f"import {own_name}{alias}")
         elif callable(value) and not is_installed(module):
+            # A function of the user. A class of the user is refused.
             self._add_function(name, value)
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
             # A function or class of a package.
             self.imports.append(f"from {module} import {own_name}{alias}")
         else:
+            # A constant. A module of the user is refused here. If it is installed in editable mode,
+            # the fresh process would find it, but other machines would not.
             self.definitions.append(f"{name} = {self._expression_of(name, value)}")
 
     def _add_function(self, name: str, function: Callable[..., Any]) -> None:
         """Collect a function of the user, after everything that it uses."""
         # The source of a decorated function includes its decorators, such as lru_cache.
         unwrapped = inspect.unwrap(function)
+        # A class or an object has no code. The code of a renamed function has another name. Free
+        # variables are those of the function around it.
         code = getattr(unwrapped, "__code__", None)
         if code is None or code.co_name != name or name == "<lambda>" or code.co_freevars:
             raise NotPortableError(
@@ -143,14 +147,14 @@ class RewardSource:
         source = textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
         namespace = unwrapped.__globals__
         for used_name in sorted(global_names(source) & namespace.keys()):
-            self._add_global(used_name, namespace[used_name])
+            self._add_name(used_name, namespace[used_name])
         self.definitions.append(source)
 
     def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
-        if dataclasses.is_dataclass(value) and is_installed(type(value).__module__):
-            cls = type(value)
-            self._add_global(cls.__name__, cls)
+        cls = type(value)
+        if dataclasses.is_dataclass(cls) and is_installed(cls.__module__):
+            self._add_name(cls.__name__, cls)
             arguments = []
             for field in dataclasses.fields(value):
                 field_value = getattr(value, field.name)
@@ -159,7 +163,7 @@ class RewardSource:
                     arguments.append(f"{field.name}={expression}")
             return f"{cls.__name__}({', '.join(arguments)})"
         if isinstance(value, re.Pattern):
-            self._add_global("re", re)
+            self._add_name("re", re)
             # repr() would shorten a long pattern.
             return f"re.compile({value.pattern!r}, {int(value.flags)})"
         # repr() of most objects is not code that makes an equal object.
@@ -167,8 +171,8 @@ class RewardSource:
             if ast.literal_eval(repr(value)) == value:
                 return repr(value)
         raise NotPortableError(
-            f"{name} is {short_repr(value)} of type {type(value).__name__}, which lives in this "
-            f"process only. {PORTABLE_REWARD_ADVICE}"
+            f"{name} is {short_repr(value)} of type {cls.__name__}, which lives in this process "
+            f"only. {PORTABLE_REWARD_ADVICE}"
         )
 
 
@@ -177,12 +181,12 @@ def is_installed(module: str) -> bool:
     package = module.partition(".")[0]
     loaded = sys.modules.get(package)
     # A namespace package, such as google, has folders but no file.
-    place = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
+    location = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
     return (
-        package in (PACKAGE_FOLDER.name, *sys.stdlib_module_names)
-        or "site-packages" in place
+        package in ("grpo_nb", *sys.stdlib_module_names)
+        or "site-packages" in location
         # Debian's own Python, which Colab uses too, installs packages there.
-        or "dist-packages" in place
+        or "dist-packages" in location
     )
 
 

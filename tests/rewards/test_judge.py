@@ -274,7 +274,7 @@ def test_judge_cannot_be_rebuilt_or_sent(tmp_path: Path) -> None:
     judge = kept(Asked(), tmp_path)
     assert rebuild_reward(record_of(judge)) is None
     with pytest.raises(NotPortableError, match="may hold an address or a key"):
-        RewardSource().add(judge)
+        RewardSource().add_reward(judge)
 
 
 def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:

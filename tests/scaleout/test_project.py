@@ -261,14 +261,21 @@ def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
     assert run.name == "copy"
 
 
-@pytest.mark.parametrize("name", ["steps.jsonl", "adapter/adapter_model.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "result/steps.jsonl",
+        "result/adapter/adapter_model.safetensors",
+        "adapter_init/adapter_model.safetensors",
+    ],
+)
 def test_result_that_was_copied_in_part_is_refused(
     trained_project: gn.scaleout.Project, copy: Path, name: str
 ) -> None:
-    (copy / "result" / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"has no result/{name}.*copy the whole folder"):
+    (copy / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"has no {name}.*copy the whole folder"):
         _ = gn.scaleout.open(copy).run
-    shutil.copyfile(trained_project.path / "result" / name, copy / "result" / name)
+    shutil.copyfile(trained_project.path / name, copy / name)
     assert len(gn.scaleout.open(copy).run.rows) == 3
 
 
@@ -350,6 +357,31 @@ def test_edited_run_yaml_is_in_the_run(
     assert table["total"].tolist() == pytest.approx(expected.tolist())
     assert (run.info["dtype"], run.settings.dtype) == ("bfloat16", "bfloat16")
     assert run.reference == START_REFERENCE
+
+
+def test_total_counts_rewards_with_a_new_name(copy: Path) -> None:
+    """rewards.py may be changed before the training. Its rewards were renamed and reordered here."""
+    file = copy / "result" / "steps.jsonl"
+    text = file.read_text().replace("rewards/signs/", "rewards/letters/")
+    file.write_text(text.replace('"signs"', '"letters"'))
+    weights = {"partial_format": 0.5, "letters": 3.0}
+    rewrite(copy / "result" / "finished.json", reward_weights=weights)
+    run = gn.scaleout.open(copy).run
+    assert run.weights == weights
+    table = run.completions(1)
+    expected = 3.0 * table["letters"] + 0.5 * table["partial_format"]
+    assert table["total"].tolist() == pytest.approx(expected.tolist())
+    known, renamed = run.info["rewards"]
+    assert known["call"].startswith("partial_format(")
+    assert renamed["source"] == "see rewards.py"
+    assert "see rewards.py" in (run.path / "README.md").read_text()
+
+
+def test_result_that_is_damaged_later_is_named(copy: Path) -> None:
+    assert gn.scaleout.open(copy).run.rows
+    (copy / "result" / "finished.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"finished\.json is damaged.*'started'"):
+        _ = gn.scaleout.open(copy).run
 
 
 def test_result_of_an_earlier_train_py_is_refused(copy: Path) -> None:

@@ -58,6 +58,9 @@ def test_folder_is_complete_and_has_nothing_private(
     assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
     readme = (project.path / "README.md").read_text()
     assert "3 steps on <code>letters</code> (copied to `base/`), started from" in readme
+    origin = json.loads((project.path / "origin.json").read_text())
+    assert not origin.keys() & {"pid", "host", "adapter_step", "grader_description"}
+    assert origin["settings"]["run_root"] == "runs"
     texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
     private = (str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
     assert not [word for word in private if any(word in text for text in texts)]
@@ -91,7 +94,7 @@ def test_plan_never_splits_a_group(
         (("--set", "use_vllm"), "--set use_vllm has no value: write --set use_vllm=VALUE"),
         (
             ("--set", "output_dir=elsewhere"),
-            "output_dir cannot be set: train.py sets it",
+            "output_dir cannot be set: train.py sets it. It reads the weights",
         ),
     ],
 )
@@ -103,6 +106,22 @@ def test_train_py_refuses_unknown_arguments(
 ) -> None:
     assert told in said_by(project.path, capsys, *arguments)
     assert not (project.path / "result").exists()
+
+
+def test_generation_steps_of_none_are_the_default_of_trl(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = said_by(project.path, capsys, "--plan", "--set", "steps_per_generation=null")
+    assert said == "1 processes x 8 completions x 1 passes a step\n"
+
+
+def test_replay_logs_every_step(project: gn.scaleout.Project) -> None:
+    program = runpy.run_path(str(project.path / "train.py"), run_name="train")
+    settings = program["read_settings"](["logging_steps=10"])
+    batch = program["divide_batch"](settings["trainer"], 1)
+    for is_replay, steps in ((True, 1), (False, 10)):
+        config = program["trainer_config"](settings, batch, project.path / "replay", is_replay)
+        assert config.logging_steps == steps
 
 
 def test_adapter_of_the_folder_is_a_copy(run: gn.runs.Run, project: gn.scaleout.Project) -> None:
@@ -165,17 +184,54 @@ def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (tmp_path / "folder").exists()
 
 
+def published_copy(run: gn.runs.Run, root: Path, **info: object) -> Path:
+    """A copy of the run, as if its model were acme/tiny on the Hub."""
+    copy = Path(shutil.copytree(run.path, root / "copy"))
+    settings = run.info["settings"] | {"model": "acme/tiny"}
+    rewrite(copy / "run.json", settings=settings, is_base_local=False, **info)
+    return copy
+
+
 def test_revision_of_a_hub_model_is_that_of_the_cache(
     run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    settings = run.info["settings"] | {"model": "acme/tiny"}
-    rewrite(copy / "run.json", settings=settings, is_base_local=False)
-    cached = str(tmp_path / "snapshots" / "0a1b2c" / "config.json")
+    commit = Path(shutil.copytree(letters_folder, tmp_path / "snapshots" / "0a1b2c"))
+    cached = str(commit / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
+    copy = published_copy(run, tmp_path)
     project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert values_of(project)["model"] == "acme/tiny"
     assert values_of(project)["revision"] == "0a1b2c"
+
+
+@pytest.mark.parametrize("info", [{"base_weights_hash": "0" * 32}, {}], ids=["other", "missing"])
+def test_hub_model_with_other_or_missing_weights_is_refused(
+    run: gn.runs.Run,
+    letters_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    info: dict,
+) -> None:
+    """The folder would pin the commit in the cache, which is not that of the training."""
+    # Without an entry, the cache has no weights of its newest commit.
+    commit = letters_folder if info else tmp_path / "snapshots" / "0a1b2c"
+    cached = str(commit / "config.json")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
+    copy = published_copy(run, tmp_path, **info)
+    with pytest.raises(gn.export.ExportError, match="are not those that the run"):
+        gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_hub_model_known_to_have_no_config_has_no_revision(
+    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import _CACHED_NO_EXIST
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: _CACHED_NO_EXIST)
+    copy = published_copy(run, tmp_path)
+    project = gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
+    assert values_of(project)["revision"] is None
 
 
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
@@ -413,7 +469,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
         ),
         (
             lambda: write(gn.open_run(run.path), away),
-            NotPortableError,
+            ValueError,
             r"only the source text of your own rewards.*rewards=\[\.\.\.\]",
         ),
         (lambda: write(run, target), FileExistsError, "overwrite=True"),
@@ -432,6 +488,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
     for call, kind, told in refused:
         with pytest.raises(kind, match=told) as caught:
             call()
+        assert caught.type is kind, told
         assert "\n" not in str(caught.value), told
     assert not away.exists()
     assert (target / "mine.txt").read_text() == "kept"

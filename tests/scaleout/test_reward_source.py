@@ -249,6 +249,18 @@ def test_function_of_a_cell_that_was_run_again_is_the_same(tmp_path: Path) -> No
     assert (tmp_path / "rewards.py").read_text().count("def single") == 1
 
 
+REWARDS = {"polite": 0.2}
+
+
+def uses_rewards(completions, **columns):
+    return [REWARDS["polite"] for _ in completions]
+
+
+def test_constant_with_the_name_of_the_list_of_rewards_is_refused() -> None:
+    with pytest.raises(NotPortableError, match="two different things named REWARDS"):
+        RewardSource().add_reward(uses_rewards)
+
+
 def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None:
     """rewards.py would hold both, and the definition would replace the import."""
     another = types.ModuleType("another_file")
@@ -281,7 +293,7 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
 )
 def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> None:
     with pytest.raises(NotPortableError, match=told) as caught:
-        RewardSource().add(reward)
+        RewardSource().add_reward(reward)
     assert "\n" not in str(caught.value)
 
 
@@ -297,4 +309,4 @@ def test_reward_whose_source_is_gone_is_refused() -> None:
     namespace = {"__name__": "typed_at_a_prompt"}
     exec("def typed(completions, **columns):\n    return [1.0 for _ in completions]\n", namespace)
     with pytest.raises(OSError, match="source"):
-        RewardSource().add(namespace["typed"])
+        RewardSource().add_reward(namespace["typed"])
