@@ -15,7 +15,7 @@ from typing import Any
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.question_text import is_copied_from_question, option_verdict
-from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, comparable, is_right_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
@@ -153,7 +153,7 @@ class correctness(SlotReward):
         verdict = option_verdict(given, gold, row)
         if verdict is not None:
             return verdict
-        if not is_same_answer(given, gold, self.tolerance):
+        if not is_right_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         is_number = read_number(gold) is not None
@@ -186,7 +186,7 @@ class exact_text(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if self.is_literal:
             return _single_spaced(given) == _single_spaced(gold)
-        return folded(given) == folded(gold)
+        return comparable(given) == comparable(gold)
 
 
 def _single_spaced(text: str) -> str:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import grader_scores
-from grpo_nb.tasks.answers import is_same_answer
+from grpo_nb.tasks.answers import is_right_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
 
 ROOT = Path(__file__).parents[2]
@@ -326,7 +326,7 @@ def test_names_the_trainer_takes_are_known() -> None:
 
     from trl import GRPOTrainer
 
-    from grpo_nb.tasks.cleaning import TAKEN_NAMES
+    from grpo_nb.tasks.cleaning import _TAKEN_NAMES
 
     source = inspect.getsource(GRPOTrainer._calculate_rewards) + inspect.getsource(
         GRPOTrainer._generate_and_score_completions
@@ -336,13 +336,13 @@ def test_names_the_trainer_takes_are_known() -> None:
         *re.findall(r'"(\w+)" in inputs\[0\]', source),
     }
     assert {"images", "image", "trainer_state", "log_extra", "log_metric", "environments"} <= passed
-    assert passed <= TAKEN_NAMES | {"prompt"}
+    assert passed <= _TAKEN_NAMES | {"prompt"}
 
 
 def test_unknown_role_is_named() -> None:
     with pytest.raises(
         ValueError,
-        match=r"a key of columns= = 'anwser' is unknown; did you mean 'answer'",
+        match=r"key of columns = 'anwser' is unknown; did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 
@@ -793,7 +793,7 @@ def test_array_of_golds_holds_several() -> None:
 
 @pytest.mark.parametrize("given", ["5 um", "5 micrometers", "5 \u00b5m"])
 def test_micro_sign_is_a_prefix(given: str) -> None:
-    assert is_same_answer(given, "5 \u03bcm")
+    assert is_right_answer(given, "5 \u03bcm")
 
 
 def test_refused_messages_are_found_without_settings() -> None:
@@ -806,8 +806,8 @@ def test_refused_messages_are_found_without_settings() -> None:
 
 
 def test_percent_is_read_in_any_case() -> None:
-    assert is_same_answer("42 Percent", "42%")
-    assert is_same_answer("42 PCT", "42%")
+    assert is_right_answer("42 Percent", "42%")
+    assert is_right_answer("42 PCT", "42%")
 
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:
