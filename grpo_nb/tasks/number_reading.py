@@ -140,8 +140,8 @@ def _unit_of(match: re.Match[str]) -> str | None:
     # Directly after the digits, only a unit of measurement may follow: 42km is a number, but 42abc
     # is not.
     is_attached = not match["gap"]
-    unit_words = re.findall(_UNIT_WORD, _normalized_unit(text))
-    if is_attached and not all(map(measurement_unit, unit_words)):
+    first_word = re.match(_UNIT_WORD, _normalized_unit(text))
+    if is_attached and first_word and not measurement_unit(first_word[0]):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
