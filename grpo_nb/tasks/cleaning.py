@@ -205,7 +205,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
         if isinstance(cell, (list, tuple)):
             # A blank text counts as a text; None and NaN are skipped.
             items += [item for item in cell if isinstance(item, str) or _is_filled(item)]
-    return items != [] and all(isinstance(item, str) for item in items)
+    return bool(items) and all(isinstance(item, str) for item in items)
 
 
 def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> Row:
@@ -349,11 +349,10 @@ def _have_common_answer(one: Row, other: Row) -> bool:
     is `B) Paris`.
     """
     # The data may have a column of accepted answers, whose items need not be texts.
-    answers_of_one = map(str, [one["answer"], *(one.get(ACCEPTED_COLUMN) or [])])
-    answers_of_other = map(str, [other["answer"], *(other.get(ACCEPTED_COLUMN) or [])])
+    answers = [map(str, [row["answer"], *(row.get(ACCEPTED_COLUMN) or [])]) for row in (one, other)]
     return any(
         is_right_answer(answer, other_answer) or is_right_answer(other_answer, answer)
-        for answer, other_answer in itertools.product(answers_of_one, answers_of_other)
+        for answer, other_answer in itertools.product(*answers)
     )
 
 

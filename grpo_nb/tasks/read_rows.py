@@ -281,10 +281,11 @@ def arithmetic_rows(
         terms: Count of numbers in a question, at least 2.
 
     Raises:
-        ValueError: Too few distinct questions or terms, or another operator.
+        ValueError: Too few distinct questions or terms, a `high` below `low`, or another operator.
     """
     if not re.fullmatch("[-+*]+", operators):
         raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
+    require_whole_number("high", high, low)
     require_whole_number("terms", terms, 2)
     rng = random.Random(seed)
     count = train_size + holdout
