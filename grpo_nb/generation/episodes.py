@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_nb.generation.completions import GeneratedCompletion, Sampler
 from grpo_nb.models.unsloth_import import import_unsloth
-from grpo_nb.tasks.prompts import Chat, TaskRow
+from grpo_nb.tasks.prompts import Chat
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_module, run_tool_loop, tool_loop_trainer
@@ -81,7 +81,7 @@ class Episodes:
     """Trainer from `upstream.trl.tool_loop_trainer`."""
     prompts: Sequence[Chat]
     """Prompt of each episode."""
-    environment_columns: Sequence[TaskRow]
+    environment_columns: Sequence[Row]
     """Columns with the environment of each episode, one mapping per episode; each mapping is empty
     if the tools have no environment."""
 

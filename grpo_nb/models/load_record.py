@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.tasks.prompts import require_tokenizer
+from grpo_nb.tasks.prompts import require_chat_template
 
 # Settings that are fixed when a model is loaded and change the trained weights.
 _FIXED_AT_LOADING = (
@@ -46,7 +46,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         ValueError: Settings differ. The message gives names, values and how to load the model.
         TypeError: The model has no LoRA, so all of it would be trained.
     """
-    require_tokenizer(tokenizer)
+    require_chat_template(tokenizer)
     if not getattr(model, "peft_config", None):
         raise TypeError(
             f"the model ({type(model).__name__}) has no LoRA, so all of it would be trained. "

@@ -15,7 +15,7 @@ from typing import Any
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
-from grpo_nb.tasks.answers import ACCEPTED_COLUMN, folded, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, comparable, is_right_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
@@ -154,7 +154,7 @@ class correctness(SlotReward):
         verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict
-        if not is_same_answer(given, gold, self.tolerance):
+        if not is_right_answer(given, gold, self.tolerance):
             return False
         # Only a number can be equal to arithmetic that was copied from the question.
         return read_number(gold) is None or not is_copied_from_question(given, gold, row)
@@ -187,7 +187,7 @@ class exact_text(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if self.is_literal:
             return _single_spaced(given) == _single_spaced(gold)
-        return folded(given) == folded(gold)
+        return comparable(given) == comparable(gold)
 
 
 def _single_spaced(text: str) -> str:

@@ -38,9 +38,9 @@ from grpo_nb.rewards.math_symbols import (
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
-from grpo_nb.tasks.answers import folded, is_same_answer
+from grpo_nb.tasks.answers import comparable, is_right_answer
 from grpo_nb.tasks.markup import BALANCED_TEXT
-from grpo_nb.tasks.number_reading import is_same_number, read_number
+from grpo_nb.tasks.number_reading import is_right_number, read_number
 
 _LONGEST_EXPRESSION = 400
 """Most characters of an answer that is compared as mathematics. A longer answer is compared as in
@@ -121,14 +121,14 @@ def is_same_maths(given: str, gold: str) -> bool:
     (True, True)
     """
     # As `correctness` compares numbers, letters, JSON and text.
-    is_plainly_same = is_same_answer(given, gold)
+    is_plainly_same = is_right_answer(given, gold)
     if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
         return is_plainly_same
     given = normalize_latex(given)
     gold = normalize_latex(gold)
     is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
-        # Capitals matter here, so the result of `is_same_answer`, which ignores them, is not used.
+        # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
         return _is_same_normalized(capitals_to_indices(given), capitals_to_indices(gold))
     return is_plainly_same or _is_same_normalized(given, gold)
 
@@ -140,7 +140,7 @@ def _is_same_normalized(given: str, gold: str) -> bool:
     gold_number = read_number(gold)
     if gold_number is not None:
         given_number = read_number(given)
-        return given_number is not None and is_same_number(given_number, gold_number)
+        return given_number is not None and is_right_number(given_number, gold_number)
     if not _MATHS_CHARACTER.search(gold):
         # Words. math-verify would read them as products of letters, so that "on" equals "no".
         if LIKELY_SYMBOL_PRODUCT.fullmatch(without_spaces(gold)):
@@ -148,7 +148,7 @@ def _is_same_normalized(given: str, gold: str) -> bool:
             # because `ab` may still be a word.
             given = without_spaces(given).replace("*", "")
             gold = without_spaces(gold).replace("*", "")
-        return folded(given) == folded(gold)
+        return comparable(given) == comparable(gold)
     return _is_same_formula(given, gold)
 
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_nb.rewards.base import Completion
-from grpo_nb.tasks.answers import folded, read_letter
-from grpo_nb.tasks.markup import in_one_spelling, strip_markup
+from grpo_nb.tasks.answers import comparable, read_letter
+from grpo_nb.tasks.markup import normalized_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 
 # Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 2(3), 3-1, 2e5,
@@ -86,7 +86,7 @@ def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | 
     # another mark comes later: "If b - 3 = 2, what is b? A) 3 B) 5".
     start = rf"(?<!\w){letter.casefold()}"
     marked_letter = rf"{start}(?P<mark>[)\].:]|-(?!(?s:.*){start}[)\].:]))"
-    option_text = re.escape(_normalize_for_search(folded(text_after)))
+    option_text = re.escape(_normalize_for_search(comparable(text_after)))
     # More signs may follow the mark: B). "Rome".
     match = re.search(rf"{marked_letter}\W{{0,5}}{option_text}{_WORD_EDGE}", question)
     if match is None:
@@ -110,7 +110,7 @@ def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
 def _normalize_for_search(text: str) -> str:
     """Return a text in lower case and one spelling, without spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
-    text = in_one_spelling(" ".join(text.split()))
+    text = normalized_markup(text)
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -33,7 +33,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
-from grpo_nb.tasks.answers import folded, is_same_answer, summarize_answers
+from grpo_nb.tasks.answers import comparable, is_right_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
@@ -302,7 +302,7 @@ def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
     right_answers = golds_of_row(row, "answer", row.get("answer"))
     for other in golds:
         are_right = [
-            is_same_answer(other, right) or folded(right) in folded(other)
+            is_right_answer(other, right) or comparable(right) in comparable(other)
             for right in right_answers
         ]
         if not any(are_right):

@@ -19,7 +19,7 @@ the completion repeats word for word, because a number of the question is not an
 import re
 from collections.abc import Sequence
 
-from grpo_nb.tasks.answers import folded, summarize_answers
+from grpo_nb.tasks.answers import comparable, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import measurement_unit, read_number
@@ -111,7 +111,7 @@ def readings_of_last_candidate(
     text = _without_tags(text[-_LONGEST_TEXT:], format)
     text = _without_question(text, question)
     # If the gold answer is a label, only labels are candidates, even if the label is a number.
-    if folded(gold) in map(folded, labels):
+    if comparable(gold) in map(comparable, labels):
         return _last_label(text, labels)
     match summarize_answers([gold]).kind:
         case "number":

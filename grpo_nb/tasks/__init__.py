@@ -3,7 +3,7 @@
 `rewards` scores answers, and `evaluation` has the sets that people compare models on.
 """
 
-from grpo_nb.tasks.answers import AnswerSummary, is_same_answer
+from grpo_nb.tasks.answers import AnswerSummary, is_right_answer
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, hashes, think_answer, xml
 from grpo_nb.tasks.load import load_task
 from grpo_nb.tasks.number_reading import read_number

@@ -1,8 +1,8 @@
 """The five kinds of answers: number, choice, text, expression and json.
 
 The gold answers decide the kind, unless the user sets it with `kind=`. A task shows its kind.
-The prompt, the default rewards and the majority-class baseline depend on the kind. `is_same_answer`
-ignores the kind: the gold answer alone decides how it is compared.
+The prompt, the default rewards and the majority-class baseline depend on the kind.
+`is_right_answer` ignores the kind: the gold answer alone decides how it is compared.
 """
 
 import json
@@ -14,14 +14,14 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from grpo_nb.tasks.markup import strip_markup
-from grpo_nb.tasks.number_reading import is_same_number, read_number
+from grpo_nb.tasks.number_reading import is_right_number, read_number
 
 ACCEPTED_COLUMN = "accepted_answers"
 """Column with a list of right answers, if a row has several. `answer` holds one of them."""
 
 AnswerKind = Literal["number", "choice", "text", "expression", "json"]
-# Largest share of rows with an answer of another kind, such as "n/a" among numbers.
-_MAX_SHARE_OF_OTHERS = 0.1
+# Largest share of answers that are not of the kind, such as "n/a" among numbers.
+_MAX_SHARE_OF_EXCEPTIONS = 0.1
 # Answers are labels if they are few and repeat three times on average.
 _MAX_LABELS = 24
 _MIN_ROWS_PER_LABEL = 3
@@ -50,8 +50,8 @@ _OPTION_LETTER = re.compile(
 # two letters or more, it is an article.
 _WORDS_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
 _WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
-# A letter is not a clear choice if one of these words or a second letter follows: "B or C", "B, C",
-# "B is wrong". "B) Romeo and Juliet" is refused too.
+# Searched in the text after the letter. A match means that the letter is no clear choice: "B or C",
+# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too.
 _HEDGE = re.compile(
     rf"""(?i)
     \b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather)\b
@@ -80,8 +80,8 @@ class AnswerSummary:
 
     Empty unless the answers are choices, or numbers that repeat, such as ratings.
     """
-    of_other_kinds: tuple[str, ...] = ()
-    """Gold answers of another kind, such as `n/a` among numbers.
+    exceptions: tuple[str, ...] = ()
+    """Gold answers that are not of the kind, such as `n/a` among numbers.
 
     They are compared as text, unless they are numbers or JSON.
     """
@@ -122,7 +122,8 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     >>> summarize_answers(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    # Answers that differ only in capitals are one label, in its first spelling.
+    # Answers that differ only in capitals are one label, in its first spelling: `setdefault` stores
+    # the first one, and returns it for the others.
     first_spelling = {}
     counts = Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
     are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
@@ -134,66 +135,65 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     if kind == "choice" or (are_labels and kind == "number"):
         # Equally frequent labels stay in the order of their first rows.
         labels = [(label, count / len(golds)) for label, count in counts.most_common()]
-    return AnswerSummary(kind, tuple(labels), _answers_of_other_kinds(golds, kind))
+    exceptions = tuple(gold for gold in golds if not _is_of_kind(gold, kind))
+    return AnswerSummary(kind, tuple(labels), exceptions)
 
 
 def _likely_kind(golds: Sequence[str]) -> AnswerKind:
     """Return the first kind that nine in ten rows have."""
     # Numbers come first, because each number is also an expression.
     for kind in ("number", "json", "expression"):
-        others = _answers_of_other_kinds(golds, kind)
-        if golds and len(others) <= _MAX_SHARE_OF_OTHERS * len(golds):
+        exception_count = sum(not _is_of_kind(gold, kind) for gold in golds)
+        if golds and exception_count <= _MAX_SHARE_OF_EXCEPTIONS * len(golds):
             return kind
     return "text"
 
 
-def _answers_of_other_kinds(golds: Sequence[str], kind: AnswerKind) -> tuple[str, ...]:
-    """Return the answers that are not of the kind. Each answer can be a text or a choice."""
-    if kind == "number":
-        return tuple(gold for gold in golds if read_number(gold) is None)
+def _is_of_kind(gold: str, kind: AnswerKind) -> bool:
+    """Return True if an answer is of the kind. Every answer can be a text or a choice."""
     if kind == "json":
-        return tuple(gold for gold in golds if _json_container(gold) is None)
-    if kind == "expression":
-        return tuple(gold for gold in golds if not (read_number(gold) or _FORMULA.search(gold)))
-    return ()
+        return _json_container(gold) is not None
+    if kind in ("text", "choice") or read_number(gold) is not None:
+        return True
+    return kind == "expression" and _FORMULA.search(gold) is not None
 
 
 def _json_container(gold: str) -> Any:
     """Return the value of a gold answer that is a JSON object or list; None for any other."""
-    # Most gold answers have no bracket, and are not parsed.
-    value = read_json(gold) if re.search(r"[{\[]", gold) else None
+    value = read_json(gold)
     return value if isinstance(value, (dict, list)) else None
 
 
 # Is an answer right?
 
 
-def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
+def is_right_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     r"""Return True if an answer is the same number, JSON value, letter or text as the gold answer.
 
-    A number may follow one `variable =`: `x = 42` is 42, but `41 = 42` is not.
+    The gold answer decides how both are compared, so their order matters: `B) Paris` is right for
+    `B`, but `B` is wrong for `B) Paris`. A number may follow one `variable =`: `x = 42` is 42, but
+    `41 = 42` is not.
 
-    >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("41 = 42", "42")
+    >>> is_right_answer(r"\frac{1}{2}", "0.5"), is_right_answer("41 = 42", "42")
     (True, False)
-    >>> is_same_answer('"paris."', "Paris"), is_same_answer('{"a": 1.0}', '{"a": 1}')
+    >>> is_right_answer('"paris."', "Paris"), is_right_answer('{"a": 1.0}', '{"a": 1}')
     (True, True)
-    >>> is_same_answer('{"city": "PARIS"}', '{"city": "Paris"}')
+    >>> is_right_answer('{"city": "PARIS"}', '{"city": "Paris"}')
     False
-    >>> is_same_answer("**B.** No", "B"), is_same_answer("A or B", "B")
+    >>> is_right_answer("**B.** No", "B"), is_right_answer("A or B", "B")
     (True, False)
     """
     gold_number = read_number(gold)
-    given_number = read_number(given)
     if gold_number is not None:
-        return given_number is not None and is_same_number(given_number, gold_number, tolerance)
+        given_number = read_number(given)
+        return given_number is not None and is_right_number(given_number, gold_number, tolerance)
     gold_value = _json_container(gold)
     if gold_value is not None:
         # Compared as JSON texts, because True == 1 in Python. An answer that is not JSON becomes
         # "null", which equals no object or list.
-        given_text = json.dumps(read_json(given), sort_keys=True)
         gold_text = json.dumps(gold_value, sort_keys=True)
-        return given_text == gold_text
-    if folded(given) == folded(gold):
+        return json.dumps(read_json(given), sort_keys=True) == gold_text
+    if comparable(given) == comparable(gold):
         return True
     letter, text_after = read_letter(given)
     if not letter or _HEDGE.search(text_after):
@@ -201,16 +201,17 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     return read_letter(gold) == (letter, "")
 
 
-def folded(text: str) -> str:
+def comparable(text: str) -> str:
     """Return a text without capitals, markup, closing marks and extra white space, to compare it.
 
-    >>> folded('**"Spam"**!'), folded("Positive."), folded("C#")
+    >>> comparable('**"Spam"**!'), comparable("Positive."), comparable("C#")
     ('spam', 'positive', 'c#')
     """
     text = _END_OF_SENTENCE.sub("", text.strip())
     return " ".join(strip_markup(text).casefold().split())
 
 
+# Cached, because a gold answer is read again for each completion.
 @lru_cache(maxsize=4_096)
 def read_letter(text: str) -> tuple[str, str]:
     r"""Return the letter of an option and the text after it; two empty texts for other texts.

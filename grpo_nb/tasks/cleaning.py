@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.words import displayable, require_choice, short_repr, shorten
-from grpo_nb.tasks.answers import ACCEPTED_COLUMN, AnswerKind, is_same_answer
-from grpo_nb.tasks.prompts import Chat, TaskRow, TaskRows, split_system
-from grpo_nb.tasks.read_rows import Row, SourceRows
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, AnswerKind, is_right_answer
+from grpo_nb.tasks.prompts import Chat, split_system
+from grpo_nb.tasks.read_rows import Row, Rows, SourceRows
 
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
-ROLES = ("question", "answer", "prompt")
+_ROLES = ("question", "answer", "prompt")
 # Column names that are arguments of rewards or images in TRL's GRPOTrainer, or that rewards of the
 # kit use. `self` is one of them, because a reward may be a method.
-TAKEN_NAMES = {
-    *ROLES,
+_TAKEN_NAMES = {
+    *_ROLES,
     "completion",
     "completion_ids",
     "completions",
@@ -45,7 +45,10 @@ class CleaningReport:
     """Report on a source: the rows left out, with reasons and examples, and notes."""
 
     left_out: Counter[str] = field(default_factory=Counter)
-    """Number of rows left out, by reason."""
+    """Number of rows left out, by reason.
+
+    A reason continues a sentence such as "3 rows ...": "with an empty answer", "too long".
+    """
     examples: dict[str, str] = field(default_factory=dict)
     """The first of these rows, by reason."""
     notes: list[str] = field(default_factory=list)
@@ -70,20 +73,20 @@ class CleaningReport:
 
 
 class _UnusableRow(Exception):
-    """The reason why a row cannot be used."""
+    """The reason why a row cannot be used, as in `CleaningReport.left_out`."""
 
 
 # Reason why each row is left out, by the row's number in the source.
 _Reasons = dict[int, str]
 
 
-def clean(
+def to_task_rows(
     source: SourceRows,
     report: CleaningReport,
     columns: Columns | None = None,
     on_conflict: OnConflict = "raise",
     kind: AnswerKind | None = None,
-) -> TaskRows:
+) -> Rows:
     """Return rows with `question` and `answer`, without those that cannot be trained on.
 
     Args:
@@ -120,7 +123,7 @@ def clean(
         )
 
     # 2. Read question and answer of each row, by the number of the row in the source.
-    rows: dict[int, TaskRow] = {}
+    rows: dict[int, Row] = {}
     reasons: _Reasons = {}
     for row_number, row in enumerate(source.rows):
         try:
@@ -129,7 +132,14 @@ def clean(
             reasons[row_number] = str(reason)
     _split_solutions(rows.values(), report)
 
-    # 3. Leave rows out.
+    # 3. Add the other columns. One of them may be `accepted_answers`, which step 4 needs.
+    for name in names:
+        if name not in column_of.values():
+            values = [source.rows[row_number].get(name) for row_number in rows]
+            # A table without a header has numbers as names, which a `Dataset` refuses.
+            _add_column(rows.values(), str(name), values, report)
+
+    # 4. Leave rows out.
     reasons |= _repeated_rows(rows, on_conflict, name_in_errors)
     for row_number, reason in sorted(reasons.items()):
         row = source.rows[row_number]
@@ -141,13 +151,6 @@ def clean(
             f"no row of {name_in_errors} is left of {len(source.rows)}: {report.reasons_in_words}. "
             "Rows are counted from 0, without a header line."
         )
-
-    # 4. Add the other columns.
-    for name in names:
-        if name not in column_of.values():
-            values = [source.rows[row_number].get(name) for row_number in rows]
-            # A table without a header has numbers as names, which a `Dataset` refuses.
-            _add_column(rows.values(), str(name), values, report)
     task_rows = list(rows.values())
     store_as_text(task_rows, report)
     return task_rows
@@ -171,7 +174,7 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     if has_prompt and "question" not in columns:
         column_of["prompt"] = "prompt"
     for role in columns:
-        require_choice("a key of columns=", role, ROLES)
+        require_choice("key of columns", role, _ROLES)
     column_of |= columns
     # With a prompt, a source needs no column for the question.
     if "prompt" in column_of and "question" not in {*columns, *names}:
@@ -197,21 +200,21 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
 
     Some lists may be empty, but not all. None and NaN in a list are ignored.
     """
-    # `_is_filled` is False for a blank text too, but a blank text is still a text.
     items = []
     for cell in cells:
         if isinstance(cell, (list, tuple)):
+            # A blank text counts as a text; None and NaN are skipped.
             items += [item for item in cell if isinstance(item, str) or _is_filled(item)]
-    return items != [] and all(isinstance(item, str) for item in items)
+    return bool(items) and all(isinstance(item, str) for item in items)
 
 
-def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> TaskRow:
+def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> Row:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
         _UnusableRow: With the reason why the row cannot be used.
     """
-    task_row: TaskRow = {}
+    task_row: Row = {}
     # A row may have a question, a prompt or both.
     question = row.get(column_of.get("question"))
     prompt = row.get(column_of.get("prompt"))
@@ -228,7 +231,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         texts = [_as_text(item, "answer").strip() for item in golds if _is_filled(item)]
         task_row[ACCEPTED_COLUMN] = list(dict.fromkeys(texts))
-        gold = next(iter(texts), None)
+        gold = texts[0] if texts else None
     task_row["question"] = _as_text(question, "question")
     task_row["answer"] = _as_text(gold, "answer").strip()
     return task_row
@@ -241,7 +244,11 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _as_text(value: Any, role: str) -> str:
-    """Return a question or answer as text; an answer of several values as JSON."""
+    """Return a question or answer as text; an answer of several values as JSON.
+
+    Raises:
+        _UnusableRow: The value is empty, or neither text nor a number.
+    """
     if not _is_filled(value):
         raise _UnusableRow(f"with an empty {role}")
     if isinstance(value, (dict, list, tuple)) and role == "answer":
@@ -259,15 +266,19 @@ def _as_json(value: Any) -> str:
 
 
 def _read_chat(messages: Any) -> Chat:
-    """Return chat messages with `role` and `content` alone."""
+    """Return chat messages with `role` and `content` alone.
+
+    Raises:
+        _UnusableRow: The messages are not a chat, have tool calls, or end with another role.
+    """
+    chat = []
     try:
-        if any(message.get("tool_calls") for message in messages):
-            raise _UnusableRow(
-                "whose prompt has tool_calls. Write each call in content, as the model's template "
-                "writes it"
-            )
-        chat = []
         for message in messages:
+            if message.get("tool_calls"):
+                raise _UnusableRow(
+                    "whose prompt has tool_calls. Write each call in content, as the model's "
+                    "template writes it"
+                )
             chat.append({"role": message["role"], "content": displayable(message["content"])})
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
@@ -280,7 +291,7 @@ def _read_chat(messages: Any) -> Chat:
     return chat
 
 
-def _split_solutions(rows: Collection[TaskRow], report: CleaningReport) -> None:
+def _split_solutions(rows: Collection[Row], report: CleaningReport) -> None:
     """Split answers at #### if most rows have it, as in GSM8K."""
     matches = [_SOLUTION_AND_ANSWER.match(row["answer"]) for row in rows]
     if matches.count(None) >= len(rows) / 2:
@@ -294,7 +305,7 @@ def _split_solutions(rows: Collection[TaskRow], report: CleaningReport) -> None:
 
 
 def _repeated_rows(
-    rows: Mapping[int, TaskRow], on_conflict: OnConflict, name_in_errors: str
+    rows: Mapping[int, Row], on_conflict: OnConflict, name_in_errors: str
 ) -> _Reasons:
     """Return the reasons to leave out rows that repeat an earlier question.
 
@@ -331,17 +342,17 @@ def _repeated_rows(
     return reasons
 
 
-def _have_common_answer(one: TaskRow, other: TaskRow) -> bool:
+def _have_common_answer(one: Row, other: Row) -> bool:
     """Return True if an answer of one row is right for the other row.
 
     Both orders are tried: `B) Paris` is accepted where the gold answer is `B`, but not `B` where it
     is `B) Paris`.
     """
-    answers_of_one = one.get(ACCEPTED_COLUMN, [one["answer"]])
-    answers_of_other = other.get(ACCEPTED_COLUMN, [other["answer"]])
+    # The data may have a column of accepted answers, whose items need not be texts.
+    answers = [map(str, [row["answer"], *(row.get(ACCEPTED_COLUMN) or [])]) for row in (one, other)]
     return any(
-        is_same_answer(answer, other_answer) or is_same_answer(other_answer, answer)
-        for answer, other_answer in itertools.product(answers_of_one, answers_of_other)
+        is_right_answer(answer, other_answer) or is_right_answer(other_answer, answer)
+        for answer, other_answer in itertools.product(*answers)
     )
 
 
@@ -349,7 +360,7 @@ def _have_common_answer(one: TaskRow, other: TaskRow) -> bool:
 
 
 def _add_column(
-    rows: Collection[TaskRow], name: str, values: list[Any], report: CleaningReport
+    rows: Collection[Row], name: str, values: list[Any], report: CleaningReport
 ) -> None:
     """Add a column to the rows, under another name if its own is taken."""
     new_name = name
@@ -358,7 +369,7 @@ def _add_column(
     if name == ACCEPTED_COLUMN and not are_lists:
         new_name = f"source_{name}"
         reason = "it does not hold lists of answers"
-    while new_name in TAKEN_NAMES or any(new_name in row for row in rows):
+    while new_name in _TAKEN_NAMES or any(new_name in row for row in rows):
         new_name = f"source_{new_name}"
     if new_name != name:
         report.note(f"the column {name!r} is now {new_name!r}: {reason}")
@@ -366,14 +377,14 @@ def _add_column(
         row[new_name] = value
 
 
-def store_as_text(rows: TaskRows, report: CleaningReport) -> None:
+def store_as_text(rows: Rows, report: CleaningReport) -> None:
     """Store as text each column that a `Dataset` of these rows would change or refuse.
 
-    Lists of accepted answers become lists of texts.
+    In such a column of accepted answers, the items become texts and the lists stay.
     """
     for name in rows[0]:
         values = [row.get(name) for row in rows]
-        if name not in ROLES and _is_changed_by_arrow(values):
+        if name not in _ROLES and _is_changed_by_arrow(values):
             report.note(f"the column {name!r} is stored as text; non-text values as JSON")
             for row, value in zip(rows, values, strict=True):
                 if name == ACCEPTED_COLUMN and value is not None:

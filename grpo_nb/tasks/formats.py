@@ -40,9 +40,9 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: An `answer_open` that is white space, inside another tag, or empty next to
-            other tags; two equal tags; or, without a `reasoning_open`, a `reasoning_close` or
-            `is_opened_by_template`.
+        ValueError: A tag that is white space; two equal tags; an `answer_open` that is inside
+            another tag, or empty next to other tags; or, without a `reasoning_open`, a
+            `reasoning_close` or `is_opened_by_template`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -72,11 +72,11 @@ class AnswerFormat:
                 "template writes that tag, name it and write is_opened_by_template=True."
             )
         for tag in filter(None, other_tags):
-            if self.answer_open in tag or tags.count(tag) > 1:
+            if tag.isspace() or self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
-                    f"the tag {tag!r} is there twice or has answer_open = {self.answer_open!r} in "
-                    "it, so no completion would have it exactly once: write tags that differ, such "
-                    "as <answer> and </answer>."
+                    f"the tag {tag!r} is there twice, is white space or has answer_open = "
+                    f"{self.answer_open!r} in it, so no completion would have it exactly once: "
+                    "write tags that differ, such as <answer> and </answer>."
                 )
 
     @property
@@ -93,7 +93,7 @@ class AnswerFormat:
     def tags(self) -> tuple[str, ...]:
         """The tags that a complete completion has exactly once, in their order."""
         tags = (self._opening, self.reasoning_close, self.answer_open, self.answer_close)
-        return tuple(tag for tag in tags if tag.strip())
+        return tuple(filter(None, tags))
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
@@ -122,7 +122,7 @@ class AnswerFormat:
         return text
 
     def extract(self, text: str) -> str | None:
-        """Return the stripped content of the answer slot; None if there is not exactly one."""
+        """Return the stripped content of the slot; None for no slot, an empty one or several."""
         slot = self._find_slot(text)
         return slot[1].strip() if slot else None
 
@@ -214,7 +214,7 @@ class AnswerFormat:
             # Braces in the answer come in pairs.
             content = BALANCED_TEXT
         elif self.answer_close == "":
-            # The line ends the answer.
+            # The answer ends with its line, which may begin below the tag.
             content = r"\s*[^\n]*"
         else:
             # The answer is as short as possible.
@@ -254,7 +254,8 @@ class AnswerFormat:
 def xml() -> AnswerFormat:
     """Return the format of most GRPO tutorials, `<reasoning>` and `<answer>`.
 
-    It is easy for a small model.
+    It is easy for a small model. For a model that already reasons in `<think>`, take
+    `think_answer()`, which has the same layout.
     """
     return AnswerFormat(
         name="xml",
@@ -268,7 +269,7 @@ def xml() -> AnswerFormat:
 def think_answer() -> AnswerFormat:
     """Return the format `<think>` and `<answer>`, as in DeepSeek-R1 (arXiv:2501.12948).
 
-    Some chat templates open `<think>` themselves.
+    Some chat templates open `<think>` themselves, which `load_task` finds out with `tokenizer=`.
     """
     return AnswerFormat(
         name="think",

@@ -19,22 +19,22 @@ from grpo_nb.tasks.cleaning import (
     CleaningReport,
     Columns,
     OnConflict,
-    clean,
     store_as_text,
+    to_task_rows,
 )
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
-    TaskRows,
     fitting_format,
     messages_of_example,
-    require_tokenizer,
+    require_chat_template,
     with_prompts,
 )
 from grpo_nb.tasks.read_rows import (
     ARITHMETIC_EXAMPLE,
     ARITHMETIC_HOLDOUT_SIZE,
+    Rows,
     Source,
     SourceRows,
     arithmetic_rows,
@@ -62,16 +62,19 @@ def load_task(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Task:
-    """Make a task from your data. It shows its answers, format, prompt and the rows left out.
+    """Make a task from your data.
+
+    A notebook shows the task with its answers, format, first prompt and the rows left out.
 
     Args:
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl, .parquet or .xlsx file; a
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts; `"gsm8k"` or the id of a data
             set on the Hub. Of a `DatasetDict` or the Hub, the split `train` is read.
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
-        columns: The column of each role, `{"question": "Review text", "answer": "label"}`. A
-            `prompt` is chat messages or text. If a column of texts is called `prompt`, and another
-            `question`, the question is asked. See docs/guide/data.md for more.
+        columns: The column of each role, `{"question": "Review text", "answer": "label"}`. The
+            roles are `question`, `answer` and `prompt`: chat messages, or a text that is the
+            question. If the source has columns `question` and `prompt`, and the prompts are texts,
+            `question` is asked. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
             the answers decide. The kind sets what the prompt asks for and which rewards
             `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
@@ -82,13 +85,14 @@ def load_task(
             `gn.tasks.xml().system_prompt()`; an empty text means the format's own.
         example: One example turn as `(question, reasoning, answer)`; or chat messages, such as an
             episode that was played by hand,
-            `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Without an example, a small
-            model never writes a tag, all its completions score the same, and it learns nothing.
+            `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Give one to a small model:
+            without it, the model hardly ever writes the tags, all its completions score the same,
+            and it learns nothing.
         holdout: What to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
             or your own held-out rows from any source (of a `DatasetDict` or the Hub, the split
             `test`). If the answers are labels, each label has nearly the same share in both parts.
-            For `arithmetic`, a number of rows (96 if not given) or your own rows. Your own rows are
-            not sampled, and training rows with the same question are left out.
+            For `arithmetic`, a number of rows (96 if not given) or your own rows. All of your own
+            rows are held out, and training rows that ask the same questions are left out.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
@@ -143,16 +147,17 @@ def load_task(
 
     # 2. Find question and answer in each row, the user's held-out rows included.
     report = CleaningReport()
-    rows = clean(source_rows, report, columns, on_conflict, kind)
+    rows = to_task_rows(source_rows, report, columns, on_conflict, kind)
     held_out_keys = set()
     if not is_share_or_count:
         held_out_source = dataclasses.replace(
             read_rows(holdout, "test"), name_in_errors="the held-out data"
         )
-        held_out = clean(held_out_source, report, columns, on_conflict, kind)
+        held_out = to_task_rows(held_out_source, report, columns, on_conflict, kind)
         held_out_keys = {question_key(row["question"]) for row in held_out}
-        train = _without(rows, held_out_keys, "whose question is held out too", report)
-        rows = [*train, *held_out]
+        other_rows = _without(rows, held_out_keys, "whose question is held out too", report)
+        # One list until step 5, because both parts have the same kind, format and columns.
+        rows = [*other_rows, *held_out]
         # A column may hold 3 in one source and "3" in the other.
         store_as_text(rows, report)
 
@@ -162,13 +167,13 @@ def load_task(
     # 4. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        require_tokenizer(tokenizer, chat_template_kwargs)
+        require_chat_template(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
-    rows = with_prompts(rows, format, example)
+    example_messages = messages_of_example(example, format)
+    rows = with_prompts(rows, format, example_messages)
     _note_problems(rows, answers, format, report)
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
-    example_messages = messages_of_example(example, format)
     example_keys = {question_key(message["content"]) for message in example_messages}
     rows = _without(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]
@@ -204,8 +209,7 @@ def load_task(
     max_prompt_length = math.inf
     if settings is not None:
         # Raises if the settings have other arguments of the chat template.
-        task.settings_for_template(settings)
-        max_prompt_length = settings.max_prompt_length
+        max_prompt_length = task.settings_for_template(settings).max_prompt_length
     return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
 
 
@@ -215,9 +219,10 @@ def load_task(
 def _choose_held_out(
     keys: Sequence[str], labels: Sequence[str] | None, holdout: float, seed: int
 ) -> set[str]:
-    """Return the keys of the held-out questions. Each label has the same share in both parts.
+    """Return the keys of the held-out questions.
 
-    Rows with the same key stay together, so that no question is in both parts in two spellings.
+    Rows with the same key stay together, so that no question is in both parts in two spellings. If
+    `labels` is given, each label has nearly the same share in both parts.
 
     Args:
         keys: Key of the question of each row.
@@ -227,9 +232,8 @@ def _choose_held_out(
     """
     import pandas
 
-    if 0 < holdout < 1:
-        holdout = max(round(holdout * len(keys)), 1)
-    require_whole_number("holdout", holdout, 0)
+    target = max(round(holdout * len(keys)), 1) if 0 < holdout < 1 else holdout
+    require_whole_number("holdout", target, 0)
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
@@ -237,20 +241,23 @@ def _choose_held_out(
         label_of_key = pandas.Series(dict(zip(keys, labels, strict=True))).loc[order]
         keys_of_label = label_of_key.groupby(label_of_key)
         # The keys of each label are spread evenly between 0 and 1, so that every part of the order
-        # has nearly the same share of the label.
+        # has nearly the same share of the label. Equal positions stay in shuffled order.
         positions = (keys_of_label.cumcount() + 0.5) / keys_of_label.transform("size")
         order = positions.sort_values(kind="stable").index
     held_out_keys = set()
     held_out_count = 0
     for key in order:
-        if held_out_count < holdout:
-            held_out_keys.add(key)
-            held_out_count += rows_per_key[key]
+        if held_out_count >= target:
+            break
+        held_out_keys.add(key)
+        held_out_count += rows_per_key[key]
     return held_out_keys
 
 
-def _without(rows: TaskRows, keys: set[str], reason: str, report: CleaningReport) -> TaskRows:
+def _without(rows: Rows, keys: set[str], reason: str, report: CleaningReport) -> Rows:
     """Leave out the rows whose question has one of these keys."""
+    if not keys:
+        return rows  # a key takes time, and most tasks have no example
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:
@@ -261,13 +268,13 @@ def _without(rows: TaskRows, keys: set[str], reason: str, report: CleaningReport
 
 
 def _note_problems(
-    rows: TaskRows, answers: AnswerSummary, format: AnswerFormat, report: CleaningReport
+    rows: Rows, answers: AnswerSummary, format: AnswerFormat, report: CleaningReport
 ) -> None:
     """Note answers of another kind, and a prompt that does not name the format."""
-    if answers.of_other_kinds:
+    if answers.exceptions:
         report.note(
-            f"{len(answers.of_other_kinds)} of {len(rows)} answers are not of kind "
-            f"{answers.kind}, such as {short_repr(answers.of_other_kinds[0])}: they are compared "
+            f"{len(answers.exceptions)} of {len(rows)} answers are not of kind "
+            f"{answers.kind}, such as {short_repr(answers.exceptions[0])}: they are compared "
             "as text, unless they are numbers or JSON"
         )
     tag = format.answer_open.strip()

@@ -82,6 +82,7 @@ _LATEX_SPELLINGS = {
 }
 
 
+# Cached, because a gold answer is read again for each completion.
 @lru_cache(maxsize=4_096)
 def strip_markup(text: str) -> str:
     r"""Strip Markdown and LaTeX around a text, its final full stop and invisible characters.
@@ -99,12 +100,12 @@ def strip_markup(text: str) -> str:
     return _unwrap(rewrite(text, _LATEX_SPELLINGS))
 
 
-def in_one_spelling(text: str) -> str:
+def normalized_markup(text: str) -> str:
     """Return a text of any length in the spelling of `strip_markup`; keep the marks around it.
 
-    Collapse long runs of white space first, because the patterns are slow on them.
+    White space becomes single spaces, because the patterns are slow on long runs of it.
     """
-    return rewrite(with_ascii_signs(text), _LATEX_SPELLINGS)
+    return rewrite(with_ascii_signs(" ".join(text.split())), _LATEX_SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:
@@ -155,7 +156,7 @@ def _unwrap(text: str) -> str:
 def _is_marked_value(start: str, inner: str) -> bool:
     """Return True if the marks around a text belong to it: (1, 2) is a pair, __init__ a name.
 
-    So _Paris_ in Markdown keeps its marks, because it could be a name too.
+    Even _Paris_ keeps its marks: it could be a name too.
     """
     if start in ("(", "{"):
         return re.search("[,;]", inner) is not None

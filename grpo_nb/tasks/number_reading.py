@@ -6,7 +6,7 @@ question would otherwise be a right answer. The decimal mark is the point. An in
 zeros, such as `007`, is not a number.
 
 `read_number` takes the markup away, matches one pattern, and computes the value from its parts.
-`is_same_number` compares two numbers. `unit_name` finds the unit of a text: `km/h`, `kph` and
+`is_right_number` compares two numbers. `unit_name` finds the unit of a text: `km/h`, `kph` and
 `kilometers per hour` are one unit.
 """
 
@@ -77,7 +77,7 @@ _SCALES = {
 
 @dataclass(frozen=True)
 class Number:
-    """A number with its name, `x` in `x = 42`, and its unit, `kg` in `42 kg`.
+    """A number with its name, `x` in `x = 42`, and its unit, `kilogram` in `42 kg`.
 
     The value of `42 %` is 0.42.
     """
@@ -85,8 +85,10 @@ class Number:
     value: Fraction
     name: str = ""
     unit: str = ""
+    """A name from `unit_name`; empty without a unit."""
 
 
+# Cached, because a gold answer is read again for each completion.
 @lru_cache(maxsize=16_384)
 def read_number(text: str) -> Number | None:
     r"""Read a text that is a number, exactly; return None for any other text.
@@ -119,10 +121,8 @@ def _number_of(match: re.Match[str]) -> Number | None:
     # The fraction of a mixed number is below 1: 1 3/4, but not 1 7/4.
     if match["whole"] and not 0 <= numerator < denominator:
         return None
-    value = numerator / denominator + int(match["whole"] or 0)
-    exponent = match["exponent"] or match["power_of_ten"]
-    if exponent:
-        value *= Fraction(10) ** int(exponent)
+    exponent = int(match["exponent"] or match["power_of_ten"] or 0)
+    value = (numerator / denominator + int(match["whole"] or 0)) * Fraction(10) ** exponent
     if match["scale"]:
         value *= _SCALES[match["scale"].casefold()]
     if unit == "%":
@@ -135,12 +135,13 @@ def _number_of(match: re.Match[str]) -> Number | None:
 def _unit_of(match: re.Match[str]) -> str | None:
     """Return the unit with its currency; None if the text after the number is not a unit."""
     text = match["unit"] or ""
-    if not text and not match["money"]:
+    if not (text or match["money"]):
         return ""  # most numbers: the patterns below would double the time
     # Directly after the digits, only a unit of measurement may follow: 42km is a number, but 42abc
     # is not.
-    unit_words = re.findall(_UNIT_WORD, _normalized_unit(text))
-    if not (match["gap"] or all(map(measurement_unit, unit_words))):
+    is_attached = not match["gap"]
+    first_word = re.match(_UNIT_WORD, _normalized_unit(text))
+    if is_attached and first_word and not measurement_unit(first_word[0]):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
@@ -156,7 +157,7 @@ def _decimal(text: str) -> Fraction:
     return Fraction(re.sub(r"[,'\s]|\.$", "", text))
 
 
-def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
+def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """Return True if two numbers are equal, and their names and units do not contradict.
 
     A name or unit that only one of them has contradicts nothing. A percent sign may also be
@@ -168,18 +169,18 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     | 42          | 42, 42%        |
     | 0.5         | 0.5, 50%       |
 
-    >>> is_same_number(read_number("50 %"), read_number("0.5"))
+    >>> is_right_number(read_number("50 %"), read_number("0.5"))
     True
     >>> gold = read_number("50%")
-    >>> is_same_number(read_number("50"), gold), is_same_number(read_number("0.5"), gold)
+    >>> is_right_number(read_number("50"), gold), is_right_number(read_number("0.5"), gold)
     (True, True)
-    >>> is_same_number(read_number("42%"), read_number("42"))
+    >>> is_right_number(read_number("42%"), read_number("42"))
     True
-    >>> is_same_number(read_number("0.5%"), read_number("0.5"))
+    >>> is_right_number(read_number("0.5%"), read_number("0.5"))
     False
-    >>> is_same_number(read_number("12 pounds"), read_number("12"))
+    >>> is_right_number(read_number("12 pounds"), read_number("12"))
     True
-    >>> is_same_number(read_number("5 kg"), read_number("5 g"))
+    >>> is_right_number(read_number("5 kg"), read_number("5 g"))
     False
     """
     if given.name and gold.name and given.name != gold.name:
@@ -215,14 +216,18 @@ def _may_be_percentage(gold: Fraction) -> bool:
 
 # Number words.
 
-_NUMBER_WORDS = re.findall(
-    r"\w+",
+_UP_TO_NINETEEN = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety",
+    "sixteen seventeen eighteen nineteen"
 )
-_VALUE_OF_WORDS = dict(zip(_NUMBER_WORDS, [*range(20), *range(20, 100, 10)], strict=True))
-for tens, ones in itertools.product(_NUMBER_WORDS[20:], _NUMBER_WORDS[1:10]):
-    _VALUE_OF_WORDS[f"{tens} {ones}"] = _VALUE_OF_WORDS[tens] + _VALUE_OF_WORDS[ones]
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_NUMBER_WORDS = _UP_TO_NINETEEN.split()
+_NUMBER_WORDS += [
+    f"{tens} {ones}".rstrip()
+    for tens, ones in itertools.product(_TENS.split(), ["", *_NUMBER_WORDS[1:10]])
+]
+# The words are those of 0 to 99, in this order.
+_VALUE_OF_WORDS = {words: value for value, words in enumerate(_NUMBER_WORDS)}
 
 
 def _value_of_words(words: str) -> int | None:
@@ -238,15 +243,13 @@ def _value_of_words(words: str) -> int | None:
     return _VALUE_OF_WORDS.get(words)
 
 
-# Units. Units of measurement are in this table. Any other word in small letters is a thing that is
-# counted, as in `12 apples`, unless it changes the number, as in `5 squared`, or takes it back, as
-# in `42 wrong`.
+# Units.
 
-# Each line is a name and its other spellings.
+# Each line is the name of a unit of measurement, and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
 # Longer spellings are read with any capitals.
 # Spellings of two letters or more may have the s of a plural: `inche` is here for `inches`.
-_UNITS = """
+_UNITS = """\
 second: s sec
 millisecond: ms
 microsecond: us
@@ -322,16 +325,22 @@ def _folded_unit(spelling: str) -> str:
     return spelling.casefold() if len(spelling) > 2 else spelling
 
 
-# Spelling of a unit -> its name.
-_NAME_OF_UNIT = {}
-for line in _UNITS.strip().splitlines():
-    unit, _, spellings = line.partition(":")
-    for spelling in [unit, *spellings.split()]:
-        _NAME_OF_UNIT[_folded_unit(spelling)] = unit
+def _names_of_units() -> dict[str, str]:
+    """Return the name of a unit for each spelling in `_UNITS`."""
+    names = {}
+    for line in _UNITS.splitlines():
+        spellings = line.replace(":", "").split()
+        names |= dict.fromkeys(map(_folded_unit, spellings), spellings[0])
+    return names
+
+
+_NAME_OF_UNIT = _names_of_units()
 # Words after a number that change it, take it back or are numbers themselves.
 _NOT_A_UNIT = re.compile(
     "(?:"
-    "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
+    "one|two|three|four|five|six|seven|eight|nine|eleven|twelve|twenty|thirty|forty|fifty|sixty"
+    "|seventy|eighty|ninety"
+    "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
     "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
@@ -348,8 +357,17 @@ _UNIT_SPELLINGS = {
     r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
     r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
     r"\bper\b": "/",
+    # Not inches: "42 in total", "$42 in change". But 4 in and 4 in wide are.
+    r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 _UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
+# Left out of the name of a unit, in which each thing that is counted is still in < >.
+_NOT_IN_NAME = re.compile(
+    r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
+    r"|<\w+> (?=<)"  # a word before a thing: red apples
+    r"|([$\u20ac\u00a3\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
+    r"|[<> ()]"
+)
 # Up to four words, with or without exponents, joined by a space, a product or a quotient.
 _UNIT = re.compile(
     rf"(?:{_UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
@@ -360,9 +378,9 @@ def unit_name(text: str) -> str | None:
     """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
 
     >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
-    ('mile/hour', 'redapple', None, None)
-    >>> unit_name("km/h"), unit_name("square metres"), unit_name("mins")
-    ('kilometer/hour', 'meter^2', 'minute')
+    ('mile/hour', 'apple', None, None)
+    >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
+    ('kilometer/hour', 'meter^2', 'year')
     """
     text = _normalized_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
@@ -371,8 +389,7 @@ def unit_name(text: str) -> str | None:
     )
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
-    # "degrees Celsius" has the degree sign twice, and "$5 USD" the dollar sign.
-    return re.sub(r"([$\u20ac\u00a3\u00b0]) ?(?=\1)|[ ()]", "", name)
+    return _NOT_IN_NAME.sub("", name)
 
 
 def _normalized_unit(text: str) -> str:
@@ -387,12 +404,14 @@ def measurement_unit(word: str) -> str:
 
 
 def _counted_thing(word: str) -> str:
-    """Return a word such as `apples` in the singular; "?" if it names no countable thing.
+    """Return `<apple>` for the word `apples`; "?" if it names no thing that is counted.
 
-    Words with a capital are not counted: 25 December is a day, and 10 Downing Street a house.
+    Any word in small letters may be such a thing, unless it changes the number, as in `5 squared`,
+    or takes it back, as in `42 wrong`. Words with a capital are not counted: 25 December is a day,
+    and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return _singular(word) if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
+    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
 
 
 def _singular(word: str) -> str:

@@ -8,15 +8,14 @@ from typing import Any
 from grpo_nb.core.words import short_repr
 from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.read_rows import Rows
 
-TaskRow = dict[str, Any]
-TaskRows = list[TaskRow]
 # Messages with `role` and `content`, as in transformers.
 Chat = Sequence[Mapping[str, Any]]
 Example = tuple[str, str, str] | Chat
 """Question, reasoning and answer; or chat messages."""
 # Roles of messages that instruct the model. OpenAI's newer models call the role "developer".
-SYSTEM_ROLES = ("system", "developer")
+_SYSTEM_ROLES = ("system", "developer")
 
 
 def fitting_format(
@@ -35,11 +34,11 @@ def fitting_format(
     return dataclasses.replace(format, answer_hint=format.answer_hint or answers.hint)
 
 
-def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) -> TaskRows:
+def with_prompts(rows: Rows, format: AnswerFormat, example: Example | None) -> Rows:
     """Return the rows with the chat messages that ask their question.
 
-    A row's own messages stay. The example goes between their system prompt and the rest. An
-    `instruction` of the format replaces their system prompt.
+    If a row has messages of its own, the example goes between its system prompt and its other
+    messages. An `instruction` of the format replaces its system prompt.
     """
     format_system = [{"role": "system", "content": format.system_prompt()}]
     example_messages = messages_of_example(example, format)
@@ -56,8 +55,8 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None) 
 
 def split_system(chat: Chat) -> tuple[Chat, Chat]:
     """Return the messages that instruct the model, and the others."""
-    system = [message for message in chat if message["role"] in SYSTEM_ROLES]
-    return system, [message for message in chat if message["role"] not in SYSTEM_ROLES]
+    system = [message for message in chat if message["role"] in _SYSTEM_ROLES]
+    return system, [message for message in chat if message["role"] not in _SYSTEM_ROLES]
 
 
 def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
@@ -91,21 +90,22 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
 # Chat templates.
 
 
-def require_tokenizer(tokenizer: Any, chat_template_kwargs: Collection[str] = ()) -> None:
-    """Check that a tokenizer has a chat template that reads the given arguments.
+def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] = ()) -> None:
+    """Check that a tokenizer has a chat template, and that the template reads the arguments.
 
     Raises:
         ValueError: There is no chat template, or it does not read one of the arguments. The
             template would ignore such an argument without a message.
     """
-    if getattr(tokenizer, "chat_template", "") is None:
+    if tokenizer.chat_template is None:
         raise ValueError(
             "the tokenizer has no chat template, so nothing says how questions are put to this "
             "model: take its instruct version, or set tokenizer.chat_template to the template of "
             "a model of its family."
         )
     for name in chat_template_kwargs:
-        # Whole words, because a template that reads `enable_thinking` does not read `thinking`.
+        # Whole words, because a template that reads `enable_thinking` does not read `thinking`. The
+        # text of a dict, if the tokenizer has several templates.
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,11 @@ from typing import Any
 
 from grpo_nb.core.words import require_whole_number, short_repr
 
-Row = Mapping[str, Any]
-# Rows as they come from a source. Each is a dict of its own, which may be changed.
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
-FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
+_FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 # Endings of files that are not read. A name with one, such as data/rows.txt, is no id on the Hub.
 _OTHER_FILE_ENDINGS = (".txt", ".xls", ".zip", ".gz")
 
@@ -39,7 +39,7 @@ class SourceRows:
     """Name of the source in error messages."""
 
 
-def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> list[Row]:
+def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> Rows:
     """Return up to `limit` random rows in their original order; all rows for None.
 
     The same seed chooses the same rows. Rows are chosen at random: in a file sorted by label, the
@@ -65,7 +65,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
     import pandas
 
     if isinstance(source, (str, Path)):
-        if str(source).lower().endswith(FILE_ENDINGS):
+        if str(source).lower().endswith(_FILE_ENDINGS):
             return _read_file(Path(os.path.expanduser(source)))
         return _read_hub(str(source), split)
     if isinstance(source, Mapping):
@@ -121,7 +121,10 @@ def _rows_of_table(table: Any) -> Rows:
 
 
 def _as_python(value: Any) -> Any:
-    """Return a value with lists in place of the numpy arrays that pandas.read_parquet makes."""
+    """Return a value with lists in place of numpy arrays.
+
+    A DataFrame from pandas.read_parquet has an array in each cell of a column of lists.
+    """
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
@@ -148,6 +151,7 @@ def _read_file(path: Path) -> SourceRows:
             import pyarrow.parquet
             from datasets import Dataset
 
+            # Not with pandas: only a `Dataset` reads the names of `ClassLabel` numbers in the file.
             rows = _rows_of_iterable(Dataset(pyarrow.parquet.read_table(path)))
         elif ending == ".xlsx":
             import pandas
@@ -158,7 +162,8 @@ def _read_file(path: Path) -> SourceRows:
             rows, note = _read_csv(path)
         else:
             rows = _read_json(path)
-    except (TypeError, ValueError) as error:  # of pandas, pyarrow, json, codecs and single rows
+    # Errors of pandas, pyarrow, json, codecs and single rows. BadZipFile: an incomplete .xlsx file.
+    except (TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} cannot be read: {str(error).strip()}. Correct the file, or give a DataFrame."
         ) from error
@@ -207,8 +212,8 @@ def _read_json(path: Path) -> Rows:
     """
     text = path.read_text("utf-8-sig")
     if not text.lstrip().startswith("["):
-        # JSON lines with a comma after each line but the last are one JSON text. It is read as a
-        # whole, so that an error names the line. No comma goes after an empty line.
+        # Put a comma after each line that is not empty, and read all lines as one JSON list. An
+        # error then names the line.
         lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
         text = f"[{lines}]"
     return _rows_of_iterable(json.loads(text))
@@ -221,11 +226,10 @@ def _read_hub(name: str, split: str) -> SourceRows:
     is_file = hub_id.lower().endswith(_OTHER_FILE_ENDINGS) or Path(hub_id).is_file()
     if is_file or not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
         raise ValueError(
-            f"{name!r} is neither a file of a known kind ({', '.join(FILE_ENDINGS)}) nor the id of "
-            "a data set on the Hub, owner/name. For other files and for folders, give the rows: a "
-            "DataFrame, or datasets.load_dataset(...). Only two names have no owner: 'gsm8k', and "
-            "'arithmetic' as the source of a task, but not as its holdout=, which takes a number "
-            "instead."
+            f"{name!r} is neither a file of a known kind ({', '.join(_FILE_ENDINGS)}) nor the id "
+            "of a data set on the Hub, owner/name. For other files and for folders, give the rows: "
+            "a DataFrame, or datasets.load_dataset(...). Only two names have no owner: 'gsm8k' and "
+            "'arithmetic'. For holdout=, write a number in place of 'arithmetic'."
         )
     from datasets import load_dataset
 
@@ -277,15 +281,17 @@ def arithmetic_rows(
         terms: Count of numbers in a question, at least 2.
 
     Raises:
-        ValueError: Too few distinct questions or terms, or another operator.
+        ValueError: Too few distinct questions or terms, a `high` below `low`, or another operator.
     """
     if not re.fullmatch("[-+*]+", operators):
         raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
+    require_whole_number("high", high, low)
     require_whole_number("terms", terms, 2)
     rng = random.Random(seed)
     count = train_size + holdout
     numbers = range(low, high + 1)
 
+    # A dict without values, because a set has no fixed order: a seed must give the same questions.
     texts: dict[str, None] = {}
     if terms == 2 and len(numbers) <= _MAX_ENUMERATED:
         for op, a, b in itertools.product(operators, numbers, numbers):
@@ -297,6 +303,7 @@ def arithmetic_rows(
             for _ in range(terms - 1):
                 text += f" {rng.choice(operators)} {rng.randint(low, high)}"
             texts[text] = None
+            # One more than needed, because the example may be among them.
             if len(texts) > count:
                 break
     texts.pop("3 + 4", None)  # the example

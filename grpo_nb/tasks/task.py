@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.cleaning import CleaningReport
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import TaskRow, require_system_prompt, require_tokenizer
+from grpo_nb.tasks.prompts import require_chat_template, require_system_prompt
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tool, Tools
 
@@ -52,7 +52,7 @@ class Task(ReprMixin):
     """Report on rows left out and on changes of the source, with reasons and examples."""
     is_ordered: bool = False
     """True to train on the rows in their order; otherwise the trainer shuffles them."""
-    answers: AnswerSummary = dataclasses.field(default_factory=lambda: AnswerSummary("text"))
+    answers: AnswerSummary = dataclasses.field(default=AnswerSummary("text"))
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the chat template for every prompt, such as `{"enable_thinking": False}`."""
@@ -97,7 +97,7 @@ class Task(ReprMixin):
                 refused later, when transformers describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # One row is enough: an environment with a random start differs on any row.
+        # One row is tried: most environments with a random start have one on every row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 
@@ -113,8 +113,11 @@ class Task(ReprMixin):
             return list(rows["prompt"])
         return [self.tools.first_prompt_and_columns(row)[0] for row in rows]
 
-    def start_episode(self, row: Row) -> TaskRow:
-        """Start an episode; return its row, with its environment if the task has one."""
+    def start_episode(self, row: Row) -> Row:
+        """Start an episode, and return its row with the new environment if the task has one.
+
+        The environment is in the column `environments`. The prompt is unchanged.
+        """
         if self.tools is None:
             return dict(row)
         _, columns = self.tools.first_prompt_and_columns(row)
@@ -125,7 +128,7 @@ class Task(ReprMixin):
 
         The chat template, the tools and the generation prompt are included.
         """
-        require_tokenizer(tokenizer, self.chat_template_kwargs)
+        require_chat_template(tokenizer, self.chat_template_kwargs)
         if not len(rows):
             return []  # transformers refuses an empty list of prompts
         encoded = tokenizer.apply_chat_template(
@@ -143,15 +146,14 @@ class Task(ReprMixin):
     def fingerprint(self) -> str:
         """Hash of all rows, of the arguments of the chat template and of the tools.
 
-        The training rows come first. The hash does not show where they end, so a run also records
-        the sizes of both parts.
+        A run also records the sizes of both parts, because the hash does not show where the
+        training rows end.
         """
-        # Without arguments of the template and tools, only the rows are hashed.
         items = [*self.train, *self.holdout]
         if self.chat_template_kwargs:
             items.append(dict(self.chat_template_kwargs))
         if self.tools is not None:
-            items.append(self.tools.identity)
+            items.append(self.tools.fingerprint_parts)
         digest = hashlib.sha256()
         for item in items:
             # A value that JSON does not know, such as a date, is hashed as text.
@@ -166,7 +168,7 @@ class Task(ReprMixin):
         """
         task_kwargs = dict(self.chat_template_kwargs)
         settings_kwargs = settings.extra.get("chat_template_kwargs")
-        if settings_kwargs is not None and settings_kwargs != task_kwargs:
+        if settings_kwargs not in (None, task_kwargs):
             raise ValueError(
                 f"extra has chat_template_kwargs = {settings_kwargs}, and the task was made with "
                 f"{task_kwargs}: write them where the task is made, "
@@ -189,6 +191,7 @@ class Task(ReprMixin):
                 template leaves out the system prompt.
             TemplateError: The chat template refuses a prompt.
         """
+        # Every prompt, because a template may render a system message in the first place alone.
         for prompt in (*self.train["prompt"], *self.holdout["prompt"]):
             require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
@@ -199,7 +202,8 @@ class Task(ReprMixin):
             return self
         advice = f"settings.replace(max_prompt_length={longest}) keeps all"
         # This task keeps its own report.
-        changes = copy.deepcopy(self.changes)
+        report = copy.deepcopy(self.changes)
+        short_parts = {}
         for name, rows in parts.items():
             short = []
             for index, length in enumerate(lengths[name]):
@@ -207,7 +211,7 @@ class Task(ReprMixin):
                     short.append(index)
                 else:
                     question = shorten(rows[index]["question"], 160)
-                    changes.leave_out("too long", f"{length} tokens, {advice}: {question}")
+                    report.leave_out("too long", f"{length} tokens, {advice}: {question}")
             # A task that was made by hand may have no held-out questions.
             if not short and lengths[name]:
                 raise ValueError(
@@ -215,8 +219,8 @@ class Task(ReprMixin):
                     f"{max_prompt_length} tokens. Write max_prompt_length={longest}, or shorten "
                     "the prompts."
                 )
-            parts[name] = rows.select(short)
-        return dataclasses.replace(self, **parts, changes=changes)
+            short_parts[name] = rows.select(short)
+        return dataclasses.replace(self, **short_parts, changes=report)
 
     def after(self, runs: Sequence[Any]) -> Task:
         """Return the task for a stage after these runs: the least sampled questions come first.

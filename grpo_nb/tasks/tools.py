@@ -1,7 +1,8 @@
 """Tools that a model may call before it answers, and the environments whose methods are tools.
 
-TRL 1.15 calls them. An episode is what happens for one completion: the model's messages and the
-results of its tools. A message is a dict with `role` and `content`, as in transformers.
+TRL (tested with 1.15) calls the tools. An episode is what happens for one completion: the model's
+messages and the results of its tools. A message is a dict with `role` and `content`, as in
+transformers.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.words import require_number, require_whole_number, short_repr
-from grpo_nb.tasks.prompts import Chat, TaskRow
+from grpo_nb.tasks.prompts import Chat
 from grpo_nb.tasks.read_rows import Row
 
 Tool = Callable[..., Any]
+# Number of starts that are compared. A tossed coin shows the same side 8 times in 1 of 128 cases.
+_TRIAL_STARTS = 8
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Tools:
                 "unlogged. Rename it _won and write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        # `with_time_limit` would return the text of a coroutine that nobody awaits.
+        # An async tool would return a coroutine that nobody awaits.
         for tool in (*self.functions, *self._methods):
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
@@ -62,11 +65,12 @@ class Tools:
     @property
     def _methods(self) -> list[Tool]:
         """The public methods of the environment, as TRL finds them; none without an environment."""
+        # Without an environment, `getmembers` looks at None, which has no Python functions.
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 
     @property
-    def identity(self) -> list[str]:
+    def fingerprint_parts(self) -> list[str]:
         """Number of rounds and the names of environment and tools, for a task's fingerprint."""
         return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
 
@@ -90,7 +94,7 @@ class Tools:
 
         return type(environment.__name__, (environment,), {"reset": reset})
 
-    def with_time_limit(self, tool: Tool) -> Tool:
+    def as_called_by_model(self, tool: Tool) -> Tool:
         """Return a tool as the model calls it: in limited time, with a result that is text.
 
         The environment itself and rewards call the unlimited methods.
@@ -105,7 +109,7 @@ class Tools:
     def for_episode(self, instance: Any = None) -> list[Tool]:
         """Return the tools of one episode, with the methods of its object of the environment."""
         methods = [getattr(instance, method.__name__) for method in self._methods]
-        return [self.with_time_limit(tool) for tool in (*self.functions, *methods)]
+        return [self.as_called_by_model(tool) for tool in (*self.functions, *methods)]
 
     @functools.cached_property
     def schemas(self) -> list[dict[str, Any]]:
@@ -122,7 +126,7 @@ class Tools:
         """The names that the model calls."""
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
-    def first_prompt_and_columns(self, row: Row) -> tuple[Chat, TaskRow]:
+    def first_prompt_and_columns(self, row: Row) -> tuple[Chat, Row]:
         """Start an episode with a row.
 
         Returns:
@@ -138,7 +142,7 @@ class Tools:
         return prompt, {"environments": instance}
 
     def require_repeatable(self, row: Row) -> None:
-        """Refuse an environment that starts the same row differently each time.
+        """Refuse an environment whose start from the same row is random.
 
         With such an environment, the completions of a group would play different games.
 
@@ -147,7 +151,8 @@ class Tools:
         """
         if self.environment is None:
             return
-        if self._started_state(row) != self._started_state(row):
+        states = {self._started_state(row) for _ in range(_TRIAL_STARTS)}
+        if len(states) > 1:
             raise ValueError(
                 f"{self.environment.__name__}.reset started one row twice, and the prompt or an "
                 "attribute differed: completions of a group would play different games, and "
@@ -155,11 +160,11 @@ class Tools:
                 "random.Random(row['question'])."
             )
 
-    def _started_state(self, row: Row) -> list[bytes]:
+    def _started_state(self, row: Row) -> tuple[bytes, ...]:
         """Return the prompt and the attributes of an environment that has just started."""
         prompt, columns = self.first_prompt_and_columns(row)
         attributes = vars(columns["environments"]).values()
-        return [_as_bytes(value) for value in (prompt, *attributes)]
+        return tuple(map(_as_bytes, (prompt, *attributes)))
 
 
 def _as_bytes(value: Any) -> bytes:

@@ -215,7 +215,7 @@ class ResumableTrainer(GRPOTrainer):
             # trl 1.15 makes these tables anew for each batch (_generate_and_score_completions).
             for tools in self._sync_tool_dicts:
                 tools.update(
-                    {name: self.task_tools.with_time_limit(tool) for name, tool in tools.items()}
+                    {name: self.task_tools.as_called_by_model(tool) for name, tool in tools.items()}
                 )
         result = super()._tool_call_loop(*args)
         self._tool_masks = result[0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo_nb.tasks.answers import is_same_answer, read_json, summarize_answers
+from grpo_nb.tasks.answers import is_right_answer, read_json, summarize_answers
 from grpo_nb.tasks.markup import strip_markup
 from grpo_nb.tasks.number_reading import read_number
 from tests.conftest import ROOT
@@ -41,15 +41,15 @@ def test_read_number_allows_a_line_break_after_a_sign(text: str) -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_is_same_answer_agrees_with_people(is_same: bool) -> None:
+def test_is_right_answer_agrees_with_people(is_same: bool) -> None:
     pairs = WRITTEN["one answer" if is_same else "two answers"]
-    assert [pair for pair in pairs if is_same_answer(*pair) is not is_same] == []
+    assert [pair for pair in pairs if is_right_answer(*pair) is not is_same] == []
 
 
 @pytest.mark.parametrize("given", ["B) 3 m", "B) x = 4", "B) 5 A"])
 def test_option_with_a_unit_or_variable_is_no_hedge(given: str) -> None:
-    assert is_same_answer(given, "B")
-    assert not is_same_answer(f"{given}, C", "B")
+    assert is_right_answer(given, "B")
+    assert not is_right_answer(f"{given}, C", "B")
 
 
 @given(st.integers(-(10**15), 10**15))
@@ -62,15 +62,15 @@ def test_read_number_reads_each_spelling_of_an_integer(value: int) -> None:
         f"x = {value}",
         f"{value} km",
     ):
-        assert is_same_answer(text, str(value)), text
-    assert not is_same_answer(str(value + 1), str(value))
+        assert is_right_answer(text, str(value)), text
+    assert not is_right_answer(str(value + 1), str(value))
 
 
 @given(st.text(max_size=60))
 @example("\\\\\\%")
 def test_read_number_any_text_does_not_raise(text: str) -> None:
     number = read_number(text)
-    assert number is None or is_same_answer(text, text)
+    assert number is None or is_right_answer(text, text)
     assert strip_markup(strip_markup(text)) == strip_markup(strip_markup(strip_markup(text))), (
         "text without markup does not change"
     )
@@ -79,20 +79,20 @@ def test_read_number_any_text_does_not_raise(text: str) -> None:
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
 def test_answers_of_finds_kind_and_hint(golds: list[str], kind: str, hint: str) -> None:
     answers = summarize_answers(golds)
-    assert (answers.kind, answers.hint, answers.of_other_kinds) == (kind, hint, ())
+    assert (answers.kind, answers.hint, answers.exceptions) == (kind, hint, ())
 
 
 def test_quotation_marks_around_an_answer_are_ignored() -> None:
     quoted = ['"Paris"', "'Paris'", "\u201cParis\u201d", "\u201eParis\u201c", "\u2018Paris\u2019"]
-    assert all(is_same_answer(given, "Paris") for given in quoted)
+    assert all(is_right_answer(given, "Paris") for given in quoted)
 
 
 def test_answers_of_other_kinds_are_kept_apart() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
     assert summarize_answers(golds).kind == "number"
-    assert summarize_answers(golds).of_other_kinds == ("n/a", "unknown")
+    assert summarize_answers(golds).exceptions == ("n/a", "unknown")
     assert summarize_answers(golds, "text").kind == "text"
-    assert summarize_answers(["7"], "expression").of_other_kinds == ()
+    assert summarize_answers(["7"], "expression").exceptions == ()
     assert summarize_answers(["1", "2", "2"] * 4).majority == ("2", 2 / 3)
     assert summarize_answers(["1", "2", "3", "4"] * 2).majority is None
     assert summarize_answers(["no"] * 6 + ["yes"] * 2).in_words == "choice: no (75%), yes (25%)"
@@ -113,7 +113,7 @@ def test_answers_of_many_distinct_answers_takes_little_time() -> None:
 
 @pytest.mark.parametrize("given", ['{"city": "PARIS"}', '{"City": "Paris"}', "city: Paris"])
 def test_json_of_another_value_is_another_answer(given: str) -> None:
-    assert not is_same_answer(given, '{"city": "Paris"}')
+    assert not is_right_answer(given, '{"city": "Paris"}')
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_json_of_another_value_is_another_answer(given: str) -> None:
     ],
 )
 def test_json_is_compared_by_value_and_type(given: str, is_same: bool) -> None:
-    assert is_same_answer(given, '{"a": 1, "b": [1, 2]}') is is_same
+    assert is_right_answer(given, '{"a": 1, "b": [1, 2]}') is is_same
 
 
 def test_read_json_refuses_text_that_is_not_json() -> None:
@@ -142,7 +142,7 @@ def test_read_json_refuses_text_that_is_not_json() -> None:
     ):
         assert read_json(text) is None, text[:20]
     assert read_json("```json\n[1]\n```") == [1]
-    assert is_same_answer('{"a": 1}.', '{"a": 1}')
+    assert is_right_answer('{"a": 1}.', '{"a": 1}')
     start = time.process_time()
     assert read_json("```json\n" + " \n" * 9_000) is None
     assert time.process_time() - start < 0.2  # a pattern of squares: 2 s

@@ -192,6 +192,15 @@ def test_letter_with_and_without_its_option_is_repeated(answers: tuple[str, str]
     assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
 
 
+def test_other_answer_that_the_data_accepts_is_repeated() -> None:
+    names = ["Paris", "City of Paris"]
+    rows = [{"question": "Capital?", "answer": name, "accepted_answers": names} for name in names]
+    rows.append({"question": "And of Italy?", "answer": "Rome", "accepted_answers": None})
+    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
+    rows[1] = {"question": "Capital?", "answer": "Paris", "accepted_answers": [1]}
+    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
+
+
 def test_chats_that_differ_in_white_space_are_repeated() -> None:
     firsts = ["case 0\nis urgent", "case 0  is urgent", "case 1"]
     rows = [{"prompt": _chat(first), "answer": "a"} for first in firsts]

@@ -105,6 +105,14 @@ def test_equal_tags_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "tags", [{"answer_close": "\n"}, {"reasoning_open": "Think:", "reasoning_close": "\n"}]
+)
+def test_tag_of_white_space_is_refused(tags: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"the tag '\\n' is there twice, is white space"):
+        formats.AnswerFormat(name="lines", answer_open="Answer:", **tags)
+
+
+@pytest.mark.parametrize(
     "option", [{"reasoning_close": "</think>"}, {"is_opened_by_template": True}]
 )
 def test_option_of_reasoning_without_its_tag_is_refused(option: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
 from grpo_nb.scoring.correct_answers import Grader
-from grpo_nb.tasks.answers import is_same_answer
+from grpo_nb.tasks.answers import is_right_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
 
 ROOT = Path(__file__).parents[2]
@@ -327,7 +327,7 @@ def test_names_the_trainer_takes_are_known() -> None:
 
     from trl import GRPOTrainer
 
-    from grpo_nb.tasks.cleaning import TAKEN_NAMES
+    from grpo_nb.tasks.cleaning import _TAKEN_NAMES
 
     source = inspect.getsource(GRPOTrainer._calculate_rewards) + inspect.getsource(
         GRPOTrainer._generate_and_score_completions
@@ -337,13 +337,13 @@ def test_names_the_trainer_takes_are_known() -> None:
         *re.findall(r'"(\w+)" in inputs\[0\]', source),
     }
     assert {"images", "image", "trainer_state", "log_extra", "log_metric", "environments"} <= passed
-    assert passed <= TAKEN_NAMES | {"prompt"}
+    assert passed <= _TAKEN_NAMES | {"prompt"}
 
 
 def test_unknown_role_is_named() -> None:
     with pytest.raises(
         ValueError,
-        match=r"a key of columns= = 'anwser' is unknown; did you mean 'answer'",
+        match=r"key of columns = 'anwser' is unknown; did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 
@@ -383,7 +383,9 @@ def test_misspelled_name_is_refused_at_once(
     ("options", "message"),
     [
         ({"hihg": 3}, "unexpected keyword argument 'hihg'"),
-        ({"low": 9, "high": 3}, "only 0 distinct questions .* raise high"),
+        ({"low": 9, "high": 3}, "high = 3 must be a whole number of at least 9"),
+        ({"low": 9, "high": 3, "terms": 3}, "high = 3 must be a whole number of at least 9"),
+        ({"high": 3}, "only [0-9]+ distinct questions .* raise high"),
         ({"terms": 0}, "terms = 0 must be a whole number of at least 2"),
         ({"terms": 1}, "terms = 1 must be a whole number of at least 2"),
     ],
@@ -617,6 +619,12 @@ def test_contamination_leaves_out_sources_without_a_match() -> None:
         ("$5", ["US$5", "$5 USD", "5 usd", "5 dollars"]),
         ("25 °C", ["25 C", "25 degrees C"]),
         ("5 km/h", ["5 kph", "5 kilometers per hour"]),
+        ("10 years", ["10 years old"]),
+        ("10 km", ["10km away"]),
+        ("$42", ["$42 in total", "$42 in change", "$42 each"]),
+        ("5 apples", ["5 red apples", "5 apples in total", "5 in all"]),
+        ("5 inches", ["5 in wide"]),
+        ("50%", ["50% off", "50% in total"]),
     ],
 )
 def test_unit_in_another_spelling_is_right(gold: str, same: list[str]) -> None:
@@ -638,11 +646,21 @@ def test_unit_in_another_spelling_is_right(gold: str, same: list[str]) -> None:
         ("5 mW", "5 MW"),
         ("20 cm", "20 m"),
         ("42", "42abc"),
+        ("42 km", "42km or so"),
         ("42", "42ish"),
         ("5", "5h"),
         (r"\frac{3}{56}", r"\frac{3}{5}6"),
         ("600", r"\frac{3}{5}k"),
         ("3/5", r"\frac{3}{5}e0"),
+        ("5 apples", "5 pears"),
+        ("5 apples", "5 kg"),
+        ("5 apples", "5 apples per day"),
+        ("5 km", "5 km run per day"),
+        ("5 cm", "5 in wide"),
+        ("5 miles", "5 nautical miles"),
+        ("50%", "0.5% off"),
+        ("5 hours", "5 hours thirty"),
+        ("200", "2 hundred fifty"),
     ],
 )
 def test_other_number_or_unit_is_wrong(gold: str, given: str) -> None:
@@ -794,7 +812,7 @@ def test_array_of_golds_holds_several() -> None:
 
 @pytest.mark.parametrize("given", ["5 um", "5 micrometers", "5 \u00b5m"])
 def test_micro_sign_is_a_prefix(given: str) -> None:
-    assert is_same_answer(given, "5 \u03bcm")
+    assert is_right_answer(given, "5 \u03bcm")
 
 
 def test_refused_messages_are_found_without_settings() -> None:
@@ -807,8 +825,8 @@ def test_refused_messages_are_found_without_settings() -> None:
 
 
 def test_percent_is_read_in_any_case() -> None:
-    assert is_same_answer("42 Percent", "42%")
-    assert is_same_answer("42 PCT", "42%")
+    assert is_right_answer("42 Percent", "42%")
+    assert is_right_answer("42 PCT", "42%")
 
 
 def test_question_next_to_a_prompt_of_text_is_refused() -> None:

@@ -205,6 +205,12 @@ def test_excel_file_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read.rows == [{"question": "a?", "answer": 7}, {"question": "b?", "answer": None}]
 
 
+def test_incomplete_excel_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.xlsx").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(ValueError, match=r"cut\.xlsx cannot be read"):
+        read_rows(tmp_path / "cut.xlsx")
+
+
 def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
     assert len(gn.load_task("gsm8k").train) == 6
     gn.load_task("openai/gsm8k")

@@ -90,7 +90,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             "arithmetic",
             {"holdout": "arithmetic"},
             ValueError,
-            "not as its holdout=, which takes a number",
+            "For holdout=, write a number in place of 'arithmetic'",
         ),
         (
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
@@ -102,7 +102,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            "a key of columns= = 'level' is unknown; choose from: answer, prompt, question",
+            "key of columns = 'level' is unknown; choose from: answer, prompt, question",
         ),
         (
             [{"question": "1 + 1?", "answer": ""}],

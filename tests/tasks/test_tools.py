@@ -59,6 +59,14 @@ class Growing(Village):
             self.gift = 1
 
 
+class Rare(Village):
+    starts = 0
+
+    def reset(self, **row: Any) -> None:
+        Rare.starts += 1
+        self.is_lucky = Rare.starts == 3
+
+
 class Loose(Village):
     def reset(self, **row: Any) -> None:
         self.drawn = random.Random()  # says nothing of itself, and is another each time
@@ -95,6 +103,7 @@ def untyped(place):
             {"environment": Dice},
             "Dice.reset started one row twice.* different games",
         ),
+        ([], {"environment": Rare}, "prompt or an attribute differed"),
         ([], {"environment": Loose}, "prompt or an attribute differed"),
         ([], {"environment": Talking}, "prompt or an attribute differed"),
         ([], {}, "there is no tool: pass a function"),
