@@ -123,8 +123,8 @@ def keep_newest(root: Path, count: int) -> None:
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
     """Rename skipped checkpoints to `damaged-N`.
 
-    Under its old name, `keep_newest` would keep such a folder and delete a complete checkpoint. It
-    is not deleted, because its files may still be worth something.
+    With its old name, such a folder would count in `keep_newest`, which would delete a complete
+    checkpoint instead. It is not deleted, because its files may still be worth something.
     """
     for step, folder in checkpoint_folders(root):
         if step > newest.step:

@@ -95,7 +95,7 @@ OTHER_PANELS = (
 
 
 class Curve(NamedTuple):
-    """One curve of a panel. A curve without values is not drawn, but its colour stays unused."""
+    """One curve of a panel. A curve without values is not drawn, and no other gets its colour."""
 
     label: str
     """Text next to the panel; empty if the title says enough."""

@@ -26,10 +26,8 @@ def row_from_logs(
     # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
     if beta == 0:
         measured.pop("kl", None)
-    # The key `alerts` is reserved for the health rules, but a reward may have logged a number under
-    # that name (TRL's `log_metric`).
+    # The health rules own the key `alerts`, but a reward may log a number of that name.
     measured.pop("alerts", None)
-    # A logged `step` or `max_steps` is overwritten here.
     return measured | {"step": step, "max_steps": max_steps}
 
 

@@ -95,7 +95,7 @@ def require_run_name(name: str) -> None:
 class Run(ReprMixin):
     """A finished, crashed or running run. Every property reads the folder anew.
 
-    Properties report what the folder holds. Methods take arguments, test, draw or write.
+    Properties report what the folder holds. Methods choose a part of it, test, draw or write.
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them.
@@ -211,7 +211,11 @@ class Run(ReprMixin):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One mapping per logged step, with the measured metrics under TRL's names."""
+        """One mapping per logged step, with the measured metrics under TRL's names.
+
+        Raises:
+            ValueError: A row or an alert is damaged.
+        """
         file = self._checked_path("metrics.jsonl")
         rows = read_json_lines(file, drop_partial_line=True)
         with reporting_damage_in(file):
@@ -416,9 +420,10 @@ class Run(ReprMixin):
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
-        if self.rows:
-            from grpo_nb.runs.figure import SHARP_DPI
+        # Imported here for the same reason as in `plot`.
+        from grpo_nb.runs.figure import SHARP_DPI
 
+        if self.rows:
             file = self._checked_path(FIGURE_FILE)
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
