@@ -29,8 +29,11 @@ class NewestCheckpoint(NamedTuple):
     """The newest complete checkpoint, if there is one, and why newer ones were skipped."""
 
     path: Path | None
+    """Folder of the checkpoint; None if no checkpoint is complete."""
     step: int
+    """Step of the checkpoint; 0 if no checkpoint is complete."""
     skip_reasons: list[str]
+    """Reason why each newer checkpoint was skipped."""
 
 
 def write_checkpoint(root: Path, step: int, write_files: Callable[[Path], None]) -> Path:

@@ -208,9 +208,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         labels = {}
         for curve_number, curve in enumerate(curves[panel]):
             if len(curve.values):
+                window = smoothing_window(len(curve.values))
                 # Held-out scores are few, and each is a mean over questions already.
-                is_holdout = panel.metric == ACCURACY
-                window = 1 if is_holdout else smoothing_window(len(curve.values))
+                if panel.metric == ACCURACY:
+                    window = 1
                 labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:

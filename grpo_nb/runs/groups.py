@@ -158,7 +158,9 @@ class StepGroups:
     """The groups of one step, of a run or of a dry run. Shows itself as tables."""
 
     title: str
+    """Title above the groups."""
     groups: tuple[CompletionGroup, ...]
+    """The groups, in the order of their numbers."""
 
     @classmethod
     def from_table(
