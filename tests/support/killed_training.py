@@ -98,7 +98,8 @@ def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
     except FileNotFoundError:  # not begun yet, or begun anew at this moment
         return False
     return any(
-        row["step"] > before for row in read_json_lines(folder / "metrics.jsonl", drop_partial_line=True)
+        row["step"] > before
+        for row in read_json_lines(folder / "metrics.jsonl", drop_partial_line=True)
     )
 
 
