@@ -185,9 +185,13 @@ def decide_outcome(
 ) -> Outcome:
     """Decide if a run worked, and name what is missing if it did not.
 
-    "It worked" needs all of these: the held-out comparison is better; the answers themselves did
-    not get worse; the model clears the majority-class baseline, where there is one; the reward
-    rose; and there is no obstacle.
+    "It worked" needs all of these:
+
+    - The held-out comparison is better.
+    - The answers themselves did not get worse.
+    - The model beats the majority-class baseline, if there is one.
+    - The reward rose.
+    - There is no obstacle.
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
