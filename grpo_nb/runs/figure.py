@@ -187,9 +187,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
-    # A constrained layout warns about a figure without panels.
-    layout = "constrained" if shown else None
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout=layout)
+    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     # matplotlib does not wrap text at words. The caption names the run's reference, which can be
     # any text if somebody sent the run.
     caption_lines = textwrap.wrap(

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import InstanceOf
-
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, finite_values, metric_values
@@ -149,8 +147,7 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
 class MajorityBaseline:
     """The most frequent gold answer of the questions, compared with the accuracy of the model."""
 
-    # A text of the data can hold a lone surrogate, which pydantic refuses in a `str`.
-    answer: InstanceOf[str]
+    answer: str
     """The most frequent gold answer."""
     share: float
     """Share of the questions that this answer alone would get right."""

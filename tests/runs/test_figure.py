@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,12 +130,6 @@ def test_figure_without_rows_has_no_panel_and_says_so() -> None:
     assert figure.axes == []
     assert "No step has a finite reward." in caption_of(figure)
     assert base64_png(figure).startswith(PNG_START)
-
-
-def test_figure_without_rows_is_drawn_without_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        base64_png(training_figure(run_of([])))
 
 
 def test_figure_with_one_reward_shows_it_once() -> None:

@@ -268,9 +268,3 @@ def test_completions_of_another_name_are_no_step(run: gn.runs.Run) -> None:
     ):
         (run.path / "completions" / name).write_bytes(b"")
     assert run.steps == [7]
-
-
-def test_majority_answer_with_a_lone_surrogate_is_read(run: gn.runs.Run) -> None:
-    majority = {"answer": "\ud83d", "share": 0.5, "is_beaten": True, "sentence": "It is above."}
-    compare_by_hand(run, majority=majority)
-    assert run.comparison.majority.answer == "\ud83d"
