@@ -9,6 +9,7 @@ Look at the pictures before you commit them.
 
 from __future__ import annotations
 
+import base64
 import sys
 import tempfile
 from contextlib import closing
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from publish import ROOT, packed
 
-from grpo_nb.runs.figure import SHARP_DPI, png
+from grpo_nb.runs.figure import SHARP_DPI, base64_png
 from grpo_nb.runs.run_folder import open_run
 from tests.support.lab_page import Jupyter, LabPage, write_notebook
 
@@ -48,7 +49,8 @@ def main() -> None:
     folder = Path(sys.argv[1]).absolute()
     docs = ROOT / "docs"
     run = open_run(folder)
-    (docs / "quickstart.png").write_bytes(packed(png(run.plot(), SHARP_DPI), 256))
+    curves = base64.b64decode(base64_png(run.plot(), SHARP_DPI))
+    (docs / "quickstart.png").write_bytes(packed(curves, 256))
     # In the middle of a run, a group has right and wrong completions.
     middle = len(run.rows) // 2
     viewer = VIEWER.format(folder=str(folder), step=middle)

@@ -48,7 +48,7 @@ _NAMES = {
 
 
 def ask_kit(rows: Rows) -> Found:
-    return [(alert.kind, alert.rule) for alert in worst_first(check_health(rows).alerts)]
+    return [(alert.state, alert.rule) for alert in worst_first(check_health(rows).alerts)]
 
 
 def ask_rldoctor(rows: Rows) -> Found:

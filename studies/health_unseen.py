@@ -32,7 +32,7 @@ import pandas
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.runs.rows import measure_duplicates
+from grpo_nb.runs.rows import duplicates_entry
 
 Row = dict[str, Any]
 Curve = Callable[[float], float]
@@ -141,7 +141,7 @@ def simulate_step(
         "completions/mean_length": run.length(at) * chance.gauss(1, 0.06),
         "completions/clipped_ratio": min(1.0, max(0.0, run.truncated(at) * chance.gauss(1, 0.1))),
         "step_time": chance.lognormvariate(2, 0.1),
-        **measure_duplicates(pandas.Series(texts), pandas.Series(prompts)),
+        **duplicates_entry(pandas.Series(texts), pandas.Series(prompts)),
     }
     if run.form:
         row |= {"rewards/form/mean": fmean(forms), "rewards/form/std": stdev(forms)}
@@ -268,7 +268,7 @@ def known(run: Run) -> dict[str, Any]:
 def loud_rules(rows: list[Row], **told: Any) -> set[str]:
     """Return the rules that warn at the end of a log."""
     alerts = check_health(rows, **told).alerts
-    return {alert.rule for alert in alerts if alert.kind in ("warning", "critical")}
+    return {alert.rule for alert in alerts if alert.state in ("warning", "critical")}
 
 
 def is_stopped(rows: list[Row], **told: Any) -> bool:

@@ -175,7 +175,7 @@ READS = {
     "run.json": lambda run: run.info,
     "metrics.jsonl": lambda run: run.rows,
     "holdout.jsonl": lambda run: run.holdout,
-    "train_questions.txt": lambda run: run.trained_questions,
+    "train_questions.txt": lambda run: run.train_hashes,
     "completions/step_000001.parquet": lambda run: run.completions(1),
     "comparison/comparison.json": lambda run: run.comparison,
 }
@@ -203,3 +203,13 @@ def test_rewritten_file_is_not_written_through_a_link(theirs: Path, tmp_path: Pa
     write_model_card(run)
     assert mine.read_text() == "mine"
     assert "GRPO" in (run.path / "README.md").read_text()
+
+
+def test_row_is_not_appended_through_a_link(theirs: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "sent")
+    mine = tmp_path / "mine" / "file.txt"
+    (run.path / "metrics.jsonl").unlink()
+    (run.path / "metrics.jsonl").symlink_to(mine)
+    with pytest.raises(ValueError, match=r"'metrics\.jsonl' is, or goes through, a symbolic link"):
+        run.write_step({"step": 1}, None)
+    assert mine.read_text() == "mine"

@@ -25,8 +25,8 @@ from grpo_nb.evaluation.model_sources import (
 from grpo_nb.evaluation.results import Evaluation, Grading
 from grpo_nb.rewards.answers import correctness, golds_of_row
 from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.runs.rows import read_json_lines
-from grpo_nb.runs.run_folder import Run, all_trained_questions
+from grpo_nb.runs.reading import read_json_lines
+from grpo_nb.runs.run_folder import Run, sources_of_questions
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.scoring.record import (
     RecordedReward,
@@ -235,11 +235,11 @@ class Exam:
         some training questions are unknown, because that count proves nothing.
         """
         runs = self._involved_runs()
-        trained = all_trained_questions(self.question_set.train, runs)
+        trained = sources_of_questions(self.question_set.train, runs)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()
-        is_complete = bool(trained) and all(run.trained_questions is not None for run in runs)
+        is_complete = bool(trained) and all(run.train_hashes is not None for run in runs)
         return contamination if is_complete or contamination.trained_count else None
 
     def _require_same_template(self) -> None:

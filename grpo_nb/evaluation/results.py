@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_nb.core.statistics import share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, notes
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
+from grpo_nb.runs.measures import HOLDOUT_MEASURES, percent_text
 from grpo_nb.scoring.advantages import in_groups
 from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.contamination import Contamination
@@ -143,10 +143,10 @@ class Evaluation(ReprMixin):
         """Label and value of each measure, as tables show them."""
         rows = {}
         for name, measure in MEASURES.items():
-            rows[measure.label] = in_percent(self.share_of(name), self.interval_of(name))
+            rows[measure.label] = percent_text(self.share_of(name), self.interval_of(name))
         # pass@1 is the accuracy, which has a row already.
         if self.samples > 1:
-            rows[f"pass@{self.samples}"] = in_percent(*self.pass_at_samples)
+            rows[f"pass@{self.samples}"] = percent_text(*self.pass_at_samples)
         mean_length = fmean(row["tokens"] for row in self.rows)
         rows["mean length, tokens"] = f"{mean_length:.1f}"
         rows["truncated at the length limit"] = f"{self.truncated_share:.1%}"

@@ -16,7 +16,8 @@ from statistics import fmean, median
 from typing import Any
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
-from grpo_nb.runs.rows import ACCURACY, MEAN_LENGTH
+from grpo_nb.runs.measures import ACCURACY
+from grpo_nb.runs.rows import MEAN_LENGTH
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2

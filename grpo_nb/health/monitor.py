@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
-from grpo_nb.runs.alert import KINDS_BY_URGENCY, Alert, alert_table, worst_first
+from grpo_nb.runs.alert import STATES_WORST_FIRST, Alert, alert_table, worst_first
 from grpo_nb.runs.run_folder import Run, open_run
 
 AlertKey = tuple[str, str]
@@ -124,21 +124,21 @@ class HealthMonitor:
         # 1. Without a finding there is an alert, which is withdrawn after the delay.
         if finding is None:
             alert = self._alerts[key]
-            if alert.kind == "withdrawn" or step - self._last_finding_step[key] < delay:
+            if alert.state == "withdrawn" or step - self._last_finding_step[key] < delay:
                 return None
             return dataclasses.replace(alert, withdrawn_step=step)
 
         # 2. During the delay, a finding that is milder than the alert changes nothing.
         self._last_finding_step[key] = step
         # An alert that does not exist yet counts as withdrawn, so any finding opens it.
-        kind = self._alerts[key].kind if key in self._alerts else "withdrawn"
-        is_milder = KINDS_BY_URGENCY.index(finding.severity) < KINDS_BY_URGENCY.index(kind)
+        state = self._alerts[key].state if key in self._alerts else "withdrawn"
+        is_milder = STATES_WORST_FIRST.index(finding.severity) > STATES_WORST_FIRST.index(state)
         if is_milder and step - self._last_confirmed_step[key] < delay:
             return None
 
         # 3. Any other finding confirms the alert, or changes its severity.
         self._last_confirmed_step[key] = step
-        if finding.severity == kind:
+        if finding.severity == state:
             return None
         return Alert(**finding._asdict(), step=step)
 
@@ -155,7 +155,7 @@ class HealthReport(ReprMixin):
     @property
     def ok(self) -> bool:
         """True if no warning and no critical alert is open at the end of the log."""
-        return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
+        return all(alert.state in ("info", "withdrawn") for alert in self.alerts)
 
     def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Alerts: {len(self.alerts)}. Checked {self.row_count} rows with a reward.")

@@ -3,34 +3,22 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from grpo_nb.core.tables import ReprMixin, Table, bold
+from grpo_nb.core.words import require_choice
 
-Severity = Literal["info", "warning", "critical"]
-#: Values of `Alert.kind`, the least urgent first.
-KINDS_BY_URGENCY = ("withdrawn", "info", "warning", "critical")
+Severity = Literal["critical", "warning", "info"]
+#: Values of `Alert.state`, the most urgent first.
+STATES_WORST_FIRST = (*get_args(Severity), "withdrawn")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Alert(ReprMixin):
     """A finding about a run, with its numbers, and what to change.
 
-    Attributes:
-        rule: Name of the health rule.
-        severity: "critical": the run learns nothing or loses what it has learned, so stop it.
-            "warning": the run wastes time or learns the wrong thing. "info": good to know, or a
-            warning about a run whose reward still rises.
-        step: Step since which the alert has this severity.
-        message: What was seen, with the numbers.
-        advice: What to change, with the names of `Settings`.
-        subject: What the rule is about, for rules that watch several things, such as the name of a
-            reward. There is one alert for each rule and subject.
-        withdrawn_step: Step at which the alert was withdrawn because it was no longer true; None if
-            it is open.
-
-    When an alert is withdrawn, `severity` keeps its last value, and `kind` becomes "withdrawn".
-    Programs filter and sort by `kind`. Tables show `status`, which also has the step.
+    When an alert is withdrawn, `severity` keeps its last value, and `state` becomes "withdrawn".
+    Programs filter and sort by `state`. Tables show `state_text`, which also has the step.
 
     >>> alert = Alert(rule="kl", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
@@ -38,20 +26,34 @@ class Alert(ReprMixin):
     """
 
     rule: str
+    """Name of the health rule."""
     severity: Severity
+    """Urgency. "critical": the run learns nothing or loses what it has learned, so stop it.
+    "warning": the run wastes time or learns the wrong thing. "info": good to know, or a warning
+    about a run whose reward still rises."""
     step: int
+    """Step since which the alert has this severity."""
     message: str
+    """Observation, with its numbers."""
     advice: str
+    """Changes to try, with the names of `Settings`."""
     subject: str = ""
+    """Name of the watched thing, such as a reward, if the rule watches several. There is one alert
+    for each rule and subject."""
     withdrawn_step: int | None = None
+    """Step at which the alert was withdrawn because it was no longer true; None if it is open."""
+
+    def __post_init__(self) -> None:
+        # The file of a run can hold any text, and `worst_first` needs a known one.
+        require_choice("severity", self.severity, get_args(Severity))
 
     @property
-    def kind(self) -> str:
+    def state(self) -> str:
         """Severity of an open alert, otherwise `withdrawn`."""
         return self.severity if self.withdrawn_step is None else "withdrawn"
 
     @property
-    def status(self) -> str:
+    def state_text(self) -> str:
         """Severity of an open alert, otherwise when it was withdrawn."""
         if self.withdrawn_step is None:
             return self.severity
@@ -72,13 +74,13 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
         # A rule that watches several things reports each of them by its name.
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         finding = f"{name}: {alert.message}"
-        rows.append((bold(alert.status), alert.step, finding, alert.advice))
+        rows.append((bold(alert.state_text), alert.step, finding, alert.advice))
     return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """Sort by severity, withdrawn alerts last. Alerts of one severity keep their order."""
-    return sorted(alerts, key=lambda alert: -KINDS_BY_URGENCY.index(alert.kind))
+    """Sort by severity, with withdrawn alerts last. Alerts of one severity keep their order."""
+    return sorted(alerts, key=lambda alert: STATES_WORST_FIRST.index(alert.state))
 
 
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
@@ -89,6 +91,7 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
 
     Raises:
         TypeError: A field is missing or unknown.
+        ValueError: A severity is unknown.
     """
     latest: dict[tuple[str, str], Alert] = {}
     for row in rows:

@@ -1,9 +1,9 @@
 """Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
 The card holds only what was measured or recorded. Because it is made to be published, home folders
-and the logins and keys in addresses are removed (`PRIVATE_PART`), and so are values with a secret
-name (`SECRET_NAME`). Other paths stay. A key inside the source of a reward, such as
-`api_key = "..."`, is not recognised, so read a card before you publish it.
+in their usual places, and the logins and keys in addresses, are removed (`PRIVATE_PART`). So are
+values with a secret name (`SECRET_NAME`). Other paths stay. A key inside the source of a reward,
+such as `api_key = "..."`, is not recognised, so read a card before you publish it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import copy_files, write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, in_percent
+from grpo_nb.runs.measures import HOLDOUT_MEASURES, percent_text
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -43,7 +43,7 @@ PRIVATE_PART = re.compile(
     | (?<=[?&])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
     # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. A name
     # with spaces counts before the same slash: "C:\Users\Jane Doe\x".
-    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+Users([/\\])\1*
+    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)([/\\])\1*
       [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=\1))?
     # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website
     # has no such part: "https://example.org/home/index.html".
@@ -91,13 +91,12 @@ def model_card(
         # A training that fails at its first step leaves no adapter.
         has_adapter=(run.adapter_path / "adapter_model.safetensors").is_file(),
         metadata=card_metadata(run),
-        base=published_base(run),
         model_name=Path(settings.model).name,
         is_embedded=settings.model == EMBEDDED_MODEL,
         origin=ORIGIN_OF_EMBEDDED_MODEL,
         comparison=run.comparison,
         measures=HOLDOUT_MEASURES,
-        in_percent=in_percent,
+        percent_text=percent_text,
         verification=verification,
         figure=FIGURE_FILE if (run.path / FIGURE_FILE).is_file() else None,
         answer_format=AnswerFormat(**info["task"]["format"]),

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
-from grpo_nb.runs.rows import CONTENT_ERRORS
+from grpo_nb.runs.reading import READ_ERRORS
 
-MANIFEST = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 #: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
 #: or a loop of links. Any other number means that the drive fails.
 DAMAGE_ERRNOS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -29,39 +29,42 @@ class NewestCheckpoint(NamedTuple):
     """The newest complete checkpoint, if there is one, and why newer ones were skipped."""
 
     path: Path | None
+    """Folder of the checkpoint; None if no checkpoint is complete."""
     step: int
+    """Step of the checkpoint; 0 if no checkpoint is complete."""
     skip_reasons: list[str]
+    """Reason why each newer checkpoint was skipped."""
 
 
-def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
+def write_checkpoint(root: Path, step: int, write_files: Callable[[Path], None]) -> Path:
     """Write the checkpoint of a step, complete or not at all, and return its folder.
 
     Args:
         root: Folder of the checkpoints of one run, which nobody else writes to.
         step: Optimizer steps done.
-        fill: Writes the files into the folder that it is given.
+        write_files: Writes the files of the checkpoint into the folder that it is given.
 
     Raises:
-        OSError: The disk is full, or cannot be written to. Earlier checkpoints are still there.
+        OSError: The disk is full or cannot be written to, or the step has a checkpoint already.
+            Earlier checkpoints are still there.
     """
     target = root / f"checkpoint-{step}"
     with staged_folder(target) as staged:
         try:
-            fill(staged)
+            write_files(staged)
             # Each file is on the disk before the manifest lists it, and the manifest before the
             # folder gets its name. A power cut in between leaves no folder that looks complete.
             files = {}
             for path in staged.rglob("*"):
                 if path.is_file():
-                    name = path.relative_to(staged).as_posix()
-                    files[name] = {"sha256": sha256_of(path)}
+                    files[path.relative_to(staged).as_posix()] = {"sha256": sha256_of(path)}
                 # Folders are synced too, because they hold the names of their files.
                 sync(path)
-            manifest = staged / MANIFEST
-            content = {"step": step, "files": files}
-            manifest.write_text(json.dumps(content, indent=1))
+            manifest = staged / MANIFEST_FILE
+            manifest.write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(manifest)
             sync(staged)
+            # Not `put_in_place`, which would replace an earlier checkpoint of the step.
             staged.rename(target)
             sync(root)
         except Exception as error:
@@ -92,7 +95,7 @@ def find_damage(folder: Path) -> str | None:
     """
     try:
         # A checkpoint that was not finished has no manifest.
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
         for name, expected in manifest["files"].items():
             # A manifest can come from somebody else and name files elsewhere.
             file = safe_path(folder, name)
@@ -102,26 +105,29 @@ def find_damage(folder: Path) -> str | None:
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
     # Valid JSON of another shape is damage too.
-    except (*CONTENT_ERRORS, OSError) as error:
+    except READ_ERRORS as error:
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise
-        return f"its manifest cannot be read ({error})"
+        return f"its manifest cannot be read, or a file that it lists ({error})"
     return None
 
 
 def keep_newest(root: Path, count: int) -> None:
-    """Delete all but the newest `count` checkpoints."""
+    """Delete all but the newest `count` checkpoints, which is at least 1.
+
+    Damaged checkpoints count too, so call `set_aside_damaged` first if there may be any.
+    """
     for _, folder in checkpoint_folders(root)[:-count]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
-        (folder / MANIFEST).unlink(missing_ok=True)
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
     """Rename skipped checkpoints to `damaged-N`.
 
-    Under its old name, such a folder would count as the newest checkpoint. It is not deleted,
-    because its files may still be worth something.
+    With its old name, such a folder would count in `keep_newest`, which would delete a complete
+    checkpoint instead. It is not deleted, because its files may still be worth something.
     """
     for step, folder in checkpoint_folders(root):
         if step > newest.step:

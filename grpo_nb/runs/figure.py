@@ -1,19 +1,18 @@
 """Draw the curves of one run, once or live in a cell, or of several runs in one figure.
 
-By default a figure has three panels: the total reward, each reward, and the held-out scores. A
-panel of something that was not measured is left out. Background and ink work on light and dark
+A panel of something that was not measured is left out. Background and ink work on light and dark
 pages.
 """
 
+from __future__ import annotations
+
 import base64
-import dataclasses
 import io
 import math
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy
 import pandas
@@ -27,8 +26,12 @@ from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import RichText, escaped
 from grpo_nb.core.words import displayable, require_choice
+from grpo_nb.runs.measures import ACCURACY, HOLDOUT_MEASURES
 from grpo_nb.runs.outcome import describe_run
-from grpo_nb.runs.rows import ACCURACY, HOLDOUT_MEASURES, MEAN_LENGTH, Row, finite_values
+from grpo_nb.runs.rows import MEAN_LENGTH, Row, finite_values
+
+if TYPE_CHECKING:
+    from grpo_nb.runs.run_folder import Run
 
 #: Styles that tell curves apart without colour.
 LINE_STYLES = ("-", "--", "-.", ":")
@@ -36,10 +39,10 @@ LINE_STYLES = ("-", "--", "-.", ":")
 CAPTION_LINE_CHARACTERS = 125
 #: Largest number of lines below the panels.
 MAX_CAPTION_LINES = 5
-#: Longest name of a reward next to a panel, in characters.
-MAX_REWARD_NAME = 20
-#: Longest name of a run next to a panel, in characters. Automatic names have 26.
-MAX_RUN_NAME = 26
+#: Longest name of a reward next to a panel.
+REWARD_NAME_CHARACTERS = 20
+#: Longest name of a run next to a panel. Automatic names have 26 characters.
+RUN_NAME_CHARACTERS = 26
 
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
@@ -55,33 +58,30 @@ SCREEN_DPI = 100
 SHARP_DPI = 150
 #: Pause between two drawings during a training. A drawing takes a fraction of a second.
 REDRAW_SECONDS = 30
-#: Approximate width of a panel. More than two points per pixel cost time and show nothing more.
+#: Approximate width of one of three panels. Two points for each pixel show all that can be seen.
 PANEL_PIXELS = 250
 
 
-@dataclass(frozen=True)
-class CurvePanel:
-    """One panel of the figure.
-
-    Attributes:
-        title: The title of the panel.
-        metric: The key of the metric in a row. `EACH_REWARD` has none, because it draws one metric
-            for each reward.
-        unit: Text under the title, usually the unit.
-        is_share: True if the values lie between 0 and 1, and are written in percent.
-    """
+class CurvePanel(NamedTuple):
+    """One panel of the figure."""
 
     title: str
+    """Title of the panel."""
     metric: str
+    """Key of the metric in a row. `EACH_REWARD` has none, because it draws one metric for each
+    reward."""
     unit: str
+    """Text under the title, usually the unit."""
     is_share: bool = False
+    """True if the values lie between 0 and 1, and are written in percent."""
 
 
 TOTAL = CurvePanel("Total reward", "reward", "weighted sum; strong: trailing mean")
 EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel("Held-out questions", ACCURACY, "share, 95 % interval", is_share=True)
-HOLDOUT_ACCURACY = dataclasses.replace(HOLDOUT, unit="share correct")
+HOLDOUT_ACCURACY = HOLDOUT._replace(unit="share correct")
 KL = CurvePanel("KL", "kl", "nats")
+#: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`.
 OTHER_PANELS = (
     KL,
     CurvePanel("Completion length", MEAN_LENGTH, "tokens, mean"),
@@ -95,16 +95,14 @@ OTHER_PANELS = (
 
 
 class Curve(NamedTuple):
-    """One curve of a panel. A curve without values is not drawn; the others keep their colours."""
+    """One curve of a panel. A curve without values is not drawn, and no other gets its colour."""
 
     label: str
     """Text next to the panel; empty if the title says enough."""
     values: pandas.Series
     """Finite numbers by step."""
-    low: pandas.Series | None = None
-    """Lower ends of the 95 % intervals by step."""
-    high: pandas.Series | None = None
-    """Upper ends of the intervals."""
+    band: Sequence[pandas.Series] = ()
+    """Lower and upper ends of the 95 % intervals by step; empty without intervals."""
 
 
 def smoothing_window(value_count: int) -> int:
@@ -116,7 +114,7 @@ def smoothing_window(value_count: int) -> int:
     return max(1, min(10, value_count // 4), value_count // 50)
 
 
-def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure:
+def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
     Thin pale lines are the logged values, strong lines their trailing mean. The figure's label is
@@ -124,8 +122,8 @@ def training_figure(run: Any, panels: Literal["main", "all"] = "main") -> Figure
 
     Args:
         run: The run. Any metric may be missing in its rows; the panel is then left out.
-        panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
-            truncation, learning signal, entropy, gradient, time and tool calls.
+        panels: "main" draws total reward, each reward and held-out scores; "all" also draws
+            `OTHER_PANELS`.
 
     Raises:
         ValueError: `panels` is neither "main" nor "all".
@@ -154,7 +152,7 @@ def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Cu
     curves = []
     for name, weight in weights.items():
         # The name can be any text if somebody sent the run.
-        label = f"{displayable(name)[:MAX_REWARD_NAME]} x{weight:g}"
+        label = f"{displayable(name)[:REWARD_NAME_CHARACTERS]} x{weight:g}"
         curves.append(Curve(label, finite_values(rows, f"rewards/{name}/mean")))
     return curves
 
@@ -167,11 +165,11 @@ def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
         if len(values):
             label = f"{measure.label} {values.iloc[-1]:.0%}"
             # Another program may have logged a share without its interval, or an impossible one.
-            low, high = (
+            band = [
                 finite_values(rows, key).reindex(values.index).clip(0, 1)
                 for key in measure.interval_keys
-            )
-            curves.append(Curve(label, values, low, high))
+            ]
+            curves.append(Curve(label, values, band))
     return curves
 
 
@@ -208,9 +206,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         labels = {}
         for curve_number, curve in enumerate(curves[panel]):
             if len(curve.values):
+                window = smoothing_window(len(curve.values))
                 # Held-out scores are few, and each is a mean over questions already.
-                is_holdout = panel.metric == ACCURACY
-                window = 1 if is_holdout else smoothing_window(len(curve.values))
+                if panel.metric == ACCURACY:
+                    window = 1
                 labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
@@ -247,10 +246,8 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
     values = curve.values
     if window > 1:
         axis.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
-    if curve.low is not None:
-        axis.fill_between(
-            values.index, curve.low, curve.high, color=colour, alpha=0.13, linewidth=0
-        )
+    if curve.band:
+        axis.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
     (line,) = axis.plot(
         _thinned(values.rolling(window, 1).mean()),
         color=colour,
@@ -266,7 +263,7 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
 def _thinned(values: pandas.Series) -> pandas.Series:
     """Return only the lowest and the highest value of each pixel, and both ends of the line.
 
-    The line looks the same as with all values.
+    In one of three panels, the line looks the same as with all values.
     """
     if len(values) <= 2 * PANEL_PIXELS:
         return values
@@ -300,27 +297,22 @@ def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
         )
 
 
-def overlay(runs: Sequence[Any]) -> Figure:
+def figure_of_runs(runs: Sequence[Run]) -> Figure:
     """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
     curves = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
     for run in runs:
         rows = run.rows
-        label = displayable(run.name)[:MAX_RUN_NAME]
+        label = displayable(run.name)[:RUN_NAME_CHARACTERS]
         for panel in curves:
             curves[panel].append(Curve(label, finite_values(rows, panel.metric)))
     return _draw_panels(curves)
 
 
-def png(figure: Figure, dpi: int = SCREEN_DPI) -> bytes:
-    """Render a figure as PNG, without touching pyplot's state."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
-
-
 def base64_png(figure: Figure, dpi: int = SCREEN_DPI) -> str:
     """Render a figure as PNG in base64, as HTML and notebooks embed images."""
-    return base64.b64encode(png(figure, dpi)).decode()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def figure_html(figure: Figure, alt_text: str) -> RichText:
@@ -340,7 +332,7 @@ class LivePlot:
         run: The run that is shown.
     """
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._output = CellOutput()
         self._next_redraw = 0.0

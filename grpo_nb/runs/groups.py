@@ -62,8 +62,9 @@ def completions_table(
         "completion": [completion_text(completion) for completion in logs["completion"]],
     }
     if has_tools:
+        # Unlike the messages of a prompt, turns can hold values of tools that JSON does not know.
         columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
-    columns |= dict(scores)
+    columns |= scores.to_dict("series")
     # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
     weighted = scores * pandas.Series(weights)
     columns["total"] = weighted.sum(axis=1, min_count=1)
@@ -79,18 +80,14 @@ def completions_table(
 
 @dataclass(frozen=True, eq=False)
 class CompletionGroup:
-    """A prompt with its completions and their scores. Shows itself as a table.
-
-    Attributes:
-        number: Number of the group in its step.
-        table: One row per completion as in `Run.completions`, from the highest advantage to the
-            lowest.
-        weights: Weight of each reward by name.
-    """
+    """A prompt with its completions and their scores. Shows itself as a table."""
 
     number: int
+    """Number of the group in its step."""
     table: pandas.DataFrame
+    """One row per completion as in `Run.completions`, from the highest advantage to the lowest."""
     weights: Mapping[str, float]
+    """Weight of each reward by name."""
 
     @property
     def transcripts(self) -> pandas.Series:
@@ -121,7 +118,7 @@ class CompletionGroup:
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []
         first_number = 1
-        # As text, so that scores that are NaN are equal too.
+        # Compared as text, because NaN is not equal to itself.
         for _, equal_rows in itertools.groupby(rows, key=str):
             (row, text), *others = equal_rows
             last_number = first_number + len(others)
@@ -147,7 +144,7 @@ class CompletionGroup:
         return bool(advantages.max() - advantages.min() > SMALLEST_ADVANTAGE)
 
     def __repr__(self) -> str:
-        # As literals, so that a terminal executes no control characters.
+        # As Python literals, so that a terminal executes no control characters.
         texts = self.transcripts.str[:80].map(repr)
         columns = self.table[["advantage", "total"]].assign(completion=texts)
         return f"{self.title}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
@@ -161,17 +158,21 @@ class StepGroups:
     """The groups of one step, of a run or of a dry run. Shows itself as tables."""
 
     title: str
+    """Title above the groups."""
     groups: tuple[CompletionGroup, ...]
+    """The groups, in the order of their numbers."""
 
     @classmethod
-    def of(cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]) -> StepGroups:
+    def from_table(
+        cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]
+    ) -> StepGroups:
         """Split the completions of a step, as `Run.completions` returns them, into groups."""
         # A stable sort keeps completions with the same advantage in the order of sampling.
         ordered = table.sort_values("advantage", ascending=False, kind="stable")
-        groups = [
+        groups = tuple(
             CompletionGroup(number, rows, weights) for number, rows in ordered.groupby("group")
-        ]
-        return cls(title, tuple(groups))
+        )
+        return cls(title, groups)
 
     @property
     def signal_count(self) -> int:

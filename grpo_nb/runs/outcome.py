@@ -4,15 +4,20 @@ Prompts and samples differ from step to step, so a comparison of the first and l
 could show a rise that is luck. The test uses all steps.
 """
 
+from __future__ import annotations
+
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, finite_values, metric_values
+
+if TYPE_CHECKING:
+    from grpo_nb.runs.run_info import SavedComparison
 
 #: Significance level: of 100 runs that learn nothing, the test finds a rise in about one.
 SIGNIFICANCE_LEVEL = 0.01
@@ -20,26 +25,23 @@ SIGNIFICANCE_LEVEL = 0.01
 #: steps has p = 1/24, above `SIGNIFICANCE_LEVEL`.
 MIN_STEPS = 5
 #: Characters of a printed line. Notebooks break longer lines in the middle of a word.
-LINE_WIDTH = 88
+LINE_CHARACTERS = 88
 
 
 @dataclass(frozen=True)
 class Rise:
-    """Result of the test whether the reward of a run rose.
-
-    Attributes:
-        first_mean: Mean reward over the first third of the steps.
-        last_mean: Mean reward over the last third of the steps.
-        p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
-            with too few steps.
-        step_count: Number of logged steps with a finite reward. With `logging_steps=5`, a logged
-            step is the mean of five steps.
-    """
+    """Result of the test whether the reward of a run rose."""
 
     first_mean: float
+    """Mean reward over the first third of the steps."""
     last_mean: float
+    """Mean reward over the last third of the steps."""
     p_value: float
+    """Probability that a model which learns nothing shows a rise at least as clear; 1 with too few
+    steps."""
     step_count: int
+    """Number of logged steps with a finite reward. With `logging_steps=5`, a logged step is the
+    mean of five steps."""
 
     @property
     def is_clear(self) -> bool:
@@ -70,7 +72,8 @@ class Rise:
     def sentence(self) -> str:
         """Result in words, with what to do if the reward did not rise."""
         if self.is_clear:
-            # The largest power of ten that is not above 1 / p: p = 0.003 gives 100 runs.
+            # The largest power of ten that is not above 1 / p: p = 0.003 gives 100 runs. The p
+            # of a long run can be 0, which has no logarithm.
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
                 f"{self.claim}. A model that learns nothing would show such a rise less than once "
@@ -118,6 +121,8 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
 def describe_run(rows: Sequence[Row], reference: str) -> str:
     """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
+    KL and the share of truncated completions are means over the last third of the steps.
+
     Args:
         rows: Rows of the run.
         reference: Description of the model that the KL is measured against.
@@ -140,33 +145,27 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
 
 @dataclass(frozen=True)
 class MajorityBaseline:
-    """The most frequent gold answer of the held-out questions, compared with the model's accuracy.
-
-    Attributes:
-        answer: The most frequent gold answer.
-        share: Share of the questions that this answer alone would get right.
-        is_beaten: True if the whole 95 % interval of the model's accuracy lies above `share`.
-        sentence: The comparison in words.
-    """
+    """The most frequent gold answer of the questions, compared with the accuracy of the model."""
 
     answer: str
+    """The most frequent gold answer."""
     share: float
+    """Share of the questions that this answer alone would get right."""
     is_beaten: bool
+    """True if the whole 95 % interval of the model's accuracy lies above `share`."""
     sentence: str
+    """The comparison in words."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a run, for the end of a notebook. It shows itself as one paragraph per fact.
-
-    Attributes:
-        has_worked: True if all conditions of `decide_outcome` hold.
-        facts: Sentences on the run. The first fact starts with "It worked.", or with the evidence
-            that is missing.
-    """
+    """The verdict on a run, for the end of a notebook. Shows itself as one paragraph per fact."""
 
     has_worked: bool
+    """True if all conditions of `decide_outcome` hold."""
     facts: tuple[str, ...]
+    """Sentences on the run. The first fact starts with "It worked.", or with the evidence that is
+    missing."""
 
     @property
     def sentence(self) -> str:
@@ -175,20 +174,26 @@ class Outcome:
 
     def __repr__(self) -> str:
         # The sentences of a comparison that somebody sends can hold control characters.
-        return "\n".join(textwrap.fill(displayable(fact), LINE_WIDTH) for fact in self.facts)
+        return "\n".join(textwrap.fill(displayable(fact), LINE_CHARACTERS) for fact in self.facts)
 
 
-def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -> Outcome:
+def decide_outcome(
+    rise: Rise, comparison: SavedComparison | None, obstacles: Sequence[str] = ()
+) -> Outcome:
     """Decide if a run worked, and name what is missing if it did not.
 
-    "It worked" needs all of these: the held-out comparison is better; the answers themselves did
-    not get worse; the model clears the majority-class baseline, where there is one; the reward
-    rose; and there is no obstacle.
+    "It worked" needs all of these:
+
+    - The held-out comparison is better.
+    - The answers themselves did not get worse.
+    - The model beats the majority-class baseline, if there is one.
+    - The reward rose.
+    - There is no obstacle.
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
-        comparison: The held-out comparison with `verdict`, `anywhere_verdict`, `majority`,
-            `contamination` and `sentence`; None if there is none.
+        comparison: The held-out comparison, as saved with a run or returned by `gn.compare`; None
+            if there is none.
         obstacles: Reasons why this comparison cannot show that the run worked.
 
     >>> from types import SimpleNamespace
@@ -217,35 +222,36 @@ def decide_outcome(rise: Rise, comparison: Any, obstacles: Sequence[str] = ()) -
     return Outcome(has_worked=not missing, facts=facts)
 
 
-def _missing_in_comparison(comparison: Any) -> list[str]:
-    """Return the reasons why a comparison does not show that a run worked."""
+def _missing_in_comparison(comparison: SavedComparison | None) -> Iterator[str]:
+    """Yield the reasons why a comparison does not show that a run worked."""
     if comparison is None:
-        return ["the held-out answers were not compared"]
-    verdict = comparison.verdict
+        yield "the held-out answers were not compared"
+        return
+    if comparison.verdict == "worse":
+        yield "the held-out answers got worse"
+    elif comparison.verdict != "better":
+        yield "the held-out comparison shows no difference"
+    # More answers in the format can hide that fewer answers are right.
+    if comparison.anywhere_verdict == "worse":
+        yield "the answers themselves got worse"
     majority = comparison.majority
-    reasons = {
-        "the held-out answers got worse": verdict == "worse",
-        "the held-out comparison shows no difference": verdict not in ("better", "worse"),
-        # More answers in the format can hide that fewer answers are right.
-        "the answers themselves got worse": comparison.anywhere_verdict == "worse",
-        "the majority-class baseline is not beaten": majority and not majority.is_beaten,
-    }
-    return [reason for reason, holds in reasons.items() if holds]
+    if majority is not None and not majority.is_beaten:
+        yield "the majority-class baseline is not beaten"
 
 
-def _facts_of_comparison(comparison: Any) -> list[str]:
-    """Return the results of a comparison in words, or advice to make a comparison."""
+def _facts_of_comparison(comparison: SavedComparison | None) -> Iterator[str]:
+    """Yield the results of a comparison in words, or advice to make a comparison."""
     if comparison is None:
-        return [
+        yield (
             "gn.compare(run, task) compares them. A task without held-out questions needs "
             "gn.load_task(..., holdout=0.2)."
-        ]
-    facts = [f"Held-out: {comparison.sentence}"]
+        )
+        return
+    yield f"Held-out: {comparison.sentence}"
     if comparison.majority is not None:
-        facts.append(comparison.majority.sentence)
+        yield comparison.majority.sentence
     if comparison.contamination is None:
-        facts.append(
+        yield (
             "Not all training questions are known, so some held-out questions may have been "
             "trained on."
         )
-    return facts

@@ -45,7 +45,7 @@ from grpo_nb.core.words import short_repr
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
-from grpo_nb.runs.rows import read_json_lines, reporting_damage_in
+from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 #: The image of the curves, in the folder of a run and of an export.
 FIGURE_FILE = "figures/training.png"
-#: Digits of the step in the name of a file of completions.
+#: Digits of the step in the name of a file of completions. No run of GRPO has a million steps.
 STEP_DIGITS = 6
 
 
@@ -65,7 +65,8 @@ def new_run_folder(root: Path, name: str | None) -> Path:
 
     Args:
         root: Folder of all runs.
-        name: Name of the run, checked with `require_run_name`. Default: the time of the start.
+        name: Name of the run, which the caller has checked with `require_run_name`. Default: the
+            time of the start.
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
@@ -86,12 +87,15 @@ def require_run_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
         raise ValueError(
             f"{short_repr(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
-            "'_' and '-', and begin with a letter or digit; 'auto' stands for the newest run."
+            "'_' and '-', and begin with a letter or digit. 'auto' is no name, but a value of "
+            "`resume`."
         )
 
 
 class Run(ReprMixin):
     """A finished, crashed or running run. Every property reads the folder anew.
+
+    Properties report what the folder holds. Methods choose a part of it, test, draw or write.
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them.
@@ -114,29 +118,34 @@ class Run(ReprMixin):
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
 
-    def _file(self, name: str) -> Path:
-        """Return the path of a file in the folder.
+    def _checked_path(self, name: str) -> Path:
+        """Return the path of a file in the folder; raise `ValueError` if it is a symbolic link.
 
-        The run may come from somebody else, so a link that leads out of the folder is refused.
+        `open_run` refuses links too, but somebody may add one later, and `Run(path)` checks none.
         """
         return safe_path(self.path, name)
 
     # What the run started with, and its status
 
-    @property
-    def info(self) -> dict[str, Any]:
-        """Content of `run.json`, with the fields of `RunInfo` that were recorded.
+    def read_info(self) -> RunInfo:
+        """Read `run.json`.
 
         Raises:
             ValueError: The file is damaged, lacks a field, or was written by a later version.
         """
-        return read_run_info(self._file("run.json")).to_dict()
+        return read_run_info(self._checked_path("run.json"))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Content of `run.json`, with the fields of `RunInfo` that were recorded."""
+        return self.read_info().to_dict()
 
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
-        # The text has the clock's offset, so that runs of several machines are ordered correctly.
-        text = self.info["started"]
+        # The recorded time has a UTC offset, so runs of machines in different time zones are
+        # ordered correctly.
+        text = self.read_info().started
         with reporting_damage_in(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()
 
@@ -147,7 +156,7 @@ class Run(ReprMixin):
         Raises:
             ValueError: `run.json` is damaged, or has settings that this version does not know.
         """
-        values = self.info["settings"]
+        values = self.read_info().settings
         with reporting_damage_in(self.path / "run.json"):
             return Settings.from_dict(values)
 
@@ -159,17 +168,17 @@ class Run(ReprMixin):
     @property
     def reference(self) -> str:
         """Description of the model that the KL is measured against."""
-        return self.info.get("reference", "the reference model")
+        return self.read_info().reference or "the reference model"
 
     @property
     def weights(self) -> dict[str, float]:
         """Weight of each reward by name."""
-        return {reward["name"]: reward["weight"] for reward in self.info["rewards"]}
+        return {reward["name"]: reward["weight"] for reward in self.read_info().rewards}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest unweighted score of each reward; unknown ranges are left out."""
-        rewards = self.info["rewards"]
+        rewards = self.read_info().rewards
         return {reward["name"]: reward["range"] for reward in rewards if reward.get("range")}
 
     @property
@@ -185,30 +194,34 @@ class Run(ReprMixin):
         - `crashed`: its process is gone, and did not record an end.
         - `unknown`: another machine was writing it, or its drive has no locks.
         """
-        info = self.info
-        if info["status"] != "running":
-            return info["status"]
-        return writer_status(self.path, info.get("host"))
+        info = self.read_info()
+        if info.status != "running":
+            return info.status
+        return writer_status(self.path, info.host)
 
     @property
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         status = self.status
-        field = {"failed": "error", "stopped": "stopped_by"}.get(status)
-        reason = self.info.get(field) if field else None
+        info = self.read_info()
+        reason = {"failed": info.error, "stopped": info.stopped_by}.get(status)
         return f"{status}: {reason}" if reason else status
 
     # What the run logged
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One mapping per logged step, with the measured metrics under TRL's names."""
-        file = self._file("metrics.jsonl")
-        rows = read_json_lines(file, is_appended=True)
+        """One mapping per logged step, with the measured metrics under TRL's names.
+
+        Raises:
+            ValueError: A row or an alert is damaged.
+        """
+        file = self._checked_path("metrics.jsonl")
+        rows = read_json_lines(file, drop_partial_line=True)
         with reporting_damage_in(file):
             # Metrics can have any name, so only the step and the alerts can be checked.
             ROWS_SCHEMA.validate_python(rows)
-            # This raises an error if an alert is damaged.
+            # This call raises an error if an alert is damaged.
             alerts_of(rows)
         return rows
 
@@ -244,10 +257,11 @@ class Run(ReprMixin):
         """
         import pandas
 
-        wanted = [number for number in self.steps if step in (None, number)]
+        wanted = [number for number in self.steps if step is None or number == step]
         if not wanted:
+            place = "" if step is None else f" of step {step}"
             raise FileNotFoundError(
-                f"{self.name} has no completions (step = {step}). run.steps lists its steps with "
+                f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
         tables = []
@@ -265,11 +279,11 @@ class Run(ReprMixin):
             ValueError: Their file is damaged.
         """
         title = f"Step {number} of {self.name}"
-        return StepGroups.of(title, self.completions(number), self.weights)
+        return StepGroups.from_table(title, self.completions(number), self.weights)
 
     def completions_file(self, step: int) -> Path:
         """Return the path of the completions of a step."""
-        return self._file(f"completions/step_{step:0{STEP_DIGITS}d}.parquet")
+        return self._checked_path(f"completions/step_{step:0{STEP_DIGITS}d}.parquet")
 
     @property
     def sentence(self) -> str:
@@ -280,13 +294,13 @@ class Run(ReprMixin):
         """Test whether the reward rose over the steps by more than chance (Mann-Kendall test)."""
         return reward_rise(self.rows)
 
-    def outcome(self, comparison: Any = None) -> Outcome:
+    def outcome(self, comparison: SavedComparison | None = None) -> Outcome:
         """Return the verdict on the run.
 
-        `runs.outcome.decide_outcome` lists what "It worked" needs. Two more conditions hold for the
-        comparison. It must be between the start of this run and its present adapter, which is
-        checked if the comparison recorded its models. No question in it may be known to have been
-        trained on. The sentence names the conditions that are not met.
+        `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also meet
+        two conditions. It is between the start of this run and its present adapter (not checked if
+        the comparison did not record its models). As far as is known, no question in it was trained
+        on. The sentence names the conditions that are not met.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -295,25 +309,20 @@ class Run(ReprMixin):
         No gain is shown:
         """
         # With the saved comparison, a finished run can be judged without its model.
-        comparison = self.comparison if comparison is None else comparison
-        obstacles = self._obstacles(comparison) if comparison is not None else []
-        return decide_outcome(self.rise(), comparison, obstacles)
+        comparison = comparison or self.comparison
+        return decide_outcome(self.rise(), comparison, list(self._obstacles(comparison)))
 
-    def _obstacles(self, comparison: Any) -> list[str]:
-        """Return reasons why a comparison cannot show that this run worked."""
-        obstacles = []
+    def _obstacles(self, comparison: SavedComparison | None) -> Iterator[str]:
+        """Yield reasons why a comparison cannot show that this run worked."""
+        if comparison is None:
+            return
         if comparison.after.model_id not in (None, self.model_id("adapter")):
-            obstacles.append("the comparison is not of the adapter that this run has now")
+            yield "the comparison is not of the adapter that this run has now"
         if comparison.before.model_id not in (None, self.model_id("start")):
-            obstacles.append(
-                "the comparison does not start with the model that this run started from"
-            )
+            yield "the comparison does not start with the model that this run started from"
         contamination = comparison.contamination
         if contamination is not None and contamination.trained_count:
-            obstacles.append(
-                f"{contamination.trained_count} of the held-out questions were trained on"
-            )
-        return obstacles
+            yield f"{contamination.trained_count} of the held-out questions were trained on"
 
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:
         """Return the hash of an adapter of this run; None if the run does not have it.
@@ -321,7 +330,7 @@ class Run(ReprMixin):
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
         """
-        file = self.path / part / "adapter_model.safetensors"
+        file = self._checked_path(f"{part}/adapter_model.safetensors")
         if not file.is_file():
             return None
         return f"{part} {sha256_of(file)[:16]}"
@@ -330,8 +339,8 @@ class Run(ReprMixin):
         """Draw the training curves, as they are shown live.
 
         Args:
-            panels: "main" draws total reward, each reward and held-out scores; "all" adds KL,
-                completion length and six more, as far as they were measured.
+            panels: "main" draws the usual three panels; "all" adds the other metrics that were
+                measured (`figure.OTHER_PANELS`).
         """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
@@ -343,26 +352,24 @@ class Run(ReprMixin):
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """Held-out rows that the run was started with, with all of their columns."""
-        return read_json_lines(self._file("holdout.jsonl"))
+        return read_json_lines(self._checked_path("holdout.jsonl"))
 
     @property
-    def trained_questions(self) -> dict[str, str] | None:
-        """Hashes of the training questions, each mapped to `the training questions of the run X`.
-
-        None if the run did not keep the hashes.
+    def train_hashes(self) -> list[str] | None:
+        """Hashes of the training questions; None if the run did not keep them.
 
         Raises:
             ValueError: The file is empty or damaged. With an empty file, every question would seem
                 new.
         """
-        file = self._file("train_questions.txt")
+        file = self._checked_path("train_questions.txt")
         if not file.is_file():
             return None
         with reporting_damage_in(file):
             hashes = file.read_text().split()
             if {len(text) for text in hashes} != {16}:
                 raise ValueError("it is empty, or a line is truncated")
-            return dict.fromkeys(hashes, f"the training questions of the run {self.name}")
+            return hashes
 
     @property
     def comparison(self) -> SavedComparison | None:
@@ -371,7 +378,7 @@ class Run(ReprMixin):
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
         and 1, lengths in tokens. `comparison/transcripts.parquet` has every answer.
         """
-        file = self._file("comparison/comparison.json")
+        file = self._checked_path("comparison/comparison.json")
         if not file.is_file():
             return None
         with reporting_damage_in(file):
@@ -381,12 +388,12 @@ class Run(ReprMixin):
 
     def write_info(self, info: RunInfo) -> None:
         """Write `run.json`. A folder without it is no run, so write it before all other files."""
-        write_json(self.path / "run.json", info.to_dict())
+        write_json(self._checked_path("run.json"), info.to_dict())
 
     def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
         """Write the completions of a step, if there are any, and then its row.
 
-        In this order a row never lacks its completions.
+        So a crash in between leaves completions without a row, never a row without completions.
 
         Raises:
             TypeError: A value of the row cannot be written as JSON.
@@ -397,7 +404,7 @@ class Run(ReprMixin):
             with staged_file(self.completions_file(row["step"])) as staged:
                 table.to_parquet(staged, index=False)
         # Open the file for each row, because a network drive uploads a file when it is closed.
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with self._checked_path("metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
     def write_questions(
@@ -406,25 +413,30 @@ class Run(ReprMixin):
         """Write the held-out rows, and hashes of the training questions."""
         # All columns are kept, because rewards may read them. Values unknown to JSON become text.
         lines = [json.dumps(row, default=str) + "\n" for row in holdout]
-        write_text(self.path / "holdout.jsonl", "".join(lines))
-        write_text(self.path / "train_questions.txt", "\n".join(question_hashes(train_questions)))
+        write_text(self._checked_path("holdout.jsonl"), "".join(lines))
+        write_text(
+            self._checked_path("train_questions.txt"), "\n".join(question_hashes(train_questions))
+        )
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
+        # Imported here for the same reason as in `plot`.
+        from grpo_nb.runs.figure import SHARP_DPI
+
         if self.rows:
-            file = self.path / FIGURE_FILE
+            file = self._checked_path(FIGURE_FILE)
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
-                self.plot().savefig(staged, format="png", dpi=150)
+                self.plot().savefig(staged, format="png", dpi=SHARP_DPI)
 
     # Display
 
     def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
-        # A run that is finished or is being trained needs no advice.
+        # A run that is finished or is being trained needs no advice. The status of a run on another
+        # machine is unknown, hence the "If".
         if self.status not in ("finished", "running"):
-            # Another machine may still train it.
             resume = f"gn.train(..., resume={str(self.path)!r})"
             yield f"If nothing trains it any more, resume it: {resume}"
         comparison = self.comparison
@@ -441,8 +453,8 @@ def open_run(path: str | Path | Run) -> Run:
 
     Raises:
         FileNotFoundError: The path is not the folder of a run.
-        ValueError: Something in the folder is a symbolic link, so that work on the run would read
-            or write elsewhere.
+        ValueError: Something in the folder is a symbolic link, which could make work on the run
+            read or write outside of it.
 
     >>> gn.open_run(run.path).status
     'finished'
@@ -461,17 +473,18 @@ def open_run(path: str | Path | Run) -> Run:
     return Run(path)
 
 
-def all_trained_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
-    """Map the hash of each training question to a text: the task or run that trained on it.
+def sources_of_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
+    """Map the hash of each training question to the name of its task or run.
 
     Args:
         train: The training part of a task; None if there is none.
         runs: Runs whose training questions count too.
     """
-    known = {}
+    sources = {}
     if train is not None:
         hashes = question_hashes(train["question"])
-        known |= dict.fromkeys(hashes, "the training part of the task")
+        sources |= dict.fromkeys(hashes, "the training part of the task")
     for run in runs:
-        known |= run.trained_questions or {}
-    return known
+        source = f"the training questions of the run {run.name}"
+        sources |= dict.fromkeys(run.train_hashes or (), source)
+    return sources

@@ -1,4 +1,4 @@
-"""Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
+"""Describe and read `run.json` (`RunInfo`), and check the shape of a run's other files.
 
 The folder of a run or an export can come from anybody, and from another version of grpo_nb. So
 pydantic first checks the fields that grpo_nb reads. Errors name the file, field and value.
@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
+
+# Before Python 3.12, pydantic does not accept the `TypedDict` of `typing`.
 from typing_extensions import TypedDict
 
 from grpo_nb.runs.outcome import MajorityBaseline
-from grpo_nb.runs.rows import reporting_damage_in
+from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
 Text = InstanceOf[str]
-#: Settings and arguments in `extra` that earlier versions wrote, and that are no longer accepted.
-SETTINGS_OF_EARLIER_VERSIONS = (
+#: Settings of earlier versions, and arguments in their `extra`, that are no longer accepted.
+DROPPED_SETTINGS = (
     "num_train_epochs",
     "keep_adapter",
     "use_adaptive_entropy",
@@ -47,19 +49,19 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
 
 
-class Record(TypedDict):
+class CheckedDict(TypedDict):
     """Base class of the objects in run.json. Fields that are not listed are kept as they are."""
 
     __pydantic_config__ = ConfigDict(extra="allow")
 
 
-class SettingsRecord(Record):
+class SettingsRecord(CheckedDict):
     """The field of the settings that is read without `Settings`."""
 
     max_steps: Count
 
 
-class TaskRecord(Record):
+class TaskRecord(CheckedDict):
     """Description of the task. The format has the fields of `AnswerFormat`."""
 
     name: Text
@@ -69,7 +71,7 @@ class TaskRecord(Record):
     fingerprint: Text
 
 
-class RewardRecord(Record):
+class RewardRecord(CheckedDict):
     """Description of a reward."""
 
     name: Text
@@ -80,19 +82,19 @@ class RewardRecord(Record):
     range: NotRequired[Interval | None]
 
 
-class GpuRecord(Record):
+class GpuRecord(CheckedDict):
     """Description of a GPU."""
 
     name: Text
 
 
-class MachineRecord(Record):
+class MachineRecord(CheckedDict):
     """Description of the machine."""
 
     gpu: GpuRecord | None
 
 
-class RowRecord(TypedDict):
+class StoredRow(TypedDict):
     """The field that every row of metrics.jsonl has."""
 
     step: Count
@@ -102,7 +104,8 @@ class RowRecord(TypedDict):
 class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
 
-    Optional fields that are None are left out of the file.
+    A training fills in this object, and `Run.write_info` writes it without the optional fields that
+    are None. `Run.read_info` reads it back, and `Run.info` is the same as a dict.
     """
 
     format_version: Literal[1] = 1
@@ -114,7 +117,7 @@ class RunInfo:
     settings: SettingsRecord
     """`Settings.to_dict()`."""
     task: TaskRecord
-    """Name, answer format, numbers of questions, fingerprint and tools."""
+    """Name, answer format, numbers of questions and fingerprint. Its other fields are unchecked."""
     rewards: list[RewardRecord]
     """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
     machine: MachineRecord
@@ -165,11 +168,11 @@ def read_run_info(path: Path) -> RunInfo:
         content = {RENAMED_FIELDS.get(name, name): value for name, value in content.items()}
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
-        # Earlier versions wrote settings that no longer exist, and `warmup_steps=None`, which meant
-        # 0.1: a tenth of the steps.
-        for name in SETTINGS_OF_EARLIER_VERSIONS:
+        # Earlier versions wrote settings that no longer exist.
+        for name in DROPPED_SETTINGS:
             info.settings.pop(name, None)
             info.settings.get("extra", {}).pop(name, None)
+        # They also wrote `warmup_steps=None` for a tenth of the steps, which is now written 0.1.
         if info.settings.get("warmup_steps", 0) is None:
             info.settings["warmup_steps"] = 0.1
         AnswerFormat(**info.task["format"])
@@ -191,8 +194,11 @@ class SavedEvaluation(ComparisonPart):
     in_format_interval: Interval | None
     anywhere_interval: Interval | None
     anywhere_rule: Text
+    """Explanation of how a correct answer is found anywhere in a completion."""
     is_graded_by_slot: bool
+    """True if an answer must be in the answer slot, the place that the format has for it."""
     model_id: Text | None
+    """Hash of the adapter as in `Run.model_id`; None if it was not recorded."""
 
 
 class SavedTest(ComparisonPart):
@@ -208,8 +214,8 @@ class SavedComparison(ComparisonPart):
     verdict: Text
     before: SavedEvaluation
     after: SavedEvaluation
-    # None for a measure that one of the two sides lacks.
     tests: dict[Text, SavedTest | None]
+    """Test by measure; None for a measure that was not taken on both sides."""
     majority: MajorityBaseline | None
     contamination: Contamination | None
 
@@ -221,4 +227,4 @@ class SavedComparison(ComparisonPart):
 
 
 RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
-ROWS_SCHEMA = TypeAdapter(list[RowRecord])
+ROWS_SCHEMA = TypeAdapter(list[StoredRow])

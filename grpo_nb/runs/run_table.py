@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold
+from grpo_nb.runs.measures import HOLDOUT_MEASURES
 from grpo_nb.runs.outcome import reward_rise
-from grpo_nb.runs.rows import HOLDOUT_MEASURES
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import SavedComparison
 
@@ -25,18 +25,16 @@ class RunTable(ReprMixin, Sequence):
     """Several runs, shown as a table and, if they were chosen one by one, as curves.
 
     Indexing and iteration give the runs.
-
-    Attributes:
-        title: Title of the table.
-        runs: The runs.
-        shows_curves: True if the curves are shown above the table.
-        unreadable: Reason why a run cannot be read, by the name of its folder.
     """
 
     title: str
+    """Title of the table."""
     runs: tuple[Run, ...]
+    """The runs."""
     shows_curves: bool
+    """True if the curves are shown above the table."""
     unreadable: Mapping[str, str]
+    """Reason why a run cannot be read, by the name of its folder."""
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -46,23 +44,23 @@ class RunTable(ReprMixin, Sequence):
 
     def plot(self) -> Figure:
         """Draw reward, held-out accuracy and KL, one colour for each run."""
-        from grpo_nb.runs.figure import overlay
+        # Imported here, so that a table without curves loads no matplotlib.
+        from grpo_nb.runs.figure import figure_of_runs
 
-        return overlay(self.runs)
+        return figure_of_runs(self.runs)
 
     def _shown_parts(self) -> Iterable[Part]:
-        # Imported here, so that `import grpo_nb` loads no matplotlib.
-        from grpo_nb.runs.figure import figure_html
-
         yield bold(self.title)
         if self.shows_curves:
+            from grpo_nb.runs.figure import figure_html
+
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
-        facts_of_runs = [_facts_of(run) for run in self.runs]
-        # A fact that all runs have is no difference, so it is left out.
-        counts = Counter(itertools.chain(*facts_of_runs))
+        values_of_runs = [_recorded_values(run) for run in self.runs]
+        # A value that all runs have is no difference, so it is left out.
+        counts = Counter(itertools.chain(*values_of_runs))
         rows = []
-        for run, facts in zip(self.runs, facts_of_runs, strict=True):
-            differing = [fact for fact in facts if counts[fact] < len(self.runs)]
+        for run, values in zip(self.runs, values_of_runs, strict=True):
+            differing = [value for value in values if counts[value] < len(self.runs)]
             rows.append((run.name, *_cells_of(run), ", ".join(differing)))
         yield Table(
             rows,
@@ -79,7 +77,7 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     A run that cannot be read is named below the table with the reason.
 
     Args:
-        root: The folder. Default: the default of `settings.run_root`, which is `runs`.
+        root: The folder. Default: `runs`, as in `Settings.run_root`.
 
     >>> "tiny" in [run.name for run in gn.runs.list(run.path.parent)]
     True
@@ -151,17 +149,17 @@ def _holdout_in_words(comparison: SavedComparison | None) -> str:
     return ", ".join(parts)
 
 
-def _facts_of(run: Run) -> list[str]:
+def _recorded_values(run: Run) -> list[str]:
     """Return settings, versions of packages, rewards and task of a run as `name=value`."""
-    info = run.info
-    task = info["task"]
+    info = run.read_info()
+    task = info.task
     values = {
-        **info["settings"],
-        **info["versions"],
+        **info.settings,
+        **info.versions,
         "task": task["name"],
         "task fingerprint": task["fingerprint"],
     }
-    for reward in info["rewards"]:
+    for reward in info.rewards:
         # The hash shows a change of its code or parameters.
         values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({reward['hash'][:8]})"
     return [f"{name}={value}" for name, value in values.items()]

@@ -1,7 +1,8 @@
 """The run viewer: a widget that shows the groups of a step. `Run.step` returns the same.
 
-Only core ipywidgets, 7.7 to 8, are used. Callbacks run on the kernel's main thread between cells,
-so the widget does not react during a training in the same kernel. From another notebook it does.
+The viewer uses only widgets that ipywidgets 7.7 to 8 have. Callbacks run on the kernel's main
+thread between cells, so the viewer does not react during a training in the same kernel. Opened in
+another notebook, it reacts during the training.
 """
 
 from pathlib import Path

@@ -25,13 +25,8 @@ from grpo_nb.core.tables import Part, ReprMixin
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
-from grpo_nb.runs.rows import (
-    MEAN_LENGTH,
-    measure_duplicates,
-    read_json_lines,
-    reporting_damage_in,
-    row_from_logs,
-)
+from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
+from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
@@ -115,7 +110,7 @@ class Project(ReprMixin):
             )
         # 3. Correct the path of the copied base model if the project was moved.
         if run.settings.model != self.base_model:
-            run_info = RunInfo(**run.info)
+            run_info = run.read_info()
             run_info.settings["model"] = self.base_model
             run.write_info(run_info)
         return run
@@ -175,7 +170,7 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
     """
     source = project.path
     run = Run(target)
-    with reporting_damage_in(source, " (origin.json or result/)"):
+    with reporting_damage_in(f"{source} (origin.json or result/)"):
         origin = project.origin
         # rewards.py and the weights may have been changed before the training.
         records = {record["name"]: record for record in origin.rewards}
@@ -212,7 +207,7 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
             # A step that reuses the completions of an earlier step does not log this metric.
             if MEAN_LENGTH in row:
                 table = completions_table(step_record, step, settings.num_generations, run.weights)
-                row |= measure_duplicates(table["completion"], table["group"])
+                row |= duplicates_entry(table["completion"], table["group"])
             row["alerts"] = [alert.to_dict() for alert in health.update(row)]
             run.write_step(row, table)
     copy_files(source / "result/adapter", target / "adapter", "adapter_*")

@@ -77,7 +77,7 @@ def dry_run(
         weights=prepared.weights,
         has_tools=bool(trainer.tools),
     )
-    return StepGroups.of("A dry run", table, prepared.weights)
+    return StepGroups.from_table("A dry run", table, prepared.weights)
 
 
 class _FirstStepSampled(Exception):

@@ -33,7 +33,8 @@ from grpo_nb.runs.alert import Alert, alert_table, worst_first
 from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
+from grpo_nb.runs.measures import HOLDOUT_MEASURES
+from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.upstream.trl import last_generation
@@ -153,7 +154,7 @@ class Recorder(TrainerCallback):
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
         if self.settings.stop_on_alert and self.health.is_critical:
             self.stopped_by += [
-                alert.rule for alert in self.health.alerts if alert.kind == "critical"
+                alert.rule for alert in self.health.alerts if alert.state == "critical"
             ]
         # 2. Write before showing: a figure that fails loses nothing.
         self.run.write_step(row, table)
@@ -178,7 +179,7 @@ class Recorder(TrainerCallback):
             weights=self.weights,
             has_tools=has_tools,
         )
-        row |= measure_duplicates(completion_texts(table), table["group"])
+        row |= duplicates_entry(completion_texts(table), table["group"])
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [turns[-1] for turns in logs["completion"]]

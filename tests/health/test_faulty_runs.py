@@ -100,13 +100,13 @@ def test_alert_gets_worse_is_withdrawn_and_comes_back(coming_and_going: Rows) ->
     monitor = HealthMonitor()
     alerts = [alert for row in coming_and_going for alert in monitor.update(row)]
     alerts = [alert for alert in alerts if alert.rule == "truncation"]
-    first = [(alert.kind, alert.step) for alert in alerts[:2]]
+    first = [(alert.state, alert.step) for alert in alerts[:2]]
     assert first == [("warning", 10), ("critical", 50)]
-    (withdrawn,) = [alert for alert in alerts if alert.kind == "withdrawn"]
+    (withdrawn,) = [alert for alert in alerts if alert.state == "withdrawn"]
     assert 80 <= withdrawn.withdrawn_step <= 100
     severity = withdrawn.severity
-    assert withdrawn.status == f"withdrawn at step {withdrawn.withdrawn_step} (was {severity})"
-    assert alerts[-1].kind == "warning"
+    assert withdrawn.state_text == f"withdrawn at step {withdrawn.withdrawn_step} (was {severity})"
+    assert alerts[-1].state == "warning"
     assert alerts[-1].step > 200
 
 
@@ -119,7 +119,7 @@ def test_alert_stays_while_its_cause_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("grpo_nb.health.monitor.CHECKS", [check])
     monitor = HealthMonitor()
     alerts = [alert for row in flat(80) for alert in monitor.update(row)]
-    assert [alert.kind for alert in alerts] == ["critical", "withdrawn"]
+    assert [alert.state for alert in alerts] == ["critical", "withdrawn"]
     assert alerts[-1].withdrawn_step == 49 + 20
 
 

@@ -21,7 +21,7 @@ def as_text(rows: Rows) -> Rows:
 
 
 def standing(log: object) -> list[tuple[str, str, int]]:
-    return [(alert.rule, alert.kind, alert.step) for alert in check_health(log).alerts]
+    return [(alert.rule, alert.state, alert.step) for alert in check_health(log).alerts]
 
 
 def test_check_health_numbers_as_text_are_numbers() -> None:

@@ -13,7 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.health.history import ACCURACY_INTERVAL, HOLDOUT_TOTAL, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward, z_since_start
-from grpo_nb.runs.rows import ACCURACY
+from grpo_nb.runs.measures import ACCURACY
 from tests.support.health_logs import (
     INFINITE,
     NAN,

@@ -116,6 +116,7 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("C:\\Users\\me\\q.csv", "[removed]\\q.csv"),
         (r"open('C:\\Users\\me\\q.csv')", r"open('[removed]\\q.csv')"),
         ("C:/Users/me/q.csv", "[removed]/q.csv"),
+        ("c:\\users\\me\\q.csv", "[removed]\\q.csv"),
         ("/mnt/c/Users/me/q.csv", "[removed]/q.csv"),
         ("/media/me/d", "[removed]/d"),
         ("/run/media/me/d", "[removed]/d"),
@@ -154,6 +155,12 @@ def test_card_claims_no_shared_question_unless_one_was_found(
     }
     compare_by_hand(run, contamination=found)
     assert ("held-out prompts, no question in both;" in model_card(run)) == is_apart
+
+
+def test_card_claims_no_disjoint_questions_without_a_check(run: gn.runs.Run) -> None:
+    assert "no question in both" not in model_card(run)
+    compare_by_hand(run, contamination=None)
+    assert "no question in both" not in model_card(run)
 
 
 @pytest.mark.parametrize("stored_hash", [{"base_weights_hash": "ab" * 16}, {}])

@@ -22,12 +22,14 @@ from grpo_nb.runs.figure import (
     KL,
     TOTAL,
     LivePlot,
-    overlay,
-    png,
+    base64_png,
+    figure_of_runs,
     training_figure,
 )
 from grpo_nb.runs.outcome import describe_run
 
+# The signature of a PNG in base64.
+PNG_START = "iVBORw0KGgo"
 TITLES_OF_ALL = [
     "Total reward",
     "Each reward",
@@ -84,7 +86,7 @@ def run_of(rows: list[dict[str, Any]], **fields: Any) -> SimpleNamespace:
 
 
 def overlay_of(**rows_by_name: list[dict[str, Any]]) -> Figure:
-    return overlay([run_of(rows, name=name) for name, rows in rows_by_name.items()])
+    return figure_of_runs([run_of(rows, name=name) for name, rows in rows_by_name.items()])
 
 
 def panels(rows: list[dict[str, Any]], choice: str = "main", **fields: Any) -> dict[str, Axes]:
@@ -127,7 +129,7 @@ def test_figure_without_rows_has_no_panel_and_says_so() -> None:
     figure = training_figure(run_of([]))
     assert figure.axes == []
     assert "No step has a finite reward." in caption_of(figure)
-    assert png(figure).startswith(b"\x89PNG")
+    assert base64_png(figure).startswith(PNG_START)
 
 
 def test_figure_with_one_reward_shows_it_once() -> None:
@@ -252,7 +254,7 @@ def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
     rows = [{"step": i, "reward": 1.0, **scores} for i in (1, 2)]
     run = run_of(rows, reference=r"$\\nothing^^$", weights={name: 1.0, "b": 1.0})
     figure = training_figure(run)
-    assert png(figure).startswith(b"\x89PNG")
+    assert base64_png(figure).startswith(PNG_START)
     assert "$^$_a_very_long_name x1" in texts_of(figure.axes[1])
 
 
@@ -288,12 +290,12 @@ def test_live_plot_is_one_display_with_pauses(
     clock = {"now": 0.0, "drawn": 0}
     monkeypatch.setattr(figure_module.time, "monotonic", lambda: clock["now"])
 
-    def slow_png(*_: Any) -> bytes:
+    def slow_png(*_: Any) -> str:
         clock["now"] += 0.25
         clock["drawn"] += 1
-        return b""
+        return ""
 
-    monkeypatch.setattr(figure_module, "png", slow_png)
+    monkeypatch.setattr(figure_module, "base64_png", slow_png)
     sentence = describe_run(made_rows(20), "the base model")
     plot = LivePlot(SimpleNamespace(plot=lambda: Figure(label=sentence)))
     for _ in range(2000):

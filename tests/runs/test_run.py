@@ -49,9 +49,9 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     assert len(run.metrics) == 5
     assert run.weights == {"right": 2.0}
     assert run.holdout == [HELD_OUT] * 3
-    assert len(run.trained_questions) == 3
+    assert len(run.train_hashes) == 3
     assert run.alerts == []
-    with pytest.raises(FileNotFoundError, match=r"no completions \(step = 3\)"):
+    with pytest.raises(FileNotFoundError, match=r"no completions of step 3\."):
         run.step(3)
     with pytest.raises(TypeError):
         run.write_step({"step": 6, "reward": object()}, None)
@@ -115,7 +115,7 @@ READERS = {
     "run.json": lambda run: (run.info, run.settings, run.weights),
     "metrics.jsonl": lambda run: run.rows,
     "holdout.jsonl": lambda run: run.holdout,
-    "train_questions.txt": lambda run: run.trained_questions,
+    "train_questions.txt": lambda run: run.train_hashes,
     "comparison/comparison.json": lambda run: run.comparison,
     "completions/step_000002.parquet": lambda run: run.step(2),
 }
@@ -148,7 +148,7 @@ def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> Non
     assert run.rows == made_rows(5)
     file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     with pytest.raises(
-        ValueError, match=r"metrics.jsonl, line 2, is damaged.*delete what is damaged"
+        ValueError, match=r"metrics.jsonl \(line 2\) is damaged.*delete what is damaged"
     ):
         _ = run.rows
 
@@ -170,7 +170,7 @@ def test_run_name_of_other_characters_is_refused(name: str) -> None:
 
 def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({}))
-    with pytest.raises(FileNotFoundError, match=r"run has no completions \(step = None\)"):
+    with pytest.raises(FileNotFoundError, match=r"run has no completions\. run\.steps"):
         run.completions()
 
 
@@ -184,7 +184,7 @@ def groups_of(totals: list[float], advantages: list[float] | None = None) -> Ste
             "advantage": group_advantages(totals, 2) if advantages is None else advantages,
         }
     )
-    return StepGroups.of("A step", table, {})
+    return StepGroups.from_table("A step", table, {})
 
 
 def test_group_without_any_score_is_not_called_equal() -> None:
@@ -257,6 +257,6 @@ def test_failed_run_shows_how_to_resume_it(tmp_path: Path) -> None:
 
 def test_group_with_a_reward_named_shown_shows_both() -> None:
     table = groups_of([0.25, 1.0]).groups[0].table.assign(shown=[0.125, 0.375])
-    html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
+    html = StepGroups.from_table("A step", table, {"shown": 1.0})._repr_html_()
     assert 'data-reward="shown">0.125<' in html
     assert '<div class="gn-box" align="left"><code>x</code></div>' in html

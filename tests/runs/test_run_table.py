@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,11 @@ def test_list_shows_status_and_differences(root: Path) -> None:
     assert "cut cannot be read" in shown
     assert "<table>" in listed._repr_html_()
     assert repr(gn.runs.list(root / "nowhere")).startswith(f"Runs in {root / 'nowhere'}: 0")
+
+
+def test_list_without_curves_loads_no_figure(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpo_nb.runs.figure", None)
+    assert "plain" in repr(gn.runs.list(root))
 
 
 def test_list_says_that_a_reward_was_not_measured(root: Path) -> None:

@@ -144,6 +144,11 @@ FILES: dict[str, tuple[str, str, str]] = {
         '{"step": 1, "alerts": [{}]}\n',
         "missing 5 required",
     ),
+    "metrics.jsonl, an alert of unknown severity": (
+        "metrics.jsonl",
+        json.dumps({"step": 1, "alerts": [ALERT | {"severity": "fatal"}]}) + "\n",
+        "severity = 'fatal' is unknown; choose from: critical, info, warning",
+    ),
     "comparison.json, empty": (
         "comparison/comparison.json",
         "{}",

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas
 
-from grpo_nb.runs.rows import measure_duplicates
+from grpo_nb.runs.rows import duplicates_entry
 from tests.support.health_logs import Rows, healthy_log, with_intervals
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
@@ -106,7 +106,7 @@ def texts(made: Made, choose: random.Random, repeated: float, same: float, since
     for step, row in enumerate(made.rows):
         groups = pandas.Series(range(4)).repeat(8).reset_index(drop=True)
         sampled = [text(step, group, place % 8) for place, group in enumerate(groups)]
-        row |= measure_duplicates(pandas.Series(sampled), groups)
+        row |= duplicates_entry(pandas.Series(sampled), groups)
     return made
 
 

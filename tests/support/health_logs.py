@@ -174,7 +174,7 @@ def critical_rows(rows: Rows) -> list[int]:
 
 
 def of(report: HealthReport, rule: str) -> list[Alert]:
-    """Return the alerts of one rule, withdrawn ones among them: `alert.kind` tells them apart."""
+    """Return the alerts of one rule, withdrawn ones among them: `alert.state` tells them apart."""
     return [alert for alert in report.alerts if alert.rule == rule]
 
 

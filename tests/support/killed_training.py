@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.runs.rows import read_json_lines
+from grpo_nb.runs.reading import read_json_lines
 from tests.run_fixtures import brevity
 from tests.support.forks import has_ended, in_child, loaded_alone
 from tests.support.run_folders import checkpoint_step
@@ -98,7 +98,8 @@ def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
     except FileNotFoundError:  # not begun yet, or begun anew at this moment
         return False
     return any(
-        row["step"] > before for row in read_json_lines(folder / "metrics.jsonl", is_appended=True)
+        row["step"] > before
+        for row in read_json_lines(folder / "metrics.jsonl", drop_partial_line=True)
     )
 
 
@@ -122,7 +123,7 @@ def main(model: str, root: str, count: str) -> None:
             if seconds is not None
             else (Path(root) / "operation.txt").read_text()
         )
-        rows = read_json_lines(Path(root) / "killed" / "metrics.jsonl", is_appended=True)
+        rows = read_json_lines(Path(root) / "killed" / "metrics.jsonl", drop_partial_line=True)
         kills.append({"at": at, "rows": len(rows)})
     assert not in_child(lambda: train(parts, settings, "whole")), "it was not to be killed"
     print(json.dumps(kills))

@@ -14,7 +14,7 @@ from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
 from grpo_nb.generation.choice import EngineChoice
-from grpo_nb.runs.rows import ACCURACY
+from grpo_nb.runs.measures import ACCURACY
 from grpo_nb.training.prepare import PreparedTraining
 from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT

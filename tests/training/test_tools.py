@@ -200,7 +200,7 @@ def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.Mo
 def test_alerts_where_every_call_fails() -> None:
     rows = [{"step": step, "reward": 0.1, "tools/failure_frequency": 1.0} for step in range(1, 13)]
     told = {
-        alert.message: alert.kind
+        alert.message: alert.state
         for alert in gn.health.check_health(rows).alerts
         if alert.rule == "tools"
     }
