@@ -13,7 +13,6 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,6 @@ from tqdm import tqdm
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.evaluation.holdout import grade_answers
-from grpo_nb.evaluation.model_sources import Decoding, complete_rows
-from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
@@ -33,9 +29,8 @@ from grpo_nb.runs.alert import Alert, alert_table, worst_first
 from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
-from grpo_nb.runs.rows import HOLDOUT_MEASURES, MEAN_LENGTH, measure_duplicates, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH, measure_duplicates, row_from_logs
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward, grader_in_words
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -43,7 +38,6 @@ import_unsloth()
 from transformers import TrainerCallback
 
 if TYPE_CHECKING:
-    from grpo_nb.training.prepare import PreparedTraining
     from grpo_nb.training.trainer import ResumableTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
@@ -70,7 +64,8 @@ class Recorder(TrainerCallback):
         is_stop_requested: True after the first Ctrl-C. The training then ends after the current
             step.
         stopped_by: The observers and the critical alerts that asked to stop.
-        error: The error of an observer. It is raised after the step was recorded and saved.
+        error: The first error of an observer. `train` raises it once the step is recorded and
+            saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
 
@@ -79,12 +74,12 @@ class Recorder(TrainerCallback):
         run: Run,
         trainer: ResumableTrainer,
         settings: Settings,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer],
     ) -> None:
         self.run = run
         self.trainer = trainer
         self.settings = settings
-        self.observers = list(observers)
+        self.observers = observers
         self.weights = run.weights
         self.health = HealthMonitor(
             weights=self.weights,
@@ -138,8 +133,8 @@ class Recorder(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
     ) -> None:
-        is_summary = "train_runtime" in logs
-        if is_summary:
+        # At the end, transformers logs a summary of the training.
+        if "train_runtime" in logs:
             return
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
@@ -188,7 +183,8 @@ class Recorder(TrainerCallback):
     def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> dict[str, Any]:
         """Return the row with what the observers add, as a resumed run reads it.
 
-        If an observer fails, or adds a key that JSON cannot hold, its entries are left out.
+        If an observer fails, or adds a key that JSON cannot hold, its entries are left out, and its
+        error ends the training after this step.
         """
         for observer in self.observers:
             # A copy, so that an observer that fails leaves the row as it was.
@@ -197,8 +193,8 @@ class Recorder(TrainerCallback):
                 if observer(extended_row, table):
                     self.stopped_by.append(reward_name(observer))
                 row = json.loads(json.dumps(extended_row, default=_number_or_text))
-            # Kept until the row is written and saved, so that the step is not lost.
             except BaseException as error:
+                # `train` raises the error after the row is written and saved.
                 self.error = self.error or error
         return row
 
@@ -210,7 +206,20 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
-            self._update_display(row, new_alerts)
+            if "reward" in row:
+                kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
+                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
+            self.bar.update(row["step"] - self.bar.n)
+            self.bar.refresh()
+            # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
+            if self._plot is not None:
+                self._plot.update()
+                # Rendering the table takes longer than a small step, so only new alerts do it.
+                if new_alerts:
+                    table = alert_table(worst_first(self.health.alerts))
+                    self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
+            elif new_alerts:
+                tqdm.write(alert_table(new_alerts).text())
         except Exception as error:
             self._can_show = False
             warn_user(
@@ -218,22 +227,6 @@ class Recorder(TrainerCallback):
                 f"({type(error).__name__}: {error}). The training goes on, and everything is "
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
             )
-
-    def _update_display(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
-        if "reward" in row:
-            kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
-            self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
-        self.bar.update(row["step"] - self.bar.n)
-        self.bar.refresh()
-        # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
-        if self._plot is not None:
-            self._plot.update()
-            # Rendering the table takes longer than a small step, so it is not done at each step.
-            if new_alerts:
-                table = alert_table(worst_first(self.health.alerts))
-                self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
-        elif new_alerts:
-            tqdm.write(alert_table(new_alerts).text())
 
     def close(self) -> None:
         """End the bar, write the curves as an image, and draw the last figure."""
@@ -248,60 +241,6 @@ def _number_or_text(value: Any) -> float | str:
     """Return a value that JSON does not know, such as a number of numpy, as number or text."""
     try:
         return float(value)
-    # A set, a tensor of several numbers and a number beyond all floats have errors of their own.
+    # A set, a tensor of several numbers and a number beyond all floats raise different errors.
     except Exception:
         return str(value)
-
-
-class HoldoutObserver:
-    """Observer that answers held-out questions greedily at intervals and records the score.
-
-    The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/anywhere`. Each has a 95 %
-    interval (`holdout/accuracy_low`, `holdout/accuracy_high` and so on). `anywhere` is left out if
-    the grader does not report where it reads the answer. Step 1, if it is logged, and the step
-    `max_steps` are always scored. The random state is restored afterwards, so that the training is
-    the same with and without the score.
-
-    Args:
-        prepared: The training. The same questions are asked each time, so that the whole curve
-            shows one measure.
-
-    Attributes:
-        grader_description: Description of the grader: which answers count as correct.
-    """
-
-    def __init__(self, prepared: PreparedTraining) -> None:
-        self._prepared = prepared
-        self._questions = list(islice(prepared.task.holdout, prepared.settings.holdout_questions))
-        # The grader is chosen once, so that all points of the curve have the same pass score.
-        self._grader = choose_grader(
-            deciding_reward(prepared.rewards),
-            self._questions,
-            prepared.task.format,
-            tokenizer=prepared.tokenizer,
-            start_episode=prepared.task.start_episode,
-        )
-        self.grader_description = grader_in_words(self._grader)
-
-    def __call__(self, row: dict[str, Any], _table: Any) -> None:
-        """Answer the questions and add the score to the row, if it is due at this step."""
-        prepared = self._prepared
-        is_due = row["step"] % prepared.settings.holdout_every == 0
-        if not is_due and row["step"] not in (1, row["max_steps"]):
-            return
-        # The CPU engine needs copies of the weights, which only a training on it has made.
-        greedy = Decoding(
-            settings=prepared.settings_of_engine,
-            chat_template_kwargs=prepared.task.chat_template_kwargs,
-            tools=prepared.task.tools,
-        )
-        completions = complete_rows(prepared.model, prepared.tokenizer, self._questions, greedy)
-        graded = grade_answers(
-            self._questions, completions, prepared.task.format, grader=self._grader
-        )
-        evaluation = Evaluation("", graded)
-        for measure in HOLDOUT_MEASURES:
-            interval = evaluation.interval_of(measure.name)
-            if interval is not None:
-                row[measure.key] = evaluation.share_of(measure.name)
-                row |= dict(zip(measure.interval_keys, interval, strict=True))

@@ -12,7 +12,7 @@ from grpo_nb.evaluation.exam import Exam
 from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.scoring.record import record_of
-from grpo_nb.training.recorder import HoldoutObserver
+from grpo_nb.training.holdout_observer import HoldoutObserver
 from tests.run_fixtures import brevity
 from tests.support.judges import by_length
 
@@ -241,7 +241,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         texts = [str(2 * i if i < count else 99) for i in range(4)]
         return [GeneratedCompletion(text, False, ids=range(1)) for text in texts]
 
-    monkeypatch.setattr("grpo_nb.training.recorder.complete_rows", answers)
+    monkeypatch.setattr("grpo_nb.training.holdout_observer.complete_rows", answers)
     task = SimpleNamespace(
         holdout=questions,
         format=gn.tasks.xml(),
@@ -257,7 +257,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         model=None,
         tokenizer=None,
         rewards=rewards,
-        settings_of_engine=settings,
+        settings_as_run=settings,
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]

@@ -15,8 +15,8 @@ from peft import get_peft_model_state_dict
 import grpo_nb as gn
 from grpo_nb.generation.choice import EngineChoice
 from grpo_nb.runs.rows import ACCURACY
+from grpo_nb.training.holdout_observer import HoldoutObserver
 from grpo_nb.training.prepare import PreparedTraining
-from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT
 from tests.run_fixtures import brevity
 from tests.support.run_folders import checkpoint_step
@@ -111,7 +111,7 @@ def test_failing_display_is_switched_off(tiny, settings, monkeypatch, where: str
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished"
     assert len(run.rows) == 3
-    assert not any("Not saved" in str(warning.message) for warning in caught)
+    assert not any("The end of the run is incomplete" in str(warning.message) for warning in caught)
     told = [
         str(warning.message)
         for warning in caught
@@ -178,7 +178,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         for number in range(20)
     ]
     graders = []
-    observers = "grpo_nb.training.recorder"
+    observers = "grpo_nb.training.holdout_observer"
     decodings = []
     monkeypatch.setattr(
         f"{observers}.complete_rows", lambda *args: decodings.append(args[-1]) or []

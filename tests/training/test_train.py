@@ -129,7 +129,7 @@ plain = returning(0.0, "plain")
             ]
         ),
         *(
-            ([plain], {"extra": {"generation_kwargs": {name: 0.9}}}, f"{name}.*do not read there")
+            ([plain], {"extra": {"generation_kwargs": {name: 0.9}}}, f"{name}.*would not use")
             for name in ("top_p", "min_p", "max_new_tokens")
         ),
         *(
@@ -156,9 +156,22 @@ def test_refused_training_leaves_no_files(
 
 
 def test_taken_name_is_refused(tiny_run: gn.runs.Run, fresh, tiny_settings) -> None:
+    calls = []
+
+    def charged(completions: list, **columns: object) -> list[float]:
+        calls.append(completions)
+        return brevity(completions)
+
     settings = tiny_settings.replace(run_root=str(tiny_run.path.parent))
     with pytest.raises(FileExistsError, match="exists, and a new run overwrites nothing"):
-        gn.train(*fresh, [brevity], settings, name=tiny_run.name)
+        gn.train(*fresh, [charged], settings, name=tiny_run.name)
+    assert not calls, "a reward was tried first, which may ask a paid judge"
+
+
+def test_folder_of_an_interrupted_start_may_be_deleted(fresh, tiny_settings) -> None:
+    (Path(tiny_settings.run_root) / "a").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match=r"without run.json is no run.*you may delete it"):
+        gn.train(*fresh, [brevity], tiny_settings, name="a", resume="auto")
 
 
 def test_new_run_expands_the_home_folder(fresh, tiny_settings, monkeypatch) -> None:
