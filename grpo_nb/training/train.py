@@ -263,10 +263,10 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
     try:
         run_info.adapter_step = _write_adapter(run)
         if run_info.status == "finished" and run_info.adapter_step != max_steps:
-            # The trainer saves no values that are not finite.
+            # The trainer saves no checkpoint with values that are not finite.
             raise ValueError(
-                f"the LoRA of step {max_steps} has values that are not finite, so the adapter is "
-                f"that of step {run_info.adapter_step}"
+                f"step {max_steps} has no complete checkpoint, so the adapter is that of step "
+                f"{run_info.adapter_step}"
             )
     except Exception as error:
         run_info.status = "failed"

@@ -159,7 +159,14 @@ class ResumableTrainer(GRPOTrainer):
         states = {name: fn.state_dict() for name, fn in self.stateful.items()}
         # Older checkpoints have these keys, so the keys must not change.
         loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
-        (folder / "loop.json").write_text(json.dumps(loop_state))
+        try:
+            text = json.dumps(loop_state)
+        except TypeError as error:
+            raise TypeError(
+                f"a state_dict() of {[*states]} cannot be saved as JSON: {error}. Return numbers, "
+                "texts, lists and dicts only."
+            ) from error
+        (folder / "loop.json").write_text(text)
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 

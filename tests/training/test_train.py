@@ -174,6 +174,16 @@ def test_folder_of_an_interrupted_start_may_be_deleted(fresh, tiny_settings) -> 
         gn.train(*fresh, [brevity], tiny_settings, name="a", resume="auto")
 
 
+def test_state_that_json_cannot_hold_names_its_reward(fresh, tiny_settings) -> None:
+    def seen(completions: list, **columns: object) -> list[float]:
+        return brevity(completions)
+
+    seen.state_dict = lambda: {"texts": {"a", "b"}}
+    seen.load_state_dict = lambda state: None
+    with pytest.raises(TypeError, match=r"state_dict\(\) of \[.0 seen.\] cannot be saved as JSON"):
+        gn.train(*fresh, [seen], tiny_settings)
+
+
 def test_new_run_expands_the_home_folder(fresh, tiny_settings, monkeypatch) -> None:
     home = Path(tiny_settings.run_root)
     monkeypatch.setenv("HOME", str(home))
