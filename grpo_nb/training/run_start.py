@@ -123,7 +123,7 @@ def set_kl_reference(model: Any, earlier_reference: str | None) -> str:
     is_untrained = not any(tensor.any() for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
     wants_base = is_untrained if earlier_reference is None else earlier_reference == BASE_REFERENCE
-    # With the base model, TRL's copy would give the same KL and only cost time.
+    # An untrained copy would give the same KL as the base model and only cost time.
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
