@@ -59,9 +59,10 @@ def dry_run(
     True
     """
     # A reward may draw random numbers in its trial, so the trial is within this block too.
-    with restoring_random_state(), restoring_modes(model):
+    with restoring_random_state():
         prepared = prepare_training(model, tokenizer, task, rewards, settings)
         with (
+            restoring_modes(model),
             restoring_states(prepared.rewards),
             deleting_reference_adapter(model),
             explaining_machine_faults(prepared.settings_as_run),
