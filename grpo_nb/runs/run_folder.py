@@ -72,14 +72,19 @@ def new_run_folder(root: Path, name: str | None) -> Path:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
     folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
+    require_free_path(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def require_free_path(folder: Path) -> None:
+    """Raise a `FileExistsError` if a folder exists, because a new run overwrites nothing."""
+    if folder.exists():
         raise FileExistsError(
             f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
-            "or pass resume='auto' to resume the run of that name."
-        ) from None
-    return folder
+            "or pass resume='auto' to resume the run of that name. A folder without run.json is no "
+            "run: its start was interrupted, and you may delete it."
+        )
 
 
 def require_run_name(name: str) -> None:

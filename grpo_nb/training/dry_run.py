@@ -7,12 +7,13 @@ another question: whether randomly chosen prompts give a learning signal.)
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.models.restoring import restoring_modes, restoring_random_state
 from grpo_nb.models.unsloth_import import import_unsloth
+from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.groups import StepGroups, completions_table
 from grpo_nb.scoring.scores import restoring_reward_states
 from grpo_nb.tasks.task import Task
@@ -27,7 +28,7 @@ from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
     build_trainer,
     deleting_reference_adapter,
-    prepare,
+    prepare_training,
 )
 from grpo_nb.training.trainer import ResumableTrainer
 
@@ -36,7 +37,7 @@ def dry_run(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
-    rewards: Sequence[Callable[..., Any]],
+    rewards: Sequence[RewardFunction],
     settings: Settings,
 ) -> StepGroups:
     """Generate and score the first step of a training, and leave everything as it was.
@@ -47,7 +48,8 @@ def dry_run(
     those of `train`.
 
     Returns:
-        The groups with scores, totals and advantages, as `run.step(1)` will have them.
+        The groups with scores, totals and advantages, as `run.step(1)` of a training with the same
+        arguments has them.
 
     Raises:
         EnvironmentProblem: The memory is full, or the GPU failed.
@@ -56,19 +58,21 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    with restoring_random_state(), restoring_modes(model):
-        prepared = prepare(model, tokenizer, task, rewards, settings)
+    # A reward may draw random numbers in its trial, so the trial is within this block too.
+    with restoring_random_state():
+        prepared = prepare_training(model, tokenizer, task, rewards, settings)
         with (
+            restoring_modes(model),
             restoring_reward_states(prepared.rewards),
             deleting_reference_adapter(model),
-            explaining_machine_faults(prepared.settings_of_engine),
+            explaining_machine_faults(prepared.settings_as_run),
         ):
             trainer = build_trainer(prepared, _DryRunTrainer)
             # No experiment tracker records a dry run.
             trainer.callback_handler.callbacks.clear()
-            # Only a loss would need the log-probabilities of the reference model.
+            # Only a loss would need the log-probabilities of the reference model, so skip them.
             trainer.beta = 0.0
-            with contextlib.suppress(_FirstStepSampled):
+            with contextlib.suppress(_FirstStepScored):
                 trainer.train()
     table = completions_table(
         last_generation(trainer),
@@ -80,7 +84,7 @@ def dry_run(
     return StepGroups.from_table("A dry run", table, prepared.weights)
 
 
-class _FirstStepSampled(Exception):
+class _FirstStepScored(Exception):
     """Raised when the completions of the first step are sampled and scored."""
 
 
@@ -93,4 +97,4 @@ class _DryRunTrainer(ResumableTrainer):
         # `_prepare_inputs` samples and scores. Without gradients it takes less memory.
         with torch.no_grad():
             self._prepare_inputs(inputs)
-        raise _FirstStepSampled
+        raise _FirstStepScored

@@ -18,10 +18,6 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.scoring.scores import RewardError, raise_reward_error, to_floats
 
-#: Only these errors of a reward are searched for an out-of-memory text, because the message of
-#: another error may quote a completion that contains one.
-OUT_OF_MEMORY_ERRORS = (RuntimeError, MemoryError)
-
 
 def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
@@ -31,22 +27,24 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """
     name = reward_name(reward)
 
-    def checked_reward(completions: Sequence[Completion], **others: Any) -> list[Any]:
-        keywords = {"completions": [ending_with_model_message(c) for c in completions], **others}
+    def checked_reward(completions: Sequence[Completion], **columns: Any) -> list[Any]:
+        keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # One infinite score makes every advantage of its group NaN, and then the adapter.
+            # One infinite score makes every advantage of its group NaN, and the first update makes
+            # the adapter NaN.
             to_floats(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
-            if isinstance(error, OUT_OF_MEMORY_ERRORS) and is_out_of_memory(error):
+            # Only these types: the message of another error may quote a completion about memory.
+            if isinstance(error, (RuntimeError, MemoryError)) and is_out_of_memory(error):
                 raise
             # Leave out TRL's own arguments: `trainer_state`, `log_extra` and `log_metric`.
             batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
             texts = [completion_text(completion) for completion in completions]
-            state = others.get("trainer_state")
+            state = columns.get("trainer_state")
             raise_reward_error(reward, batch, state, texts, error)
         return scores
 
@@ -60,7 +58,7 @@ def explaining_machine_faults(settings: Settings, run_folder: Path | None = None
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: Settings of the engine that runs (`PreparedTraining.settings_of_engine`).
+        settings: Settings of the engine that runs (`PreparedTraining.settings_as_run`).
         run_folder: Folder of the run; None for a dry run.
 
     Raises:
@@ -71,7 +69,7 @@ def explaining_machine_faults(settings: Settings, run_folder: Path | None = None
     except (EnvironmentProblem, RewardError):
         raise
     except Exception as error:
-        # Memory is checked first, because other settings solve it.
+        # An out-of-memory error gets its own advice, because lower settings help.
         advice = out_of_memory_advice(error, settings)
         if advice is not None:
             if run_folder is not None:

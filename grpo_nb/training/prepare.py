@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.arguments import SAMPLING_ARGUMENTS_IN_EXTRA
@@ -45,6 +44,18 @@ from trl import GRPOConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import ResumableTrainer
 
+#: Arguments of `GRPOConfig` for the records of a run. The settings' `extra` takes precedence.
+RECORDING_ARGUMENTS = {
+    "logging_steps": 1,
+    # A NaN in the loss is shown, not replaced by the last good value.
+    "logging_nan_inf_filter": False,
+    # The recorder decides when to save, and shows a bar of its own.
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    # Trackers are used only if `extra` names them.
+    "report_to": "none",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTraining:
@@ -58,8 +69,7 @@ class PreparedTraining:
         settings: The settings, with the task's arguments for the chat template, so that the trainer
             renders the same prompts.
         weights: The weight of each reward by name.
-        engine_choice: The engine that samples, with the reasons. The completions of a group share
-            their prompt if `engine_choice.can_use_cpu_engine`.
+        engine_choice: The engine that samples, and why no faster one does.
     """
 
     model: Any
@@ -71,15 +81,19 @@ class PreparedTraining:
     engine_choice: EngineChoice
 
     @property
-    def settings_of_engine(self) -> Settings:
-        """Settings that name the engine that the model has, which may not be the requested one."""
+    def settings_as_run(self) -> Settings:
+        """The settings with `shared_prompts` and `fast_inference` as they really run.
+
+        Memory plan, memory advice and held-out scores use these settings, because the requested
+        engine may not be the one that the model has.
+        """
         return self.settings.replace(
             shared_prompts=self.engine_choice.can_use_cpu_engine,
             fast_inference=has_vllm_engine(self.model),
         )
 
 
-def prepare(
+def prepare_training(
     model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings
 ) -> PreparedTraining:
     """Check the arguments of a training and return its parts. Nothing is written.
@@ -94,10 +108,11 @@ def prepare(
     if task.tools is not None:
         # This raises an error if the chat template cannot be trained with tools.
         prepare_tokenizer_for_tools(tokenizer)
-    short_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
-    if short_task is not task:
-        warn_user(f"Some prompts are left out: {short_task.changes.reasons_in_words}.")
+    trainable_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
+    if trainable_task is not task:
+        warn_user(f"Some prompts are left out: {trainable_task.changes.reasons_in_words}.")
     weights = weights_by_name(rewards)
+    # In the record of completions, each reward has a column of its name.
     reserved = weights.keys() & RESERVED_COLUMNS
     if reserved:
         raise ValueError(
@@ -106,11 +121,12 @@ def prepare(
         )
     engine_choice = choose_engine(model, settings)
     _require_generation_kwargs(settings, engine_choice.vllm_obstacle)
-    _try_rewards(rewards, short_task, settings)
+    # Last of all checks, because a reward may ask a paid judge.
+    _try_rewards(rewards, trainable_task, settings)
     return PreparedTraining(
         model=model,
         tokenizer=tokenizer,
-        task=short_task,
+        task=trainable_task,
         rewards=rewards,
         settings=settings,
         weights=weights,
@@ -119,36 +135,38 @@ def prepare(
 
 
 def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> None:
-    """Refuse `generation_kwargs` that have no effect, or that belong in `Settings` or `extra`.
-
-    `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
-    `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
-    `_generate_single_turn`).
+    """Refuse `generation_kwargs` that have no effect, or that evaluations would not use.
 
     Raises:
-        ValueError: A name has no effect, or belongs where evaluations read it too.
+        ValueError: A name has no effect, or belongs in `Settings` or `extra`, where evaluations
+            read it too.
     """
-    names = (settings.extra.get("generation_kwargs") or {}).keys()
+    names = set(settings.extra.get("generation_kwargs") or ())
     misplaced = names & {
         *vars(settings),
         *SAMPLING_ARGUMENTS_IN_EXTRA,
-        # Two names of a length. The memory plan counts the length in the settings.
+        # Other names for `max_completion_length`, which the memory plan reads.
         "max_new_tokens",
         "max_length",
     }
     if misplaced:
         raise ValueError(
-            f"generation_kwargs has {sorted(misplaced)}, which evaluations do not read there. "
-            "Write settings (top_p=0.9), extra={'min_p': 0.1} or 'repetition_penalty', and "
-            "max_completion_length for a length."
+            f"generation_kwargs has {sorted(misplaced)}, which evaluations would not use. Write "
+            "top_p, top_k and temperature as settings, for example settings.replace(top_p=0.9), "
+            "min_p and repetition_penalty in extra, for example extra={'min_p': 0.1}, and a length "
+            "as max_completion_length."
         )
     if vllm_obstacle is None:
         return
-    ineffective = names - (vars(GenerationConfig()).keys() - {"stop_strings"})
+    # `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
+    # `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
+    # `_generate_single_turn`).
+    effective = vars(GenerationConfig()).keys() - {"stop_strings"}
+    ineffective = names - effective
     if ineffective:
         raise ValueError(
             f"generation_kwargs has {sorted(ineffective)}, which would have no effect without "
-            "vLLM. Leave it out; only with vLLM, {'stop': [...]} ends a completion at a text. Why "
+            "vLLM. Leave them out. To end a completion at a text, {'stop': [...]} needs vLLM. Why "
             f"vLLM does not generate here: {vllm_obstacle}"
         )
 
@@ -165,7 +183,7 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     for reward in rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
-    # A right answer in the format, so that a reward takes its usual path.
+    # A right answer in the format, so that no reward returns early.
     row = task.train[0]
     content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
@@ -197,16 +215,26 @@ def build_trainer(
         restoring_adapter_values(model),
         tempfile.TemporaryDirectory() as folder,
     ):
-        set_training_dtype(prepared.settings, model)
-        arguments = grpo_arguments(prepared.settings, prepared.weights, Path(folder), model)
+        arguments = {
+            **RECORDING_ARGUMENTS,
+            **training_arguments(prepared.settings, model),
+            "output_dir": folder,
+            "reward_weights": list(prepared.weights.values()),
+        }
         # The order of the rows is meant, for example easy questions first.
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
+        tool_arguments = {}
         if tools is not None:
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
+            tool_arguments = {
+                "task_tools": tools,
+                "tools": list(tools.functions),
+                "environment_factory": tools.environment_factory,
+            }
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
@@ -214,60 +242,31 @@ def build_trainer(
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
-            task_tools=tools,
-            tools=None if tools is None else list(tools.functions),
-            environment_factory=None if tools is None else tools.environment_factory,
+            **tool_arguments,
         )
     # The figure and the bar replace the rows of dicts that transformers prints.
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def grpo_arguments(
-    settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
-) -> dict[str, Any]:
-    """Return the arguments of TRL's `GRPOConfig` for a run.
+def training_arguments(settings: Settings, model: Any) -> dict[str, Any]:
+    """Return the arguments for `GRPOConfig` on this machine, and make Unsloth use their dtype.
+
+    On a CPU, Unsloth has one dtype for the whole process. It may be that of another model, which
+    was loaded meanwhile.
 
     Args:
         settings: The run's settings.
-        weights: The weight of each reward by name, in the order of the rewards.
-        folder: The run's folder.
-        model: The loaded model; None gives the arguments for a model as it would be loaded.
+        model: The loaded model. None: as for a model that `load_model` would load now.
     """
-    return {
-        "logging_steps": 1,
-        # A NaN in the loss is shown, not replaced by the last good value.
-        "logging_nan_inf_filter": False,
-        # The recorder decides when to save, and shows a bar of its own.
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        # Trackers are used only if `extra` names them.
-        "report_to": "none",
-        **_arguments_on_this_machine(settings, model),
-        "output_dir": str(folder / "checkpoints"),
-        "reward_weights": list(weights.values()),
-    }
-
-
-def _arguments_on_this_machine(settings: Settings, model: Any) -> dict[str, Any]:
-    """Return `passed_arguments` for this machine's GPU, the dtype and the engine."""
     gpu = find_gpu()
     dtype = choose_dtype(settings, gpu, model)
+    if gpu is None:
+        set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     can_use_vllm = choose_engine(model, settings).vllm_obstacle is None
     return passed_arguments(settings, gpu=gpu, dtype=dtype, can_use_vllm=can_use_vllm)
-
-
-def set_training_dtype(settings: Settings, model: Any) -> None:
-    """Make Unsloth use the dtype of the training in the whole process; on a GPU, do nothing.
-
-    Call this before a `GRPOConfig` is built, because a model of another dtype may have been loaded
-    meanwhile.
-    """
-    if find_gpu() is None:
-        dtype = choose_dtype(settings, None, model)
-        set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
@@ -288,18 +287,18 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     """
     dtype = choose_dtype(settings, find_gpu(), model)
     engine_choice = choose_engine(model, settings)
-    # Unsloth's class on a GPU inherits from TRL's and has the same name.
+    # On a GPU, Unsloth's class inherits from TRL's and has the same name, so TRL's is the last one
+    # of that name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
     # The returned table replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
-        set_training_dtype(settings, model)
-        arguments = grpo_arguments(settings, {}, Path(folder), model)
+        passed = training_arguments(settings, model)
+        arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": folder}
         # Only Unsloth knows all values of `optim`.
-        trl_arguments = {name: value for name, value in arguments.items() if name != "optim"}
-        trl_configuration = trl_class(**trl_arguments)
-        configuration = GRPOConfig(**arguments)
-    requested = _arguments_on_this_machine(settings, model)
-    result = compare_configurations(settings, requested, configuration, trl_configuration)
+        optim = arguments.pop("optim")
+        trl_config = trl_class(**arguments)
+        built_config = GRPOConfig(**arguments, optim=optim)
+    result = compare_configurations(settings, passed, built_config, trl_config)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype, DTYPE_RULE)}
     obstacles = {
         "fast_inference": engine_choice.vllm_obstacle,
@@ -316,8 +315,10 @@ def restoring_adapter_values(model: Any) -> Iterator[None]:
     """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
 
     TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.
-    Unsloth's trainer on a GPU does not round it. TRL's frozen copy `ref` is made before.
+    (Unsloth's trainer on a GPU does not.) TRL copies the adapter to `ref` before it rounds, so
+    `ref` needs no restoring.
     """
+    # Rounding replaces `data` by a new tensor, so a reference to the old one is enough.
     trained = [
         (parameter, parameter.data) for parameter in model.parameters() if parameter.requires_grad
     ]
@@ -332,9 +333,8 @@ def restoring_adapter_values(model: Any) -> Iterator[None]:
 def deleting_reference_adapter(model: Any) -> Iterator[None]:
     """Delete TRL's reference adapter `ref` after the block.
 
-    If `ref` stayed, transformers would save it in a subfolder. If there are such subfolders, its
-    loader restores only them, so the trained adapter would stay as a new LoRA starts: without
-    effect.
+    If `ref` stayed, saving the model would write it to a subfolder. transformers' loader, once it
+    finds such subfolders, loads nothing else: the trained adapter would be lost without a warning.
     """
     try:
         yield

@@ -71,7 +71,8 @@ class Recorder(TrainerCallback):
         is_stop_requested: True after the first Ctrl-C. The training then ends after the current
             step.
         stopped_by: The observers and the critical alerts that asked to stop.
-        error: The error of an observer. It is raised after the step was recorded and saved.
+        error: The first error of an observer. `train` raises it once the step is recorded and
+            saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
 
@@ -80,12 +81,12 @@ class Recorder(TrainerCallback):
         run: Run,
         trainer: ResumableTrainer,
         settings: Settings,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[Observer],
     ) -> None:
         self.run = run
         self.trainer = trainer
         self.settings = settings
-        self.observers = list(observers)
+        self.observers = observers
         self.weights = run.weights
         self.health = HealthMonitor(
             weights=self.weights,
@@ -139,8 +140,8 @@ class Recorder(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
     ) -> None:
-        is_summary = "train_runtime" in logs
-        if is_summary:
+        # At the end, transformers logs a summary of the training.
+        if "train_runtime" in logs:
             return
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
@@ -189,7 +190,8 @@ class Recorder(TrainerCallback):
     def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> dict[str, Any]:
         """Return the row with what the observers add, as a resumed run reads it.
 
-        If an observer fails, or adds a key that JSON cannot hold, its entries are left out.
+        If an observer fails, or adds a key that JSON cannot hold, its entries are left out, and its
+        error ends the training after this step.
         """
         for observer in self.observers:
             # A copy, so that an observer that fails leaves the row as it was.
@@ -198,8 +200,8 @@ class Recorder(TrainerCallback):
                 if observer(extended_row, table):
                     self.stopped_by.append(reward_name(observer))
                 row = json.loads(json.dumps(extended_row, default=_number_or_text))
-            # Kept until the row is written and saved, so that the step is not lost.
             except BaseException as error:
+                # `train` raises the error after the row is written and saved.
                 self.error = self.error or error
         return row
 
@@ -211,7 +213,20 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
-            self._update_display(row, new_alerts)
+            if "reward" in row:
+                kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
+                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
+            self.bar.update(row["step"] - self.bar.n)
+            self.bar.refresh()
+            # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
+            if self._plot is not None:
+                self._plot.update()
+                # Rendering the table takes longer than a small step, so only new alerts do it.
+                if new_alerts:
+                    table = alert_table(worst_first(self.health.alerts))
+                    self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
+            elif new_alerts:
+                tqdm.write(alert_table(new_alerts).text())
         except Exception as error:
             self._can_show = False
             warn_user(
@@ -219,22 +234,6 @@ class Recorder(TrainerCallback):
                 f"({type(error).__name__}: {error}). The training goes on, and everything is "
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
             )
-
-    def _update_display(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
-        if "reward" in row:
-            kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
-            self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
-        self.bar.update(row["step"] - self.bar.n)
-        self.bar.refresh()
-        # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
-        if self._plot is not None:
-            self._plot.update()
-            # Rendering the table takes longer than a small step, so it is not done at each step.
-            if new_alerts:
-                table = alert_table(worst_first(self.health.alerts))
-                self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
-        elif new_alerts:
-            tqdm.write(alert_table(new_alerts).text())
 
     def close(self) -> None:
         """End the bar, write the curves as an image, and draw the last figure."""
@@ -249,7 +248,7 @@ def _number_or_text(value: Any) -> float | str:
     """Return a value that JSON does not know, such as a number of numpy, as number or text."""
     try:
         return float(value)
-    # A set, a tensor of several numbers and a number beyond all floats have errors of their own.
+    # A set, a tensor of several numbers and a number beyond all floats raise different errors.
     except Exception:
         return str(value)
 
@@ -287,12 +286,13 @@ class HoldoutObserver:
     def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""
         prepared = self._prepared
+        # The first and the last step are the ends of the curve.
         is_due = row["step"] % prepared.settings.holdout_every == 0
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
-        # The CPU engine needs copies of the weights, which only a training on it has made.
+        # Answer with the engine that trains: the CPU engine has no copies of the weights otherwise.
         greedy = Decoding(
-            settings=prepared.settings_of_engine,
+            settings=prepared.settings_as_run,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
         )
@@ -300,7 +300,8 @@ class HoldoutObserver:
         graded = grade_answers(
             self._questions, completions, prepared.task.format, grader=self._grader
         )
-        evaluation = Evaluation("", graded)
+        # Only the shares are read, so the evaluation needs no label.
+        evaluation = Evaluation(label="", rows=graded)
         for measure in HOLDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:

@@ -27,10 +27,17 @@ CHANGEABLE_SETTINGS = (
     "gpu_memory_utilization",
     "run_root",
 )
-#: Parts of a task that must not change when a run is resumed.
-TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout", "is_ordered")
+#: Parts of a task that must not change when a run is resumed, each with its description.
+FIXED_TASK_PARTS = {
+    "fingerprint": "hash of rows and tools",
+    "format": "format of the answers",
+    "name": "name of the task",
+    "train": "number of training rows",
+    "holdout": "number of held-out rows",
+    "is_ordered": "is_ordered of the task",
+}
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
-MACHINE_PARTS = ("engine", "dtype", "host")
+REPORTED_MACHINE_PARTS = ("engine", "dtype", "host")
 
 
 class EarlierRun(NamedTuple):
@@ -40,8 +47,8 @@ class EarlierRun(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
-    has_nothing_left: bool = False
-    """True if all steps are trained, so that `train` returns the run as it is."""
+    is_complete: bool = False
+    """True if no step is left to train, so that `train` returns the run as it is."""
 
 
 def find_run(
@@ -58,7 +65,7 @@ def find_run(
     | finished, and smaller `max_steps` now  | error         | error        |
     | unfinished, same training              | resumed       | resumed      |
     | unfinished, `max_steps` already passed | error         | error        |
-    | unfinished, without a checkpoint       | error         | error        |
+    | to be resumed, without a checkpoint    | error         | error        |
 
     If the code or state of a reward has changed, a finished run with `resume="auto"` is refused as
     another training. In all other cases the change is only reported. A finished run whose adapter
@@ -68,8 +75,8 @@ def find_run(
         name: The name that was given to `train`.
         resume: None, "auto", or the path or name of a run, as given to `train`.
         run_info: The `RunInfo` that a new run would start with now.
-        locks: An empty stack. It holds the lock of the run until the caller closes it, so that no
-            other process can resume the run meanwhile.
+        locks: Stack that holds the lock of the run until the caller closes it, so that no other
+            process can resume the run meanwhile.
 
     Returns:
         The run and its checkpoint; None if a new run starts.
@@ -84,24 +91,20 @@ def find_run(
         return None
     lock_run(run.path, locks)
     old_info = run.info
-    # Convert through JSON, because in the values from the file tuples have become lists.
+    # Through JSON, so that tuples become lists as in the file.
     new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
     max_steps = new_info["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
     is_finished = run.status == "finished" and has_adapter
-    is_finished_and_auto = is_finished and resume == "auto"
+    may_be_returned = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. Refuse the run if it was another training.
+    blocking_changes = _blocking_changes(old_info, new_info)
     reward_changes = _changes_in_rewards(old_info, new_info)
-    blocking_changes = _changed_values(_fixed_values(old_info), _fixed_values(new_info))
-    # A local folder may hold another model now. Older runs have no hash of their base.
-    known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
-    if len(known_hashes) > 1:
-        blocking_changes.append("the weights of the base model have changed")
-    # With resume="auto", a finished run is returned only if its rewards are unchanged. With other
-    # rewards, the cell asks for a training that was never done.
-    if is_finished_and_auto:
+    # The run is returned only if its rewards are unchanged. With other rewards, the cell asks for a
+    # training that was never done.
+    if may_be_returned:
         blocking_changes += reward_changes
     if blocking_changes:
         raise ValueError(
@@ -110,15 +113,16 @@ def find_run(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    if is_finished_and_auto and max_steps == old_info["settings"]["max_steps"]:
-        return EarlierRun(run, checkpoint, [], has_nothing_left=True)
+    if may_be_returned and max_steps == old_info["settings"]["max_steps"]:
+        return EarlierRun(run, checkpoint, [], is_complete=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.skip_reasons) or "none was written before the run ended"
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
             "a new run, pass resume=None and another name."
         )
-    # A finished run needs at least one more step. An unfinished one may only need its adapter.
+    # A finished run needs at least one more step. A run that was lost after its last step only
+    # needs its adapter, which `train` writes.
     needed_steps = checkpoint.step + 1 if is_finished else checkpoint.step
     if max_steps < needed_steps:
         raise ValueError(
@@ -185,12 +189,22 @@ def _newest_run(root: Path) -> Run | None:
     return open_run(newest.path)
 
 
+def _blocking_changes(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each change that makes the run another training."""
+    changes = _changed_values(_fixed_values(old_info), _fixed_values(new_info))
+    # A local folder may hold another model now. Older runs have no hash of their base.
+    known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
+    if len(known_hashes) > 1:
+        changes.append("the weights of the base model have changed")
+    return changes
+
+
 def _fixed_values(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a `run.json` that must not change when the run is resumed."""
     settings = {
         name: value for name, value in info["settings"].items() if name not in CHANGEABLE_SETTINGS
     }
-    task = {part: info["task"].get(part) for part in TASK_PARTS}
+    task = {description: info["task"].get(part) for part, description in FIXED_TASK_PARTS.items()}
     # A list, because the order of the rewards matters too.
     rewards = [(reward["name"], reward["weight"]) for reward in info["rewards"]]
     return {**settings, **task, "rewards": rewards}
@@ -200,12 +214,12 @@ def _changeable_values(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a `run.json` that may change when the run is resumed."""
     # An earlier version may not have had all of these settings.
     settings = {name: info["settings"].get(name) for name in CHANGEABLE_SETTINGS}
-    machine = {part: info.get(part) for part in MACHINE_PARTS}
+    machine = {part: info.get(part) for part in REPORTED_MACHINE_PARTS}
     return {**settings, **info["versions"], **machine}
 
 
 def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each value that has changed; a value that is only new has none."""
+    """Return a sentence for each changed value. Values that the old run lacks are not compared."""
     return [
         f"{name} was {value!r}, is {new.get(name)!r}"
         for name, value in old.items()

@@ -3,7 +3,8 @@
 `grpo_nb.scaleout` uses the start folder to repeat the first steps elsewhere:
 
 runs/<name>/start/
-  adapter_*                    the LoRA before the first step; the KL may be measured against it
+  adapter_*                    the LoRA before the first step, which is the reference of the KL if
+                               the LoRA was trained before
   train.jsonl                  the training rows in their order
   generation_000000.json       the first generation, after 0 steps: data row and token ids of each
                                completion; the next two generations have a file each
@@ -59,7 +60,11 @@ GENERATION_SCHEMA = TypeAdapter(Generation)
 
 
 def new_run_info(prepared: PreparedTraining) -> RunInfo:
-    """Return the `RunInfo` of a run that starts now."""
+    """Return the `RunInfo` of a run that starts now.
+
+    `train` adds the effective settings, the reference of the KL and the description of the grader
+    before the first step, and after the last one how the run ended.
+    """
     gpu = find_gpu()
     model = prepared.model
     settings = prepared.settings
@@ -81,6 +86,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
             "holdout": len(task.holdout),
             "fingerprint": task.fingerprint,
             "is_ordered": task.is_ordered,
+            # A run records how tools are called, not their code.
             "tools": task.tools.schemas if task.tools is not None else [],
         },
         rewards=rewards,
@@ -92,47 +98,46 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         dtype=choose_dtype(settings, gpu, model),
         versions=package_versions(),
         engine=prepared.engine_choice.name,
-        # The name or folder of the model may stand for other weights later.
+        # The name or folder of the model may mean other weights later.
         base_weights_hash=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
 
 
-def set_kl_reference(model: Any, run_info: RunInfo) -> None:
-    """Choose the model that the KL is measured against, and record it in `run_info.reference`.
+def set_kl_reference(model: Any, earlier_reference: str | None) -> str:
+    """Set the model that the KL is measured against, and return its description.
 
-    TRL adds a frozen copy `ref` of the adapter that the run starts from, except on a GPU, where
-    Unsloth removes these lines (unsloth/models/rl.py). Without the copy, TRL switches the adapter
-    off, which gives the base model.
+    TRL adds a frozen copy `ref` of the adapter that the run starts from. Without the copy, TRL
+    switches the adapter off, which gives the base model. On a GPU there is never a copy, because
+    Unsloth cuts it out of its trainer (unsloth/models/rl.py).
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
-        run_info: The run's `RunInfo`. That of a resumed run has its earlier reference.
+        earlier_reference: The reference of the run to resume; None for a new run.
 
     Raises:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
+    # In a new LoRA, B is 0, so the run starts as the base model.
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
-    starts_trained = any(tensor.any() for tensor in lora_b)
+    is_untrained = not any(tensor.any() for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
-    wants_base = run_info.reference == BASE_REFERENCE
-    # In a new LoRA, B is 0, so the run starts as the base model. TRL's copy would give the same KL
-    # and cost three matrix products per layer.
-    if run_info.reference is None:
-        wants_base = not starts_trained
+    wants_base = is_untrained if earlier_reference is None else earlier_reference == BASE_REFERENCE
+    # An untrained copy would give the same KL as the base model and only cost time.
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
-    if run_info.reference not in (None, reference):
+    if earlier_reference not in (None, reference):
         raise ValueError(
-            f"this run measures its KL against {run_info.reference}, but on a GPU Unsloth measures "
+            f"this run measures its KL against {earlier_reference}, but on a GPU Unsloth measures "
             "it against the base model. Resume it on a CPU, where it started, or start a new run."
         )
-    run_info.reference = reference
+    return reference
 
 
 def write_start_folder(run: Run, model: Any, task: Task) -> None:
     """Write the adapter and the training rows that a new run starts from."""
+    # The first checkpoint has this adapter too, but it is deleted later.
     save_adapter(model, run.start_path)
     # Values that JSON does not know become text.
     lines = "".join(json.dumps(row, default=str) + "\n" for row in task.train)
@@ -147,7 +152,8 @@ def write_generation(
 ) -> None:
     """Write one of the first generations; the arguments are the fields of `Generation`.
 
-    A resumed run may sample the generation of a step again, which replaces the earlier one.
+    A later generation of the same step replaces the earlier one. A resumed run may sample a step
+    again, and with `steps_per_generation` below `gradient_accumulation_steps` a step has several.
     """
     write_json(
         run.start_path / f"generation_{step:06d}.json",

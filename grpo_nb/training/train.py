@@ -20,8 +20,8 @@ from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
-from grpo_nb.runs.run_folder import Run, new_run_folder, require_run_name
+from grpo_nb.runs.checkpoints import NewestCheckpoint, keep_newest, newest_checkpoint
+from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_path, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
@@ -30,7 +30,7 @@ from grpo_nb.training.prepare import (
     build_trainer,
     deleting_reference_adapter,
     effective_settings,
-    prepare,
+    prepare_training,
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
 from grpo_nb.training.resume import EarlierRun, find_run, lock_run, resumed_info, rewind
@@ -45,8 +45,6 @@ from grpo_nb.training.trainer import restore_state, stateful_functions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from grpo_nb.training.trainer import ResumableTrainer
 
 
 def train(
@@ -84,8 +82,8 @@ def train(
             - None: no run is resumed; a new one starts.
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
               is none, a new run starts. A finished run is returned with its adapter, or continued
-              if `max_steps` is larger now. A run with other settings or data raises an error; so
-              does a finished run with other rewards.
+              if `max_steps` is larger now. Other settings or data raise an error. Other rewards do
+              too if the run is finished; otherwise the change is only reported.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: One function or several, called at each logged step. They may add to its row and
             may stop the training (`gn.training.Observer`).
@@ -115,28 +113,37 @@ def train(
     )
     if name is not None:
         require_run_name(name)
+        if resume is None:
+            require_free_path(Path(settings.run_root).expanduser() / name)
     observers = [observers] if callable(observers) else list(observers)
-    prepared = prepare(model, tokenizer, task, rewards, settings)
+    if not all(map(callable, observers)):
+        raise TypeError(
+            "an observer is not a function. Write the functions in a list, without calling them: "
+            "observers=[function]."
+        )
+    prepared = prepare_training(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     run_info = new_run_info(prepared)
+    run_at = partial(Run, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
         earlier_run = find_run(name, resume, run_info, locks)
-        if earlier_run is not None and earlier_run.has_nothing_left:
-            return _restore_finished_run(earlier_run, prepared)
+        if earlier_run is not None and earlier_run.is_complete:
+            return _restore_finished_run(run_at(earlier_run.run.path), earlier_run.checkpoint)
         memory_plan = plan(
-            prepared.settings_of_engine, prepared.task, model=model, tokenizer=tokenizer
+            prepared.settings_as_run, prepared.task, model=model, tokenizer=tokenizer
         )
         memory_plan.require_fit()
         if earlier_run is not None:
             run_info = resumed_info(earlier_run, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
-            # TRL refuses. The effective settings come first, because building a configuration
-            # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
+            # TRL refuses. The effective settings come first: each configuration resets accelerate's
+            # global state, and the trainer must keep the state of its own configuration
+            # (transformers, `TrainingArguments._setup_devices`).
             run_info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
-            set_kl_reference(model, run_info)
+            run_info.reference = set_kl_reference(model, run_info.reference)
             if earlier_run is not None and run_info.reference == START_REFERENCE:
                 # TRL made its reference from the adapter in memory, not from that of the start.
                 load_adapter(model, earlier_run.run.start_path, "ref")
@@ -150,25 +157,20 @@ def train(
                 if earlier_run is None
                 else rewind(earlier_run)
             )
-            run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
-            # 4. Train, and complete the folder however the training ends.
+            run = run_at(folder)
+            # 4. Train, and complete the folder and its `run_info` however the training ends.
             run.write_info(run_info)
             recorder = Recorder(run, trainer, settings, observers)
-            _train_and_close(recorder, prepared, run_info, earlier_run)
+            _train_and_complete(recorder, prepared, run_info, earlier_run)
     return run
 
 
-def _restore_finished_run(earlier_run: EarlierRun, prepared: PreparedTraining) -> Run:
-    """Return a finished run, and load the adapter and the state of its rewards."""
-    run = Run(
-        earlier_run.run.path,
-        model=prepared.model,
-        tokenizer=prepared.tokenizer,
-        rewards=prepared.rewards,
-    )
-    load_adapter(prepared.model, run.adapter_path)
-    if earlier_run.checkpoint.path is not None:
-        restore_state(stateful_functions(prepared.rewards), earlier_run.checkpoint.path)
+def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
+    """Load the adapter of a finished run and the state of its rewards, and return the run."""
+    load_adapter(run.model, run.adapter_path)
+    # The checkpoints may be gone from the drive, but the adapter is there.
+    if checkpoint.path is not None:
+        restore_state(stateful_functions(run.rewards), checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a new "
         "run, pass resume=None and another name."
@@ -198,7 +200,7 @@ def _make_run_folder(
     return run.path
 
 
-def _train_and_close(
+def _train_and_complete(
     recorder: Recorder,
     prepared: PreparedTraining,
     run_info: RunInfo,
@@ -207,21 +209,29 @@ def _train_and_close(
     """Train, and write adapter, figure, card and run.json however the training ends."""
     run = recorder.run
     trainer = recorder.trainer
-    settings = prepared.settings
+    max_steps = prepared.settings.max_steps
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
-    process = os.getpid()
+    # A child that a reward forked runs the `finally` below too, and must not write to the folder.
+    training_pid = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.settings_of_engine, run.path),
+            explaining_machine_faults(prepared.settings_as_run, run.path),
             recorder.stopping_at_interrupt(),
         ):
-            _run_trainer(trainer, settings, earlier_run)
+            if earlier_run is None:
+                trainer.train()
+            elif earlier_run.checkpoint.step < max_steps:
+                trainer.train(resume_from_checkpoint=str(earlier_run.checkpoint.path))
+            else:
+                # The run was lost after its last step, before its adapter was written. No step is
+                # left to train, but transformers would train one more.
+                restore_state(trainer.stateful, earlier_run.checkpoint.path)
             if recorder.error is not None:
                 raise recorder.error
-        is_cut_short = trainer.state.global_step < settings.max_steps
+        is_cut_short = trainer.state.global_step < max_steps
         if recorder.is_stop_requested and is_cut_short:
             run_info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
@@ -237,60 +247,50 @@ def _train_and_close(
         run_info.error = error_summary(error)
         raise
     finally:
-        # A child that a reward forked must not write into the folder.
-        if os.getpid() == process:
+        if os.getpid() == training_pid:
             _complete_folder(recorder, run_info)
 
 
-def _run_trainer(
-    trainer: ResumableTrainer, settings: Settings, earlier_run: EarlierRun | None
-) -> None:
-    """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
-    if earlier_run is None:
-        trainer.train()
-        return
-    # A run can be lost after its last step, before its adapter was written. Then no step is left to
-    # train, but transformers would train one more.
-    if earlier_run.checkpoint.step < settings.max_steps:
-        trainer.train(resume_from_checkpoint=str(earlier_run.checkpoint.path))
-    else:
-        restore_state(trainer.stateful, earlier_run.checkpoint.path)
-
-
 def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
-    """Write adapter, run.json, figure and card.
+    """Write adapter, run.json, figure and card, and delete checkpoints that nobody needs.
 
-    A file that cannot be saved is a warning, because an error would hide why the training ended.
-    The adapter is written first. If that fails, the run counts as failed and can be resumed.
+    An error is only a warning, because it would hide why the training ended. The adapter is written
+    first. If that fails, the run counts as failed and can be resumed.
     """
     run = recorder.run
+    max_steps = recorder.settings.max_steps
     try:
-        _write_adapter(recorder, run_info)
+        run_info.adapter_step = _write_adapter(run)
+        if run_info.status == "finished" and run_info.adapter_step != max_steps:
+            # The trainer saves no checkpoint with values that are not finite.
+            raise ValueError(
+                f"step {max_steps} has no complete checkpoint, so the adapter is that of step "
+                f"{run_info.adapter_step}"
+            )
     except Exception as error:
         run_info.status = "failed"
         # An error that ended the training stays the error of the run.
         run_info.error = run_info.error or error_summary(error)
-        warn_user(f"Not saved: {error_summary(error)}.")
-    for write in (
-        partial(run.write_info, run_info),
-        recorder.close,
-        partial(write_model_card, run),
-    ):
-        try:
-            write()
-        except Exception as error:
-            warn_user(f"Not saved: {error_summary(error)}.")
-    # More steps can be added from the last checkpoint, so the others only take space.
+        warn_user(f"The end of the run is incomplete: {error_summary(error)}.")
+    actions = [partial(run.write_info, run_info), recorder.close, partial(write_model_card, run)]
     if run_info.status == "finished":
-        keep_newest(run.path / "checkpoints", 1)
+        # More steps can be added from the last checkpoint, so the others only take space.
+        actions.append(partial(keep_newest, run.path / "checkpoints", 1))
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            warn_user(f"The end of the run is incomplete: {error_summary(error)}.")
 
 
-def _write_adapter(recorder: Recorder, run_info: RunInfo) -> None:
-    """Copy the newest checkpoint's adapter with the templates of the run, and load it."""
-    run = recorder.run
+def _write_adapter(run: Run) -> int | None:
+    """Copy the newest checkpoint's adapter with the templates, load it, and return its step.
+
+    Return None if the training ended before its first checkpoint.
+    """
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
-    if source is None:  # the training ended before its first checkpoint
-        return
+    if source is None:
+        return None
     with staged_folder(run.adapter_path) as staged:
         copy_files(source, staged, "adapter_*")
         # `load_model(adapter=...)` looks for the templates next to the adapter.
@@ -298,4 +298,4 @@ def _write_adapter(recorder: Recorder, run_info: RunInfo) -> None:
         put_in_place(staged, run.adapter_path)
     # Later cells use the model in memory, which must have the adapter that was saved.
     load_adapter(run.model, run.adapter_path)
-    run_info.adapter_step = step
+    return step

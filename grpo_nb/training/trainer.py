@@ -47,8 +47,8 @@ class ResumableTrainer(GRPOTrainer):
 
     - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
     - TRL's count of micro-batches, and the state of rewards and observers;
-    - the unused completions, if the training stops within a generation. Otherwise a checkpoint
-      follows a logged step between two generations.
+    - the unused completions, if the training stops within a generation. Regular checkpoints are
+      written only when a generation is used up, so they have none.
 
     A resumed run also draws the same order of the data in later passes. Two things are not covered:
     the random state inside vLLM, which cannot be read, and several processes.
@@ -102,7 +102,7 @@ class ResumableTrainer(GRPOTrainer):
 
     @property
     def _micro_batches_per_generation(self) -> int:
-        # TRL calls the micro-batches of one pass over a generation "steps".
+        # TRL's `steps_per_generation` counts micro-batches.
         return self.args.steps_per_generation * self.num_iterations
 
     def save_or_load_start(self) -> None:
@@ -157,9 +157,16 @@ class ResumableTrainer(GRPOTrainer):
         state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
         states = {name: fn.state_dict() for name, fn in self.stateful.items()}
-        # These two names must not change, because older checkpoints have them.
+        # Older checkpoints have these keys, so the keys must not change.
         loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
-        (folder / "loop.json").write_text(json.dumps(loop_state))
+        try:
+            text = json.dumps(loop_state)
+        except TypeError as error:
+            raise TypeError(
+                f"a state_dict() of {[*states]} cannot be saved as JSON: {error}. Return numbers, "
+                "texts, lists and dicts only."
+            ) from error
+        (folder / "loop.json").write_text(text)
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
@@ -205,7 +212,7 @@ class ResumableTrainer(GRPOTrainer):
             return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
         autocast = self.accelerator.autocast()
         log_probs, entropies = self.engine.log_probs(*batch, autocast=autocast)
-        return log_probs, entropies, None  # no loss of a mixture of experts
+        return log_probs, entropies, None  # no auxiliary loss, which only a mixture of experts has
 
     # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the
     # model wrote itself.
@@ -224,8 +231,8 @@ class ResumableTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
-        done = micro_batch_count(self)
-        should_record = done < RECORDED_GENERATIONS * self._micro_batches_per_generation
+        generations_done = micro_batch_count(self) // self._micro_batches_per_generation
+        should_record = generations_done < RECORDED_GENERATIONS
         if self.record_generation is not None and should_record:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
@@ -246,8 +253,8 @@ def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have `state_dict` and `load_state_dict`.
 
-    Keys are `<position> <name>`, because two functions can share a name. All functions with
-    `state_dict` are counted, so that older checkpoints keep their keys.
+    Keys are `<position> <name>`, because two functions can share a name. The position also counts
+    functions that have only `state_dict`, so that older checkpoints keep their keys.
     """
     with_state = [fn for fn in functions if hasattr(fn, "state_dict")]
     named = {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}

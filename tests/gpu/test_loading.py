@@ -356,15 +356,13 @@ def engine_for(longest_sequence: int) -> types.SimpleNamespace:
 
 
 @pytest.mark.parametrize("engine", [engine_for(gn.preset("t4").longest_sequence), None])
-def test_trainer_uses_an_engine_only_if_the_model_has_one(
-    engine: object, tmp_path, monkeypatch
-) -> None:
+def test_trainer_uses_an_engine_only_if_the_model_has_one(engine: object, monkeypatch) -> None:
     for place in (prepare, unsloth_import, choice):
         monkeypatch.setattr(place, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     model = Model()
     model.vllm_engine = engine
-    arguments = prepare.grpo_arguments(gn.preset("t4"), {"r": 1.0}, tmp_path, model)
+    arguments = prepare.training_arguments(gn.preset("t4"), model)
     assert arguments.get("use_vllm", False) is (engine is not None)
 
 
@@ -372,23 +370,18 @@ def test_record_on_a_gpu_names_the_kl_reference() -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
     # The adapter of small_models has numbers, so it counts as trained.
     model = lora_model()
-    info = types.SimpleNamespace(reference=None)
-    run_start.set_kl_reference(model, info)
-    assert info.reference == run_start.BASE_REFERENCE
+    assert run_start.set_kl_reference(model, None) == run_start.BASE_REFERENCE
 
 
 def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does on a CPU
-    info = types.SimpleNamespace(reference=run_start.BASE_REFERENCE)
-    run_start.set_kl_reference(model, info)
-    assert info.reference == run_start.BASE_REFERENCE
+    reference = run_start.set_kl_reference(model, run_start.BASE_REFERENCE)
+    assert reference == run_start.BASE_REFERENCE
     assert "ref" not in model.peft_config
 
 
 def test_trained_adapter_is_the_kl_reference_on_a_cpu() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does
-    info = types.SimpleNamespace(reference=None)
-    run_start.set_kl_reference(model, info)
-    assert info.reference == run_start.START_REFERENCE
+    assert run_start.set_kl_reference(model, None) == run_start.START_REFERENCE

@@ -43,7 +43,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
     )
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(prepared.settings_of_engine, tmp_path),
+        explaining_machine_faults(prepared.settings_as_run, tmp_path),
     ):
         generate()
 
@@ -96,6 +96,19 @@ def test_finished_run_keeps_only_its_last_checkpoint(tiny, tiny_settings: gn.Set
     assert kept == [f"checkpoint-{tiny_settings.max_steps}"]
 
 
+def test_run_is_finished_where_checkpoints_cannot_be_deleted(
+    tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    # Only the deletion at the end fails, not the one after each checkpoint.
+    monkeypatch.setattr("grpo_nb.training.train.keep_newest", fail)
+    with pytest.warns(UserWarning, match="is incomplete: OSError: .*Directory not empty"):
+        run = gn.train(*tiny, [brevity], tiny_settings)
+    assert run.status == "finished"
+
+
 def test_stopped_run_keeps_two_checkpoints(tiny, tiny_settings: gn.Settings) -> None:
     settings = tiny_settings.replace(save_steps=1, max_steps=4)
     run = gn.train(*tiny, [brevity], settings, observers=[lambda row, _: row["step"] == 3])
@@ -115,6 +128,15 @@ def test_single_observer_may_be_given_without_a_list(tiny, tiny_settings: gn.Set
 def test_observers_that_are_no_list_are_refused_first(tiny, tiny_settings: gn.Settings) -> None:
     with pytest.raises(TypeError):
         gn.train(*tiny, [brevity], tiny_settings, observers=None)
+    assert not Path(tiny_settings.run_root).exists()
+
+
+@pytest.mark.parametrize("observers", [[3], [[len]], "no"])
+def test_observer_that_is_no_function_is_refused_first(
+    tiny, tiny_settings: gn.Settings, observers: object
+) -> None:
+    with pytest.raises(TypeError, match=r"an observer is not a function.*observers=\[function\]"):
+        gn.train(*tiny, [brevity], tiny_settings, observers=observers)
     assert not Path(tiny_settings.run_root).exists()
 
 
@@ -204,7 +226,7 @@ def test_run_that_could_not_write_its_adapter_is_resumed(
     longer = tiny_settings.replace(max_steps=tiny_settings.max_steps + 1)
     with monkeypatch.context() as patch:
         patch.setattr("grpo_nb.training.train.copy_files", fail)
-        with pytest.warns(UserWarning, match="Not saved: OSError: .*No space left on device"):
+        with pytest.warns(UserWarning, match="is incomplete: OSError: .*No space left on device"):
             run = gn.train(*tiny, [brevity], longer, name="a", resume="auto")
     assert run.status == "failed"
     assert run.info["error"] == "OSError: [Errno 28] No space left on device"
@@ -227,7 +249,10 @@ def test_failed_run_without_its_adapter_keeps_its_error_and_files(
     monkeypatch.setattr("grpo_nb.training.train.copy_files", fail)
     with (
         pytest.raises(ValueError, match="broken observer"),
-        pytest.warns(UserWarning, match=r"^Not saved: OSError: \[Errno 5\] Input/output error\.$"),
+        pytest.warns(
+            UserWarning,
+            match=r"^The end of the run is incomplete: OSError: \[Errno 5\] Input/output error\.$",
+        ),
     ):
         gn.train(*tiny, [brevity], tiny_settings, name="a", observers=[broken])
     run = gn.open_run(Path(tiny_settings.run_root) / "a")
@@ -248,7 +273,7 @@ def test_memory_advice_without_cpu_engine_spares_its_switch(
     monkeypatch.setattr(
         CpuEngine, "model_obstacle", lambda model, longest_sequence=None: "an unknown layer"
     )
-    monkeypatch.setattr("grpo_nb.training.train._run_trainer", run_out_of_memory)
+    monkeypatch.setattr("grpo_nb.training.trainer.ResumableTrainer.train", run_out_of_memory)
     settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)
     with pytest.raises(gn.machine.EnvironmentProblem, match="No setting of this run is left"):
         gn.train(*tiny, [brevity], settings)

@@ -459,11 +459,28 @@ def test_diverged_run_resumes_from_its_last_finite_adapter(
     with pytest.warns(UserWarning, match="values that are not finite at step 4") as caught:
         run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
     assert run.status == "stopped"
-    assert not any("Not saved" in str(warning.message) for warning in caught)
+    assert not any("The end of the run is incomplete" in str(warning.message) for warning in caught)
     assert run.info["adapter_step"] == checkpoint_step(run) == 2
     assert all(tensor.isfinite().all() for tensor in adapter_in(run.adapter_path).values())
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="diverged"), whole)
+
+
+def test_run_that_diverges_at_its_last_step_is_not_finished(fresh, settings) -> None:
+    model = fresh[0]
+
+    def diverge(row: dict, completions: object) -> None:
+        if row["step"] == row["max_steps"]:
+            trained = next(p for p in model.parameters() if p.requires_grad)
+            torch.nn.init.constant_(trained, float("nan"))
+
+    with pytest.warns(UserWarning, match="so the adapter is that of step 4"):
+        run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
+    assert run.status == "failed"
+    assert run.info["adapter_step"] == checkpoint_step(run) == 4
+    resumed = gn.train(*fresh, [brevity], settings, name="diverged", resume="auto")
+    assert resumed.status == "finished"
+    assert resumed.info["adapter_step"] == settings.max_steps
 
 
 def presses(step: int, times: int = 1):
@@ -670,7 +687,7 @@ def test_full_disk_keeps_earlier_work(fresh, back, settings, whole, small_disk: 
 
     with (
         pytest.raises(OSError, match="No space left on device"),
-        pytest.warns(UserWarning, match="Not saved"),
+        pytest.warns(UserWarning, match="The end of the run is incomplete"),
     ):
         gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
     run = gn.open_run(small_disk / "runs" / "full")

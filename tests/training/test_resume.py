@@ -133,7 +133,7 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.has_nothing_left, "the cell asks for more steps now"
+        assert not more.is_complete, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -145,7 +145,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.has_nothing_left
+    assert found.is_complete
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -153,7 +153,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
         (settings, {"rewards": [{**REWARD, "source": "another", "hash": "c"}]}),
     ):
         with pytest.raises(
-            ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
+            ValueError, match=r"'a' was another training: (seed|hash of rows|the reward 'short')"
         ) as caught:
             find_run(changed, name, "auto", **now)
         assert "To start a new run, pass resume=None and another name." in str(caught.value)
@@ -167,7 +167,7 @@ def test_finished_run_without_adapter_is_restored(
     make_run(root / "a", steps=9, saved=(9,), status="finished")
     found = find_run(settings, None, resume)
     assert found.checkpoint.step == 9
-    assert not found.has_nothing_left, "train writes the adapter of the checkpoint"
+    assert not found.is_complete, "train writes the adapter of the checkpoint"
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "a")])
@@ -229,9 +229,9 @@ def test_resume_reports_and_records_changes(root: Path) -> None:
             r"rewards was \[\('short', 1\.0\)\], is \[\('short', 2\.0\)\]",
         ),
         ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, r"rewards was .*'more'"),
-        ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
-        ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
-        ({"task": {**TASK, "is_ordered": True}}, "is_ordered was False, is True"),
+        ({"task": {**TASK, "fingerprint": "g"}}, "hash of rows and tools was 'f', is 'g'"),
+        ({"task": {**TASK, "format": {"name": "think"}}}, "format of the answers was"),
+        ({"task": {**TASK, "is_ordered": True}}, "is_ordered of the task was False, is True"),
         ({"base_weights_hash": "other weights"}, "the weights of the base model have changed"),
     ],
 )

@@ -113,7 +113,7 @@ def test_other_tools_are_another_training(whole: tuple) -> None:
         task.with_tools(environment=Deeper),
         task.with_tools(environment=Village, rounds=2),
     ):
-        with pytest.raises(ValueError, match="was another training: fingerprint was"):
+        with pytest.raises(ValueError, match="was another training: hash of rows and tools was"):
             gn.train(
                 model,
                 tokenizer,

@@ -80,7 +80,7 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
         expected = (group["total"] - group["total"].mean()) / (group["total"].std() + 1e-4)
         assert group["advantage"].tolist() == pytest.approx(expected.tolist(), abs=1e-2)
     assert table["total"].mean() == pytest.approx(tiny_run.rows[2]["reward"], abs=1e-5)
-    with pytest.raises(FileNotFoundError, match="no completions of step 99"):
+    with pytest.raises(FileNotFoundError, match=r"no completions \(step = 99\)"):
         tiny_run.completions(99)
 
 
@@ -129,7 +129,7 @@ plain = returning(0.0, "plain")
             ]
         ),
         *(
-            ([plain], {"extra": {"generation_kwargs": {name: 0.9}}}, f"{name}.*do not read there")
+            ([plain], {"extra": {"generation_kwargs": {name: 0.9}}}, f"{name}.*would not use")
             for name in ("top_p", "min_p", "max_new_tokens")
         ),
         *(
@@ -156,9 +156,32 @@ def test_refused_training_leaves_no_files(
 
 
 def test_taken_name_is_refused(tiny_run: gn.runs.Run, fresh, tiny_settings) -> None:
+    calls = []
+
+    def charged(completions: list, **columns: object) -> list[float]:
+        calls.append(completions)
+        return brevity(completions)
+
     settings = tiny_settings.replace(run_root=str(tiny_run.path.parent))
     with pytest.raises(FileExistsError, match="exists, and a new run overwrites nothing"):
-        gn.train(*fresh, [brevity], settings, name=tiny_run.name)
+        gn.train(*fresh, [charged], settings, name=tiny_run.name)
+    assert not calls, "a reward was tried first, which may ask a paid judge"
+
+
+def test_folder_of_an_interrupted_start_may_be_deleted(fresh, tiny_settings) -> None:
+    (Path(tiny_settings.run_root) / "a").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match=r"without run.json is no run.*you may delete it"):
+        gn.train(*fresh, [brevity], tiny_settings, name="a", resume="auto")
+
+
+def test_state_that_json_cannot_hold_names_its_reward(fresh, tiny_settings) -> None:
+    def seen(completions: list, **columns: object) -> list[float]:
+        return brevity(completions)
+
+    seen.state_dict = lambda: {"texts": {"a", "b"}}
+    seen.load_state_dict = lambda state: None
+    with pytest.raises(TypeError, match=r"state_dict\(\) of \[.0 seen.\] cannot be saved as JSON"):
+        gn.train(*fresh, [seen], tiny_settings)
 
 
 def test_new_run_expands_the_home_folder(fresh, tiny_settings, monkeypatch) -> None:
