@@ -49,7 +49,6 @@ _LONGEST_EXPRESSION = 400
 # A digit, an operator, a bracket or a comma; or the whole answer is one small letter. A gold answer
 # without a match is words.
 _MATHS_CHARACTER = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
-# Gold answers that look like formulas and are not. They are compared as in `correctness`.
 _NOT_AN_EXPRESSION = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
     r"|0\d+"  # 007
@@ -57,6 +56,7 @@ _NOT_AN_EXPRESSION = re.compile(
     r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
     re.DOTALL,
 )
+"""Gold answers that look like formulas and are not. They are compared as in `correctness`."""
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 # x, x_{1}, \alpha
@@ -177,18 +177,20 @@ def _is_same_formula(given: str, gold: str) -> bool:
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
 
 
-# Kind of the gold answer -> kinds of answers that may have the same parts in any order. If both
-# have names, the names tell the parts apart. If the gold answer is a list, an index has no meaning.
 _IN_ANY_ORDER = {LIST: (LIST, INDEXED), NAMED: (NAMED,), INDEXED: (INDEXED,)}
-# Kind of the gold answer -> kinds of answers that must have the same parts in the same order,
-# because only one of the two has names: `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2).
-# A kind that is not listed, such as an interval, only equals itself.
+"""Kind of the gold answer -> kinds of answers that may have the same parts in any order. If both
+have names, the names tell the parts apart. If the gold answer is a list, an index has no meaning.
+"""
 _IN_SAME_ORDER = {
     LIST: (NAMED,),
     NAMED: (LIST, TUPLE),
     INDEXED: (LIST, TUPLE),
     TUPLE: (NAMED, INDEXED),
 }
+"""Kind of the gold answer -> kinds of answers that must have the same parts in the same order,
+because only one of the two has names: `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2). A
+kind that is not listed, such as an interval, only equals itself.
+"""
 
 
 def _has_same_parts(given: Shape, gold: Shape) -> bool:
@@ -238,10 +240,11 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
     return True
 
 
-# math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
-# a quotient, which equals 1:2:3. So such a gold answer is right only as it is written, which
-# `_is_same_normalized` has compared already.
 _BASE_OR_RATIO = re.compile(r"[0-9]_\{|:")
+"""math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
+a quotient, which equals 1:2:3. So such a gold answer is right only as it is written, which
+`_is_same_normalized` has compared already.
+"""
 
 
 def _is_same_expression(given: str, gold: str) -> bool:
@@ -261,14 +264,13 @@ def _is_same_expression(given: str, gold: str) -> bool:
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-# A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. If such
-# a number is too large to compute, each completion with it would end a worker after two seconds.
 _HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
-# Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
+"""A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. If
+such a number is too large to compute, each completion with it would end a worker after two seconds.
+"""
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
-# Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
-# and Greek letters. Relations are counted before, so they are harmless here. The backslash of a
-# name may be missing.
+"""Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
+"""
 _HARMLESS_TOKEN = re.compile(
     r"[- +*/^_(){}\[\].'=<>]"
     r"|\\?(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
@@ -276,6 +278,10 @@ _HARMLESS_TOKEN = re.compile(
     r"|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau"
     r"|upsilon|phi|chi|psi|omega)"
 )
+"""Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
+and Greek letters. Relations are counted before, so they are harmless here. The backslash of a name
+may be missing.
+"""
 
 
 def is_single_answer(given: str, gold: str) -> bool:

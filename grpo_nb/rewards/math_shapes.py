@@ -18,11 +18,12 @@ from itertools import chain
 from grpo_nb.tasks.markup import BALANCED_TEXT, strip_markup
 
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({BALANCED_TEXT})\}}")
-# Text between two boxes that are parts of one answer. A word before `and` or `or` may be a unit and
-# is ignored: \boxed{3} apples and \boxed{4} pears.
 _BETWEEN_BOXES = (
     r"(?:[\s$(){},;]|\\[()\[\],;\\ ]|\\q?quad|\\text\b|and|or|\b[A-Za-z]+(?=\s+(?:and|or)\b))*"
 )
+r"""Text between two boxes that are parts of one answer. A word before `and` or `or` may be a unit
+and is ignored: \boxed{3} apples and \boxed{4} pears.
+"""
 _RUN_OF_BOXES = re.compile(rf"{_BOX.pattern}(?:{_BETWEEN_BOXES}{_BOX.pattern})*")
 
 # Unicode sign -> LaTeX.
@@ -38,12 +39,13 @@ _LATEX_OF_SIGN = {
     "\u2032": "'",  # prime
     "\u03c2": r"\sigma ",  # sigma at the end of a word
 }
-# Greek letters have the same names in LaTeX and in HTML. Omega is not here, because that sign may
-# be the unit ohm.
 _GREEK_NAMES = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
     "tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
 )
+"""Greek letters have the same names in LaTeX and in HTML. Omega is not here, because that sign may
+be the unit ohm.
+"""
 for _name in _GREEK_NAMES.split():
     _LATEX_OF_SIGN[chr(name2codepoint[_name])] = f"\\{_name} "
 _SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
