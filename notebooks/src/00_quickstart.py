@@ -18,7 +18,7 @@
 #
 # The model never sees the solution of a training question. It gets only a score for what it wrote, and learns from these scores with GRPO
 # (*group relative policy optimization*). Supervised fine-tuning needs a good answer to every prompt. GRPO needs only a program that checks
-# answers: here it compares with the right number, which the model never sees. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
+# answers: here it compares with the right number. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
 # because you can check them by eye.
 #
 # ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
@@ -91,11 +91,11 @@ task
 #     scores = []
 #     for completion, gold in zip(completions, answer):
 #         match = re.search(r"<answer>\s*(\d+)\s*</answer>", completion[-1]["content"])
-#         scores.append(2.0 if match and int(match[1]) == int(gold) else 0.0)
+#         scores.append(1.0 if match and int(match[1]) == int(gold) else 0.0)
 #     return scores
 # ```
 #
-# `correctness` does the same for all ways to write a number and for other kinds of answers. `exact_format` returns 1 if the
+# With the weight 2 its point counts as 2. `correctness` does the same for all ways to write a number and for other kinds of answers. `exact_format` returns 1 if the
 # four tags are there once, in order, with nothing outside them. `partial_format` returns the share of the tags that are there once. Your own
 # functions work as well ([Rewards](02_rewards.ipynb)).
 
@@ -136,7 +136,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
 # this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
-# On a CPU that is level 0, the easiest: 11 % are correct. An answer without tags counts as wrong, so 11 % may mean bad sums or missing tags.
+# On a CPU that is level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean bad sums or missing tags.
 # [Before and after](#Before-and-after) separates the two.
 
 # %% cellView="form" jupyter={"source_hidden": true}
@@ -197,7 +197,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
-# * *KL* (below the figure): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
+# * *KL* (below the figure the mean of the last third, in the progress bar the last step alone): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
 #   (`beta`) makes moving away costly.
 # * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If these are right, as the curve suggests, there
 #   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
@@ -217,10 +217,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # GRPO knows only these numbers. They add up to zero: what some completions gain, others lose. On a CPU you see two consequences.
 #
-# 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444), because they are in the
-#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524), because their last tag is missing.
-#    Sort the eight by form: the three in the format get +3.05 together. Now by content: the three that answer 12, one with the last tag and two
-#    without, get +1.12 together. So this group teaches the format more than the sum.
+# 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444 each), because they are in the
+#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524 each), because their last tag is missing.
+#    So apart from the best completion, which has both, form counts more in this group than the right answer.
 # 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
 #    *18 + 6 = 24*. On these words six texts push up with 6 × 0.540 = 3.24, and two push down with 2 × 1.620 = 3.24. A push remains only from the first word on that differs.
 # </details>
@@ -283,16 +282,16 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 # or more unevenly, less than once in 1,000 cases. That is the *p-value*: how often chance alone would make a change this large.
 #
 # **Was this training lucky?** Probably not: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
-# ([all numbers](../docs/evidence/quickstart_seeds.md)). If the training ends after 14 steps, the gain in the sums is clear on one of these three
-# seeds only.
+# ([all numbers](../docs/evidence/quickstart_seeds.md)). Shorter is not enough: after 14 steps
+# instead of 42 the gain in the sums is clear on only one of the three. (Each seed has other held-out sums, so *before* differs too.)
 #
 # **Was only the first tag missing?** Perhaps the original model adds better if it begins in the right place. We wrote the tag `<reasoning>` for it:
 # 58 of the 96 sums are right instead of 53 ([measured outside this notebook](../docs/evidence/quickstart_seeds.md)). The trained model has 77. So a
-# better start explains 5 of the 24.
+# better start explains 5 of the 24 sums gained.
 #
 # **Did it learn to add, or to copy?** In the early group above, a completion adds correctly (`2 + 10 = 12`) and then answers 21. *Correct anywhere*
 # counts the last number, so it calls that a wrong sum. The second printed line counts such cases among the sums that became right. There are none:
-# in all 29 the right number was nowhere in the answer before. So this gain is adding, not copying.
+# in all 29 the right number was nowhere in the answer before. So this gain is not better copying.
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
 # answers, one text for each question: the likeliest. In training the model *samples*, and now and then a less likely number is written. If it is right,
@@ -301,7 +300,7 @@ learned[["question", "before", "after"]].head().style.format(escape="html").hide
 #
 # <details><summary>Another doubt: was 8 + 18 trained as 18 + 8?</summary>
 #
-# It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped (counted outside this notebook). But [Rewards](02_rewards.ipynb) has no swapped
+# It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped (counted outside this notebook; a CPU run uses 84 of them). But [Rewards](02_rewards.ipynb) has no swapped
 # pair, because its first number is never the smaller one, and its held-out sums rise as well, from 58 % to 83 %.
 # </details>
 #
@@ -322,7 +321,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree: the reward rose by more than chance (if all steps are shuffled, so steady a rise is rare), and
+# *It worked* needs two things that agree: the reward rose by more than chance (if its values are put in a random order, such a rise is rare), and
 # the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 

@@ -17,11 +17,12 @@
 # loss in six lines of PyTorch, you have checked it against the trainer that most people use, and in a loop of eight such updates you have watched the
 # model's reward rise.
 #
-# **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
+# **You need** Python, a rough idea of what a language model does, and what a gradient is. **You do not need** any reinforcement learning.
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# In section 6 you will read this picture: eight answers of a real model as a tree, and which branches one step makes more likely.
+# In section 6 you will read this picture: eight answers of a real model as a tree. A box shows how many of them pass it and how much one step pushes
+# there.
 #
 # About 3 minutes on two idle CPU cores (and an hour of reading), under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
 # small, fast and often wrong, which is exactly what we want here.
@@ -484,7 +485,7 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 # gradients with ours: before the first step, where nothing has moved, and after it, where ratio, clipping and KL take part. (TRL's defaults are
 # another average over tokens and `beta` 0. The cell sets both as in our loss.)
 #
-# **You should see** two lines that agree to about five digits. Such a check finds mistakes that no reward curve shows.
+# **You should see** that the losses agree to six decimals, and the gradients to about five digits. Such a check finds mistakes that no reward curve shows.
 #
 # **Four mistakes to try.** Each of these changes is easy to make. Predict for each: which of the two losses still agree
 # with TRL's, and which of the two gradients? Then try one: restart the kernel and run all cells.
@@ -499,12 +500,13 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 # | | loss, line 1 | gradient, line 1 | loss, line 2 | gradient, line 2 |
 # | --- | --- | --- | --- | --- |
 # | right | 0, agrees | agrees | −0.0422, agrees | agrees |
-# | 1 | 0, agrees | agrees: no ratio has moved | −0.0536 | differs by 0.51: *Sydney* is pushed on |
-# | 2 | 0, agrees | differs by 0.03: $-d$ has a slope at 0, $e^d - d - 1$ has none | −0.0430 | differs by 0.23 |
-# | 3 | 0, agrees | differs by 1.06: other tokens are pushed | +1.48 | differs by 1.00 |
-# | 4 | 0, agrees | agrees: reference and model are still equal | −0.0420 | differs by 0.02 |
+# | 1 | 0, agrees | agrees: no ratio has moved | −0.0536, differs | differs by 0.51: *Sydney* is pushed on |
+# | 2 | 0, agrees | differs by 0.03: $-d$ has a slope at 0, $e^d - d - 1$ has none | −0.0430, differs | differs by 0.23 |
+# | 3 | 0, agrees | differs by 1.06: other tokens are pushed | +1.48, differs | differs by 1.00 |
+# | 4 | 0, agrees | agrees: reference and model are still equal | −0.0420, differs | differs by 0.02 |
 #
-# The first loss agrees every time, and the first gradient in two of the four cases. **Only the gradient after a step finds every mistake.**
+# Before a step the loss sees none of the four, and the gradient two. After a step both see all four. But the loss shows the fourth only in its fourth
+# decimal, and the second by 2 %, where the gradient differs by 23 %. **So compare after a step, and compare the gradients.**
 # </details>
 
 # %%

@@ -145,7 +145,7 @@ lab.completions = [
 lab
 
 # %% [markdown]
-# ## A reward with two loopholes
+# ## Two rewards with loopholes
 #
 # Here are two rewards that many people write first. Both look harmless.
 #
@@ -220,7 +220,7 @@ means = table.pivot_table("advantage", "length", "sum").rename_axis(index=None, 
 display(means.style.format("{:+.2f}"))
 
 # %% [markdown]
-# ### Why length wins
+# ### Why this one?
 #
 # The model finds length first: in the figure it rises from about 3 to more than 5 points, while the sum hardly moves before step 13. Why not the list
 # of all answers, which the check called *critical*? None of the completions above lists them, and GRPO can only make more frequent what
@@ -233,7 +233,8 @@ display(means.style.format("{:+.2f}"))
 # | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
 # | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
 #
-# In step 1 the learning rate is still 0, so read the end of the output: steps 2 to 16, which changed the model. The advantage follows the length
+# In step 1 the learning rate is still 0: this group shows what the original model samples, and changes nothing. So read the end of the output too: steps 2 to
+# 16, which changed the model. The advantage follows the length
 # (correlation 0.82) more than the sum (0.45). On average, a text longer than its group was pushed up *even without* the right sum (+0.84),
 # and a shorter one was pushed down *even with* it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
 # check called it only a *warning*: read warnings too.
