@@ -39,8 +39,8 @@ PRIVATE_PART = re.compile(
     r"""
     # A login: "me:pass" in "http://me:pass@host".
     (?<=://)[^\s/'"]+(?=@)
-    # A key: "api_key=5" in "?api_key=5".
-    | (?<=[?&])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
+    # A key: "api_key=5" in "?api_key=5", also after an escaped "&amp;".
+    | (?<=[?&;])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
     # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. A name
     # with spaces counts before the same slash: "C:\Users\Jane Doe\x".
     | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)([/\\])\1*

@@ -83,7 +83,7 @@ def require_free_path(folder: Path) -> None:
         raise FileExistsError(
             f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
             "or pass resume='auto' to resume the run of that name. A folder without run.json is no "
-            "run: its start was interrupted, and you may delete it."
+            "run. If it is left from an interrupted start, you may delete it."
         )
 
 

@@ -63,7 +63,8 @@ def source_of(reward: RewardFunction) -> str:
             if inspect.isroutine(value):
                 sources.append(source_of(value))
             elif not name.startswith("__"):
-                sources.append(_ADDRESS.sub("", f"{name} = {value!r}"))
+                # Only a hash, because runs are shared and the value may be a secret key.
+                sources.append(f"{name} = {_short_hash(_ADDRESS.sub('', repr(value)))}")
         return "\n".join(sources) or "source not available (defined interactively without a file)"
 
 

@@ -2,7 +2,7 @@
 
 A dry run is for debugging rewards, prompts and sampling before a training. It uses the trainer's
 own order of data, sampler, reward calls and advantages, and stops before a loss is computed. So its
-completions are those of the first step of a training with the same settings. (`baseline` answers
+completions are those of the first step of a training with the same settings. (`gn.baseline` answers
 another question: whether randomly chosen prompts give a learning signal.)
 """
 

@@ -37,10 +37,11 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
-            # Only these types: the message of another error may quote a completion about memory.
+            # `is_out_of_memory` reads messages. That of another type may quote a completion about
+            # memory.
             if isinstance(error, (RuntimeError, MemoryError)) and is_out_of_memory(error):
                 raise
-            # Leave out TRL's own arguments: `trainer_state`, `log_extra` and `log_metric`.
+            # Keep the columns, which are lists. TRL's own arguments (`trainer_state`) are not.
             batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
             texts = [completion_text(completion) for completion in completions]

@@ -188,7 +188,7 @@ class Recorder(TrainerCallback):
         return table
 
     def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> dict[str, Any]:
-        """Return the row with what the observers add, as a resumed run reads it.
+        """Return the row with what the observers add, as JSON holds it for a resumed run.
 
         If an observer fails, or adds a key that JSON cannot hold, its entries are left out, and its
         error ends the training after this step.

@@ -48,7 +48,7 @@ class EarlierRun(NamedTuple):
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
     is_complete: bool = False
-    """True if no step is left to train, so that `train` returns the run as it is."""
+    """True if the run is finished, so that `train` returns it without training."""
 
 
 def find_run(
@@ -219,7 +219,7 @@ def _changeable_values(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each changed value. Values that the old run lacks are not compared."""
+    """Return a sentence for each value of the old run that is another one now."""
     return [
         f"{name} was {value!r}, is {new.get(name)!r}"
         for name, value in old.items()
@@ -253,9 +253,10 @@ def resumed_info(earlier_run: EarlierRun, run_info: RunInfo) -> RunInfo:
 
 
 def rewind(earlier_run: EarlierRun) -> Path:
-    """Remove everything that a run recorded after its checkpoint, and return the run's folder.
+    """Delete rows and completions after the checkpoint of a run, and return the run's folder.
 
-    After an interruption, a second call completes the rewind.
+    A comparison and damaged checkpoints are set aside. After an interruption, a second call
+    completes the rewind.
     """
     run = earlier_run.run
     step = earlier_run.checkpoint.step

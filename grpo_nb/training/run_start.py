@@ -7,7 +7,8 @@ runs/<name>/start/
                                the LoRA was trained before
   train.jsonl                  the training rows in their order
   generation_000000.json       the first generation, after 0 steps: data row and token ids of each
-                               completion; the next two generations have a file each
+                               completion. The next two have a file each, under the number of steps
+                               before them. Of several in one step, the last one stays
 """
 
 from __future__ import annotations

@@ -82,8 +82,10 @@ def train(
             - None: no run is resumed; a new one starts.
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
               is none, a new run starts. A finished run is returned with its adapter, or continued
-              if `max_steps` is larger now. Other settings or data raise an error. Other rewards do
-              too if the run is finished; otherwise the change is only reported.
+              if `max_steps` is larger now. Other data, rewards or settings raise an error, except
+              settings that do not change how a step trains, such as `save_steps`. If only the code
+              or state of a reward has changed, an unfinished run is resumed and the change is
+              reported.
             - A path or name: that run. If it is finished, `max_steps` must be larger now.
         observers: One function or several, called at each logged step. They may add to its row and
             may stop the training (`gn.training.Observer`).

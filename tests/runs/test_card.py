@@ -124,6 +124,7 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         ("file:///home/me/q.csv", "file://[removed]/q.csv"),
         ("file:///C:/Users/me/q.csv", "file:///[removed]/q.csv"),
         ("r'/home/[a-z]+/data'", None),
+        ("http://h/x?page=2&amp;token=abc", "http://h/x?page=2&amp;[removed]"),
         ("http://h/x?access_token=abc&b=1", "http://h/x?[removed]&b=1"),
         ("re.search(r'?key=(.*)', text)", "re.search(r'?[removed]', text)"),
         ("http://h/x?passwd=abc", "http://h/x?[removed]"),

@@ -287,6 +287,12 @@ def test_attribute_of_a_function_without_source_is_not_its_source() -> None:
     assert difference_in_words(before, now).startswith(OTHER_VALUES)
 
 
+def test_record_of_a_notebook_class_has_no_value_of_an_attribute() -> None:
+    record = record_of(notebook_class("1.0", "key = 'sk-secret'"))
+    assert "key = " in record["source"]
+    assert "sk-secret" not in str(record)
+
+
 def test_state_is_the_same_in_every_process() -> None:
     program = (
         "import functools, numpy\n"
