@@ -13,6 +13,7 @@ from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation, Grading
 from grpo_nb.generation.completions import GeneratedCompletion
+from grpo_nb.scoring.correct_answers import Grader
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 
@@ -21,7 +22,8 @@ def answered(label: str, texts: list[str]) -> Evaluation:
     """Grade one text for each of the sums 0 + 0, 1 + 1, ..."""
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
     completions = [GeneratedCompletion(text, False, ids=range(5)) for text in texts]
-    read = grade_answers(rows, completions, gn.tasks.xml(), gn.rewards.correctness())
+    grader = Grader(reward=gn.rewards.correctness())
+    read = grade_answers(rows, completions, gn.tasks.xml(), grader)
     return Evaluation(
         label,
         read,
