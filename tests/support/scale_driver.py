@@ -5,6 +5,7 @@ Each runs as it would alone; the imports are made once.
 scale_driver.py [--processes N] FOLDER ... ARGUMENTS
 """
 
+import contextlib
 import runpy
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ for folder in folders:
     program["main"]()
 program["close_process_group"]()
 
-tasks = Path("/proc/self/task")  # Linux alone has it
-threads = [(thread / "comm").read_text().strip() for thread in tasks.glob("*")]
+threads = []
+for thread in Path("/proc/self/task").glob("*"):  # Linux alone has it
+    with contextlib.suppress(OSError):  # another thread may end meanwhile
+        threads.append((thread / "comm").read_text().strip())
 connections = [name for name in threads if "gloo" in name]
 assert not connections, f"these threads may abort the process at its exit: {connections}"
