@@ -10,6 +10,7 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -253,6 +254,17 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
     assert [name for name in harmed if verdicts[name] is not False] == []
     assert verdicts["the LoRA was folded into the weights"] is None, "only vLLM on a GPU folds"
     assert "\ngeneration: the kit's CPU engine (" in f"\n{capsys.readouterr().err}"
+
+
+def test_interrupts_hit_sampling_although_the_first_calls_were_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = itertools.chain([0.4, 0.4], itertools.repeat(0.02))
+    monkeypatch.setattr(gpu_check, "_INTERRUPTS", 5)
+    monkeypatch.setattr(gpu_check, "answers", lambda here: time.sleep(next(seconds)))
+    monkeypatch.setattr(gpu_check, "digests", lambda model: {})
+    rows = {row.name: row for row in gpu_check.interrupting(SimpleNamespace(model=None))}
+    assert rows["interrupts that came too late"].ok is True
 
 
 def test_missing_program_is_not_checked_and_failure_fails(tmp_path: Path) -> None:
