@@ -261,7 +261,7 @@ def test_interrupts_hit_sampling_although_the_first_calls_were_slow(
 ) -> None:
     seconds = itertools.chain([0.4, 0.4], itertools.repeat(0.02))
     monkeypatch.setattr(gpu_check, "_INTERRUPTS", 5)
-    monkeypatch.setattr(gpu_check, "answers", lambda here: time.sleep(next(seconds)))
+    monkeypatch.setattr(gpu_check, "answers", lambda here: [time.sleep(next(seconds))])
     monkeypatch.setattr(gpu_check, "digests", lambda model: {})
     rows = {row.name: row for row in gpu_check.interrupting(SimpleNamespace(model=None))}
     assert rows["interrupts that came too late"].ok is True
