@@ -211,8 +211,8 @@ display(HTML(f"<details><summary>Examples and fixes</summary>{found._repr_html_(
 # Length. `thinks_long` rises from about 3 to more than 5 points, while `gold_somewhere` hardly moves before step 13.
 # </details>
 #
-# After the figure come four short tables. Tables 2 and 3 sum up the whole training. Tables 4 and 5 show one group of the first step and one of
-# the last, each completion in one line. The *spread* is the standard deviation within a group.
+# After the figure come four short tables. Tables 2 and 3 sum up the training, 4 and 5 show a group of the first step and one of the last, with
+# the first 75 characters of each completion. All points are weighted. The *spread* is their standard deviation within a group.
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -222,16 +222,17 @@ table["sum"] = 2 * table["gold_somewhere"]
 points = table.groupby(["step", "group"])[["sum", "length"]]
 from_mean = table[["sum", "length"]] - points.transform("mean")
 learned = table["step"] > 1  # in step 1 the learning rate is 0
-decides = pandas.DataFrame({"correlation": from_mean[learned].corrwith(table["advantage"])})
+correlation = from_mean[learned].corrwith(table["advantage"])
+decides = pandas.DataFrame({"correlation with the advantage": correlation})
 decides["spread, first group"] = points.std().loc[(1, 0)]
 decides["spread, last group"] = points.std().loc[(STEPS, 0)]
-show("Table 2. Correlation with the advantage from step 2 on; spread", decides.round(2))
+show("Table 2. What the advantage follows, from step 2 on", decides.style.format(precision=2))
 is_long = (from_mean["length"] > 0).map({True: "longer than its group", False: "shorter"})
 has_sum = table["sum"].map({2: "right sum somewhere", 0: "no right sum"})
 means = table[learned].groupby([is_long, has_sum])["advantage"].mean().unstack()
 means = means.rename_axis(index=None, columns=None).style.format("{:+.2f}")
-show("Table 3. Mean advantage from step 2 on", means)
-table["completion"] = table["completion"].str.split().str.join(" ").str[:90]
+show("Table 3. Mean advantage, from step 2 on", means)
+table["completion"] = table["completion"].str.split().str.join(" ").str[:75]
 columns = ["sum", "length", "total", "advantage", "completion"]
 for number, step in ((4, 1), (5, STEPS)):
     group = table.query("step == @step and group == 0").sort_values("advantage", ascending=False)
@@ -249,14 +250,9 @@ for number, step in ((4, 1), (5, STEPS)):
 # (correlation 0.82) more than the sum (0.45). Table 3: on average, a text longer than its group was pushed up *even without* the right sum
 # (+0.84), and a shorter one was pushed down *even with* it (−0.19).
 #
-# Table 4 shows how this happens. Compare two of its lines:
-#
-# | first group | for the sum | for the length | total | advantage |
-# | --- | --- | --- | --- | --- |
-# | the right answer, in its place | 2 | 2.85 | 4.85 | −0.32 |
-# | a long text without the sum | 0 | 15.75 | 15.75 | +2.07 |
-#
-# (This group shows what the original model samples. In step 1 the learning rate is still 0, so this group itself changed nothing. Steps 2 to 16 did.)
+# Table 4 shows how this happens. Its first line is a long text without the sum. It earns 15.75 for its length, and its advantage is +2.07. The
+# fourth line is the right answer, in its place. It earns 2 + 2.85 = 4.85, and its advantage is −0.32. (This group shows what the original model
+# samples. In step 1 the learning rate is still 0, so this group itself changed nothing. Steps 2 to 16 did.)
 #
 # This is **reward hacking**: the model learns what you scored, not what you wanted. The check called it only a *warning*: read warnings too.
 #
@@ -414,8 +410,8 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# **What the curves show.** Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no
-# warning either. In the captions, which show its mean over the last third of the steps, it is 0.094 with loopholes and 0.184 without. (The progress
+# **What the curves show.** Both trainings raised their reward by more than chance: steps in a random order would hardly ever rise as steadily (the
+# *Mann-Kendall test*). So the reward alone would call both a success. The KL gives no warning either. In the captions, which show its mean over the last third of the steps, it is 0.094 with loopholes and 0.184 without. (The progress
 # bar shows the last step alone: 0.078 and 0.024.)
 #
 # **What should have made you look.** With loopholes 22 % of the completions were truncated, against 1 % without, and most of the rise came from the
@@ -430,7 +426,8 @@ comparison
 # changes only where the answer is read.
 #
 # **Before each training:** `check_rewards`, then weight times spread for each reward, then read one group. **After it:** held-out questions, with a
-# measure that was not trained on. Here that is `correctness`, which neither training used.
+# measure that was not trained on. Here that is *correct anywhere*, the last number in the text. (*Correct* is such a measure for the first training
+# only: in the second, `gold_in_its_place` is nearly the same function.)
 
 # %%
 import textwrap
