@@ -246,8 +246,8 @@ show("Table 2. Sampled answers, eight in a group", sampled.groupby("mood").sum()
 # the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
 # learned by itself.
 #
-# **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer stands in its
-# tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
+# **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer is between
+# its tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -303,7 +303,7 @@ show("Table 4. Answers to each mood after the training", labels_given(comparison
 # | --- | --- | --- |
 # | 5 | the right answers to each mood, in each third of the steps | is *neutral* ever right? |
 # | 6 | the sum of the advantages: a line for the mood of the remark, a column for the answer | who pushes *neutral* up, and who down? |
-# | 7 | for each third: how often an answer with a label says *neutral* ($p$), and the share of *neutral* in the advantages of these answers | is its share larger than $p$? |
+# | 7 | two shares of *neutral* in each third: of the answers with a label ($p$), and of the sum of their advantages | is the second share larger than $p$? |
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
@@ -329,13 +329,13 @@ given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
 sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "fill_value": 0}
 pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all").round(1)
-show("Table 6. Sum of the advantages", pushes.drop(columns="all"))
+show("Table 6. Sum of the advantages", pushes.reindex(columns=[*labels, "no label"]))
 rare = tried["mood"].value_counts().idxmin()
 labelled = tried[tried["given"].isin(labels)]
 by_third = labelled.pivot_table(index="steps", **sums, observed=True).reindex(columns=labels)
 p = pandas.crosstab(labelled["steps"], labelled["given"], normalize="index").reindex(columns=labels)
 shares = {"p": p[rare], "share of the sum": by_third[rare] / by_third.sum(axis=1)}
-show(f"Table 7. {rare.capitalize()}", pandas.DataFrame(shares).map("{:.0%}".format))
+show(f"Table 7. The share of {rare}", pandas.DataFrame(shares).map("{:.0%}".format))
 has_right = tried.groupby(["step", "prompt"])["right"].any()
 is_rare = has_right.index.get_level_values("prompt").map(mood_of) == rare
 print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have no right answer.")
@@ -345,14 +345,16 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #
 # 1. **All remarks share one fork.** The label is the word after `<answer>`: *negative*, *neutral* or *positive*. At first the model hardly tells the
 #    remarks apart. So all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for neutral remarks too.
-# 2. **Two sides pull at *neutral*.** In Table 6 the neutral remarks push it up by 36.9. The others push it down by 7.4 and 15.4. So 14.2 remains.
+# 2. **Two sides pull at *neutral*.** In Table 6 the neutral remarks push it up by 36.9. The others push it down by 7.4 and 15.4. So +14.2
+#    remains, in the line *all* (the numbers are rounded).
 # 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. Together they have 72.4 +
 #    14.2 + 43.5 = 130.1, and *neutral* has 11 % of it. But at a fork one label can become more frequent only if another becomes less frequent. So its
 #    share of the sum must be larger than its share $p$ of the answers. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
 # 4. **Third by third**, in Table 7:
-#    * *First third:* 20 % of the sum for 16 % of the answers. *Neutral* gains a little.
-#    * *Middle third:* −9 % for 7 %. By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral* below 0. It loses.
-#    * *Last third:* 13 % for 9 %. *Neutral* gains a little, and then the training ends.
+#    * *First third:* 16 % of the answers and 20 % of the sum. *Neutral* gains a little.
+#    * *Middle third:* 7 % of the answers, and a sum below 0 (−9 %). By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral*
+#      down. It loses.
+#    * *Last third:* 9 % of the answers and 13 % of the sum. *Neutral* gains a little, and then the training ends.
 # 5. **So *neutral* gains too little** to become the likeliest answer to any remark.
 #
 # Compare the two shares within a line of Table 7, but not $p$ from line to line: 9, 4 and 8 of the 32 groups are neutral, so $p$ changes with the
@@ -364,7 +366,7 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # **Two other suspects.** Eight neutral groups have no right answer, and such a group pushes up a tidy *wrong* one. But over all 21 groups *positive* was
 # pushed down (−7.0), so this is not the main reason. And every prompt shows a solved *neutral* example. Whether it helps or harms, we did not test.
 #
-# The explanation fits the numbers. Whether it is right, only another training can tell.
+# The explanation fits the numbers, although one fork for all remarks is only roughly true. Whether it is right, only another training can tell.
 #
 # ## The remedy: more rows of the rare label
 #
@@ -411,7 +413,7 @@ show("Table 8. Answers to each mood after the second training", labels_given(sec
 # *It worked* needs three measurements that agree, one more than for the sums, because labels have a majority class: the answers are better by a
 # test, they are clearly above the majority-class baseline, and the reward rose. If one is missing, the sentence says which one.
 #
-# You see both runs. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
+# The cell prints the first verdict in full, and the first sentences of the second. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
 # a look at the parts.**
 #
 # ### What you take with you
@@ -438,7 +440,8 @@ assert not with_loophole.ok
 assert report.ok, report.sentence
 assert run.status == second.status == "finished", second.status_sentence
 print(f"First training. {run.outcome(comparison)}\n")
-print(f"Second training. {second.outcome(second_comparison)}\n")
+verdict = second.outcome(second_comparison).facts[0]
+print(textwrap.fill(f"Second training. {verdict} {second_comparison.headline}", 90), "\n")
 
 seen, total = collections.Counter(), collections.Counter()
 for row in task.train:
