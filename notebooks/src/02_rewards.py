@@ -191,12 +191,14 @@ def thinks_long(completions, **columns):
     return [len(gn.rewards.completion_text(completion)) / 20 for completion in completions]
 
 
+left = [{"selector": "th, td", "props": "text-align: left"}]
 gold_somewhere.weight = 2.0
 with_loopholes = [gold_somewhere, thinks_long]
 found = gn.check_rewards(with_loopholes, task, tokenizer=tokenizer)
 print(found.sentence)
 tricks = pandas.DataFrame(found.findings)[["severity", "reward", "kind", "observation"]]
-show("Table 1. Tricks that the check found", tricks.style.format(escape="html").hide())
+tricks = tricks.style.format(escape="html").hide().set_table_styles(left)
+show("Table 1. Tricks that the check found", tricks)
 display(HTML(f"<details><summary>Examples and fixes</summary>{found._repr_html_()}</details>"))
 
 # %% [markdown]
@@ -237,7 +239,7 @@ columns = ["sum", "length", "total", "advantage", "completion"]
 for number, step in ((4, 1), (5, STEPS)):
     group = table.query("step == @step and group == 0").sort_values("advantage", ascending=False)
     question = hacked.step(step).groups[0].question
-    lines = group[columns].style.format(precision=2, escape="html").hide()
+    lines = group[columns].style.format(precision=2, escape="html").hide().set_table_styles(left)
     show(f"Table {number}. Points and advantages in step {step}: {question}", lines)
 
 # %% [markdown]
@@ -374,8 +376,8 @@ model, tokenizer = gn.load_model(settings, report=print)
 plain_task = gn.load_task(**{**data, "example": None}, settings=settings, tokenizer=tokenizer)
 without_example = gn.baseline(model, tokenizer, plain_task, repaired, settings, prompts=PROMPTS)
 with_example = gn.baseline(model, tokenizer, task, repaired, settings, prompts=PROMPTS)
-show("Without the example", without_example)
-show("With the example", with_example)
+display(Markdown("#### Without the example"), without_example)
+display(Markdown("#### With the example"), with_example)
 
 # %% [markdown]
 # ## Train with the sound rewards
