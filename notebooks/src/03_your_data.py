@@ -267,7 +267,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains, and clearly: 23 of the 42 remarks are right before, 33 after (79 %). Ten became right and none became wrong ($p$ = 0.002).
+# The model gains, and clearly: 23 of the 42 remarks are right before, 33 after (79 %). Ten became right and none became wrong (p-value 0.002).
 #
 # Table 4 shows what the average hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of them are called
 # *positive*. Table 3 shows that *positive* was the likeliest label from the start, also for neutral remarks.
@@ -329,7 +329,7 @@ given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
 sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "fill_value": 0}
 pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all").round(1)
-show("Table 6. Sum of the advantages", pushes.reindex(columns=[*labels, "no label"]))
+show("Table 6. Sum of the advantages", pushes.reindex(columns=[*labels, "no label"], fill_value=0))
 rare = tried["mood"].value_counts().idxmin()
 labelled = tried[tried["given"].isin(labels)]
 by_third = labelled.pivot_table(index="steps", **sums, observed=True).reindex(columns=labels)
@@ -383,8 +383,8 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # *positive* remarks are seen, which may add to it.
 #
 # Is the gain luck? Count coins, as in [the quickstart](00_quickstart.ipynb). *Neutral* rises from 0 to 9 of 9, and nine coins rarely fall the same way
-# ($p$ = 0.004). Of all 42 remarks 38 are right, 5 more than after the first training: 9 became right and 4 became wrong, and 13 coins often fall as
-# unevenly as this ($p$ = 0.27). So *neutral* is better, and the total is not shown to be better. It is one run: another seed may give other numbers.
+# (p-value 0.004). Of all 42 remarks 38 are right, 5 more than after the first training: 9 became right and 4 became wrong, and 13 coins often fall as
+# unevenly as this (p-value 0.27). So *neutral* is better, and the total is not shown to be better. It is one run: another seed may give other numbers.
 # </details>
 
 # %%
