@@ -158,7 +158,13 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# The check finds faults in both: the cell counts them and lists the tricks in Table 1. Unfold the line below the table for an example and a
+# <details><summary>Answer</summary>
+#
+# Write a list of all possible answers: the gold answer is among them. Or write any text again and again: each 20 characters are one more
+# point. In Table 1 these tricks are *every candidate* and *repetition is rewarded*.
+# </details>
+#
+# The check finds six faults, two of them critical, and lists them in Table 1. Unfold the line below the table for an example and a
 # fix of each.
 #
 # * *Critical*: a training that finds the trick learns the wrong thing.
@@ -168,7 +174,7 @@ lab
 #
 # <details><summary>How to read a line of the table</summary>
 #
-# *Every candidate* is the name of a trick: the list of all answers contains the right one. *4 of 4 such completions score like a right
+# *Every candidate* is the name of a trick. *4 of 4 such completions score like a right
 # answer* is the measurement. The *slot* is the place between the answer tags. The last line may surprise you, because no reward for the
 # format is in the list. But tags are text, and `thinks_long` gives points for their characters.
 # </details>

@@ -161,6 +161,11 @@ task
 #
 # **Predict before you run:** write a wrong completion that still earns the point of the first reward. The output shows the worst trick that
 # the check found. A *slot* is the place between the answer tags.
+#
+# <details><summary>Answer</summary>
+#
+# `positive negative neutral`: it contains every label, so it earns the point for every remark. The check calls this trick *every candidate*.
+# </details>
 
 
 # %%
@@ -191,7 +196,7 @@ display(*with_loophole.findings[:1])
 # %% [markdown]
 # ## The loophole, closed
 #
-# A completion that names all three labels always gets the point. `rewards_for` returns rewards that fit the answers of this task:
+# `rewards_for` returns rewards that fit the answers of this task:
 # `exact_text` (weight 2), which reads only what is between the answer tags, and two rewards for the format (1 and 0.5). Your second reward
 # stays, with the weight 0.25.
 #
