@@ -40,7 +40,7 @@ CAPTION_LINE_CHARACTERS = 125
 #: Largest number of lines below the panels.
 MAX_CAPTION_LINES = 5
 #: Longest name of a reward next to a panel.
-REWARD_NAME_CHARACTERS = 19
+REWARD_NAME_CHARACTERS = 18
 #: Longest name of a run next to a panel. Automatic names have 26 characters.
 RUN_NAME_CHARACTERS = 26
 
@@ -241,7 +241,7 @@ def style_axes(axes: Axes, title: str, grid: str = "y", pad: float = 6) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[:].set_color(INK)
     axes.grid(axis=grid, color=INK, alpha=0.25)
-    axes.tick_params(colors=INK, length=0)
+    axes.tick_params(colors=INK)
 
 
 def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:

@@ -255,7 +255,7 @@ def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
     run = run_of(rows, reference=r"$\\nothing^^$", weights={name: 1.0, "b": 1.0})
     figure = training_figure(run)
     assert base64_png(figure).startswith(PNG_START)
-    assert "$^$_a_very_long_nam x1" in texts_of(figure.axes[1])
+    assert "$^$_a_very_long_na x1" in texts_of(figure.axes[1])
 
 
 def luminance(colour: str) -> float:
