@@ -113,7 +113,7 @@ class CompletionGroup:
     def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
         """Rows of the view: number, row of the table and text.
 
-        Equal completions that follow each other are one row, with the number `1 to 6`.
+        Neighbours that are equal in every column are one row, with the number `1 to 6`.
         """
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []
