@@ -116,9 +116,9 @@ def published_base(run: Run) -> str | None:
     a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
-    # A run that did not record it must not name a base that may not be on the Hub.
-    is_local = run.info.get("is_base_local", True)
-    return model if is_hub_name(model) and not is_local else None
+    # Not `not`: a run that recorded None must not name a base that may not be on the Hub.
+    is_published = run.read_info().is_base_local is False
+    return model if is_published and is_hub_name(model) else None
 
 
 def is_hub_name(model: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
-from grpo_nb.runs.reading import READ_ERRORS
+from grpo_nb.runs.reading import DAMAGE_ERRORS
 
 MANIFEST_FILE = "manifest.json"
 #: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
@@ -104,7 +104,7 @@ def find_damage(folder: Path) -> str | None:
         # A copy of a checkpoint can have the name of another step.
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
-    except READ_ERRORS as error:
+    except DAMAGE_ERRORS as error:
         # Valid JSON of another shape is damage too. A number of another kind is a failing drive.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise

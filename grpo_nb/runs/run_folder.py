@@ -104,7 +104,7 @@ class Run(ReprMixin):
 
     @property
     def info(self) -> dict[str, Any]:
-        """Content of `run.json`, with the fields of `RunInfo` that were recorded."""
+        """Content of `run.json` as a dict, with the fields of `RunInfo` that were recorded."""
         return self.read_info().to_dict()
 
     @property
