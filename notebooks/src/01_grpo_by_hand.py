@@ -58,11 +58,11 @@ lora = [weight for weight in model.parameters() if weight.requires_grad]
 print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
 # Grey text without a background is readable in light and dark notebooks.
 grey = dict.fromkeys(
-    ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#767676"
+    ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#797979"
 )
-open_axes = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
-plt.rcParams.update({"font.size": 11, "figure.autolayout": True, **open_axes, **grey})
-plt.rcParams["axes.facecolor"] = "none"
+titles = {"axes.titlelocation": "left", "axes.titleweight": "bold"}
+open_axes = {"axes.spines.top": False, "axes.spines.right": False, "axes.facecolor": "none"}
+plt.rcParams.update({"figure.autolayout": True, **titles, **open_axes, **grey})
 InlineBackend.instance().print_figure_kwargs = {"facecolor": "none", "bbox_inches": "tight"}
 left = [{"selector": "th, td", "props": "text-align: left"}]
 
@@ -399,9 +399,9 @@ bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
 names = [texts[i][:40] + "…" * (len(texts[i]) > 40) for i in order]
 axes.set_yticks(range(8), [f"{name}  {advantages[i]:+.2f}" for name, i in zip(names, order)])
-axes.set(title="× 1.58: now 1.58 times as likely", xlabel="change of log-probability")
-signs_of_advantage = ["advantage below 0", "advantage above 0"]
-axes.legend([bars[0], bars[-1]], signs_of_advantage, frameon=False, loc="lower right")
+axes.set_title("Change of log-probability (×: factor of the probability)")
+legend = {"loc": "center left", "frameon": False}
+axes.legend([bars[-1], bars[0]], ["advantage above 0", "advantage below 0"], **legend)
 axes.margins(x=0.18)
 
 # %% [markdown]
@@ -596,7 +596,7 @@ for step in range(STEPS):
     history.append(torch.stack([rewards.mean(), kl, rewards.std()]).tolist())
 names = ["mean reward", "KL per token", "standard deviation"]
 history = pandas.DataFrame(history, range(1, STEPS + 1), names)
-panels = {"subplots": True, "layout": (1, 3), "figsize": (9, 2.4), "legend": False, "title": names}
+panels = {"subplots": True, "layout": (1, 3), "figsize": (10, 2.6), "legend": False, "title": names}
 history.plot(**panels, style="o-", color="#007FC6", xlabel="step", ylim=(0, None), clip_on=False)
 plt.show()
 pandas.Series(texts, name="in the last group").value_counts().to_frame()
