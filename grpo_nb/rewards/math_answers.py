@@ -20,10 +20,8 @@ from typing import Any
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
-    INDEXED,
     LIST,
-    NAMED,
-    TUPLE,
+    ROUND,
     Shape,
     boxed_answers,
     normalize_latex,
@@ -156,41 +154,24 @@ def _is_same_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: as expressions, as equations or part by part."""
     given_shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    are_both_named = bool(given_shape.name and gold_shape.name)
-    if are_both_named and given_shape.name != gold_shape.name:
-        # `y = 2x` is not `z = 2x`. But `2x`, which has no name, equals both.
+    have_both_left_sides = bool(given_shape.left_side and gold_shape.left_side)
+    if have_both_left_sides and given_shape.left_side != gold_shape.left_side:
+        # `y = 2x` is not `z = 2x`. But `2x`, which has no left side, equals both.
         return False
     if EXPRESSION not in (given_shape.kind, gold_shape.kind):
-        # Both answers have several parts.
         return _has_same_parts(given_shape, gold_shape)
+    # Two equations or inequalities are compared as a whole: `-x > -1` equals `x < 1`. But if both
+    # only give the same variable a value, as `y = 2x` and `y = x + x` do, the values are compared.
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
-    if are_relations and not are_both_named:
-        # Two equations or inequalities are compared as a whole. If both only name a value, as
-        # `y = 2x` and `y = x + x` do, the values are compared below.
+    if are_relations and not have_both_left_sides:
         return _is_same_expression(given, gold)
     if given_shape.kind != gold_shape.kind:
         # One answer has several parts, and the other is an expression.
         return False
-    if given_shape.name in _VARIABLE.findall(gold) and not gold_shape.name:
-        # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
+    if not gold_shape.left_side and given_shape.left_side in _VARIABLE.findall(gold):
+        # `x = x + 1` does not give the gold answer `x + 1` a name, but is an equation for x.
         return False
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
-
-
-_IN_ANY_ORDER = {LIST: (LIST, INDEXED), NAMED: (NAMED,), INDEXED: (INDEXED,)}
-"""Kind of the gold answer -> kinds of answers that may have the same parts in any order. If both
-have names, the names tell the parts apart. If the gold answer is a list, an index has no meaning.
-"""
-_IN_SAME_ORDER = {
-    LIST: (NAMED,),
-    NAMED: (LIST, TUPLE),
-    INDEXED: (LIST, TUPLE),
-    TUPLE: (NAMED, INDEXED),
-}
-"""Kind of the gold answer -> kinds of answers that must have the same parts in the same order,
-because only one of the two has names: `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2). A
-kind that is not listed, such as an interval, only equals itself.
-"""
 
 
 def _has_same_parts(given: Shape, gold: Shape) -> bool:
@@ -202,9 +183,17 @@ def _has_same_parts(given: Shape, gold: Shape) -> bool:
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
     if len(given_parts) != len(gold.parts) or not _has_same_conjunctions(given, gold):
         return False
-    if given.kind in _IN_ANY_ORDER.get(gold.kind, ()):
+    # If both lists have left sides, these show which parts belong together. In `x_1 = 1, x_2 = 2`,
+    # the index has no meaning if the gold answer is the list 1, 2.
+    are_alike = bool(given.variables) == bool(gold.variables) or len(given.variables) == 1
+    if given.kind == gold.kind == LIST and are_alike:
         return _is_same_in_any_order(given_parts, gold.parts)
-    if given.kind == gold.kind or given.kind in _IN_SAME_ORDER.get(gold.kind, ()):
+    # `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2) in this order, because only one of
+    # the two answers has left sides.
+    is_named_tuple = {given.kind, gold.kind} == {LIST, ROUND} and (
+        given.variables or gold.variables
+    )
+    if given.kind == gold.kind or is_named_tuple:
         return all(map(_is_same_normalized, given_parts, gold.parts))
     return False
 
@@ -217,8 +206,8 @@ def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
     stand for either word, so the words contradict each other only if both occur:
     `x = 1, y = 2 and z = 3` equals `x = 1 and y = 2 and z = 3`.
     """
-    are_named = given.kind == gold.kind == NAMED
-    if not are_named and not any(map(_INEQUALITY.search, gold.parts)):
+    have_several_variables = min(len(given.variables), len(gold.variables)) > 1
+    if not have_several_variables and not any(map(_INEQUALITY.search, gold.parts)):
         return True
     has_both_words = len({*given.conjunctions, *gold.conjunctions}) > 1
     return not has_both_words or given.conjunctions == gold.conjunctions
