@@ -62,7 +62,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     for cell in value if is_list else [value]:
         if not isinstance(cell, str):
             raise ValueError(
-                f"the test {cell!r:.120} must be an assert such as "
+                f"the test {cell!r:.80} must be an assert such as "
                 '"assert f(1) == 2". For programs that read standard input, '
                 "docs/reference/sandbox.md has a reward."
             )
@@ -70,7 +70,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
             tests += [_read_assert(statement) for statement in ast.parse(cell).body]
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(
-                f"the test {cell!r:.160} cannot be read ({error}). Write call and value out: "
+                f"the test {cell!r:.80} cannot be read ({error}). Write call and value out: "
                 '"assert f(1) == 3". If the column holds JSON text, convert it first: '
                 "json.loads(text)."
             ) from error
@@ -107,7 +107,7 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class code_tests(Reward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 
@@ -153,9 +153,9 @@ class code_tests(Reward):
                 row with such a test.
         """
         for number, row in enumerate(rows):
-            cell = self.value_in(row, self.column)
+            self.require_column(row, self.column)
             try:
-                read_tests(cell)
+                read_tests(row[self.column])
             except ValueError as error:
                 raise ValueError(
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
@@ -163,7 +163,9 @@ class code_tests(Reward):
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         rows = rows_of(columns, len(completions))
-        tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
+        for row in rows:
+            self.require_column(row, self.column)
+        tests_of_rows = [read_tests(row[self.column]) for row in rows]
         # A completion without code stays at 0.0.
         scores: list[float | None] = [0.0] * len(completions)
         candidates = {}
@@ -185,7 +187,7 @@ class code_tests(Reward):
         return scores
 
 
-def extract_code(text: str, format: AnswerFormat) -> str | None:
+def extract_code(text: str, answer_format: AnswerFormat) -> str | None:
     """Return the code of a completion: the last Python block of the answer slot, or the whole slot.
 
     None without a slot, or if its only blocks are unclosed, empty or in another language.
@@ -194,7 +196,7 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
     'x = 1\\n'
     """
-    slot = format.extract(text)
+    slot = answer_format.extract(text)
     if slot is None or not _FENCE.search(slot):
         return slot
     last_code = None

@@ -4,11 +4,12 @@ An answer is compared in three steps:
 
 1. Normalise: `math_shapes` writes both answers in one spelling of LaTeX and splits them into parts.
 2. Compare numbers and words in this file, and lists and tuples part by part.
-3. Compare expressions: `is_single_answer` refuses a text with more than one answer. math-verify
-   does not, because it was made to find an answer in a text: it accepts `41 = 42`,
-   `42 \text{ is wrong}` and `x + 1 = 42` as 42, and `1 2 3 4` as 10. Then `math_symbols` spells
-   the symbols so that math-verify keeps them apart, and math-verify compares the expressions in
-   another process (`math_worker`).
+3. Compare expressions: math-verify does this, in another process (`math_worker`).
+
+math-verify alone is not enough. It was made to find an answer in a text, so it accepts `41 = 42`,
+`42 \text{ is wrong}` and `x + 1 = 42` as 42, and `1 2 3 4` as 10. So `is_single_answer` first
+refuses a text with more than one answer. And math-verify ignores capitals and drops primes, so
+`math_symbols` first writes both as indices.
 """
 
 import re
@@ -28,7 +29,7 @@ from grpo_nb.rewards.math_shapes import (
     without_spaces,
 )
 from grpo_nb.rewards.math_symbols import (
-    LIKELY_SYMBOL_PRODUCT,
+    LETTERS_READ_AS_PRODUCT,
     capitals_to_indices,
     has_distinct_capitals,
     primes_to_indices,
@@ -41,11 +42,11 @@ from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_right_number, read_number
 
 _LONGEST_EXPRESSION = 400
-"""Most characters of an answer that is compared as mathematics. A longer answer is compared as in
-`correctness`."""
+"""Most characters of an answer, given or gold, that is compared as mathematics. Longer ones are
+compared as in `correctness`."""
 
-# A digit, an operator, a bracket or a comma; or the whole answer is one small letter. A gold answer
-# without a match is words.
+# A digit, an operator, a bracket or a comma. A gold answer without a match is compared as words.
+# One small letter is a variable, but one capital may be an option.
 _MATHS_CHARACTER = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 _NOT_AN_EXPRESSION = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
@@ -61,7 +62,7 @@ _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 _VARIABLE = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class maths(SlotReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0.
 
@@ -69,7 +70,7 @@ class maths(SlotReward):
 
     `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. On the
     examples in TRL's documentation, the scores are those of TRL's `accuracy_reward`. They differ
-    where TRL rewards nonsense or is not safe:
+    here:
 
     * Only the slot counts, and it must come last. TRL takes the first box, whatever follows.
     * The slot must hold one answer: `41 = 42` and `42 \text{ is wrong}` score 0.0. TRL gives 1.0 to
@@ -84,8 +85,8 @@ class maths(SlotReward):
       answer.
     * If the gold answer is the option B, `B)` scores 0.0 with any text but that of option B.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
-    * It works in any thread. A comparison has two seconds of processor time, so a busy machine
-      changes no score. If it takes longer, the score is None.
+    * It works in any thread. Each pair of expressions has two seconds of processor time, so a
+      busy machine changes no score. If it takes longer, the score is None.
 
     Args:
         weight: Weight in the total reward.
@@ -120,7 +121,8 @@ def is_same_maths(given: str, gold: str) -> bool:
     """
     # As `correctness` compares numbers, letters, JSON and text.
     is_plainly_same = is_right_answer(given, gold)
-    if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
+    is_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
+    if is_long or _NOT_AN_EXPRESSION.fullmatch(gold):
         return is_plainly_same
     given = normalize_latex(given)
     gold = normalize_latex(gold)
@@ -141,7 +143,7 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return given_number is not None and is_right_number(given_number, gold_number)
     if not _MATHS_CHARACTER.search(gold):
         # Words. math-verify would read them as products of letters, so that "on" equals "no".
-        if LIKELY_SYMBOL_PRODUCT.fullmatch(without_spaces(gold)):
+        if LETTERS_READ_AS_PRODUCT.fullmatch(without_spaces(gold)):
             # The gold answer `ab` is a product, which may also be written `a*b`. `ba` is refused,
             # because `ab` may still be a word.
             given = without_spaces(given).replace("*", "")
@@ -168,7 +170,8 @@ def _is_same_formula(given: str, gold: str) -> bool:
     if given_shape.kind != gold_shape.kind:
         # One answer has several parts, and the other is an expression.
         return False
-    if not gold_shape.left_side and given_shape.left_side in _VARIABLE.findall(gold):
+    gold_variables = _VARIABLE.findall(split_unit(gold)[0])
+    if given_shape.left_side in gold_variables and not gold_shape.left_side:
         # `x = x + 1` does not give the gold answer `x + 1` a name, but is an equation for x.
         return False
     return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
@@ -206,11 +209,11 @@ def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
     stand for either word, so the words contradict each other only if both occur:
     `x = 1, y = 2 and z = 3` equals `x = 1 and y = 2 and z = 3`.
     """
-    have_several_variables = min(len(given.variables), len(gold.variables)) > 1
-    if not have_several_variables and not any(map(_INEQUALITY.search, gold.parts)):
+    words = {*given.conjunctions, *gold.conjunctions}
+    if len(words) < 2 or given.conjunctions == gold.conjunctions:
         return True
-    has_both_words = len({*given.conjunctions, *gold.conjunctions}) > 1
-    return not has_both_words or given.conjunctions == gold.conjunctions
+    have_several_variables = min(len(given.variables), len(gold.variables)) > 1
+    return not have_several_variables and not any(map(_INEQUALITY.search, gold.parts))
 
 
 def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
@@ -218,9 +221,8 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
-            # The first match is taken. A right answer is refused if it needs another one, which
-            # only happens if a part has no unit and so equals several parts. That is accepted,
-            # because it is rare.
+            # Greedy: the first match is taken. This refuses a right answer only if a part without
+            # unit equals several gold parts, which is rare.
             if _is_same_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
@@ -236,15 +238,21 @@ a quotient, which equals 1:2:3. So such a gold answer is right only as it is wri
 """
 
 
+_LETTER_AT_END = re.compile(" [A-Za-z]$")
+
+
 def _is_same_expression(given: str, gold: str) -> bool:
     """Return True if two expressions are equal.
 
     A unit that only one of them has contradicts nothing.
     """
     given, given_unit = split_unit(given)
-    gold, gold_unit = split_unit(gold)
+    gold_without_unit, gold_unit = split_unit(gold)
     if given_unit and gold_unit and given_unit != gold_unit:
         return False
+    # In the gold answer 2\pi h, the h may be a variable. So an answer without a unit needs it too.
+    if given_unit or not _LETTER_AT_END.search(gold):
+        gold = gold_without_unit
     if _BASE_OR_RATIO.search(gold) or not is_single_answer(given, gold):
         return False
     given = primes_to_indices(given)
@@ -253,7 +261,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-_HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
+_HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*-?(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 """A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. If
 such a number is too large to compute, each completion with it would end a worker after two seconds.
 """
@@ -299,8 +307,8 @@ def is_single_answer(given: str, gold: str) -> bool:
     for token in extra_tokens:
         # A digit or a letter is left to math-verify. Several letters must be a product of the gold
         # answer's variables, because otherwise they are a word.
-        is_ascii_word = token.isascii() and token.isalnum()
-        is_product = is_ascii_word and (len(token) == 1 or gold_letters.issuperset(token))
-        if not is_product and not _HARMLESS_TOKEN.fullmatch(token):
+        is_ascii = token.isascii() and token.isalnum()
+        may_be_symbols = is_ascii and (len(token) == 1 or gold_letters.issuperset(token))
+        if not may_be_symbols and not _HARMLESS_TOKEN.fullmatch(token):
             return False
     return True

@@ -295,21 +295,19 @@ class Shape:
     @classmethod
     def _of_list(cls, text: str) -> Shape:
         """Return a text as a list, which may have a single part: 1, 2 or x = 1, y = 2."""
-        items = _split_outside_brackets(text, _SEPARATOR)
-        conjunctions = _AND_OR.findall(text)
-        left_sides = [_split_equation(item)[0] for item in items]
-        if len(items) == 1 or "" in left_sides or len(set(left_sides)) < len(items):
-            values = list(chain.from_iterable(map(_split_plus_minus, items)))
-            return cls(LIST, values, conjunctions=conjunctions)
-        # Each item has a left side of its own. In `x = \pm 1, y = \pm 2`, the signs belong
-        # together, so these items stay whole.
-        are_letters = all(len(left_side) == 1 for left_side in left_sides)
-        if are_letters:
+        parts = _split_outside_brackets(text, _SEPARATOR)
+        left_sides = {_split_equation(part)[0] for part in parts}
+        variables = {left_side.partition("_")[0] for left_side in left_sides}
+        if len(parts) == 1 or "" in left_sides or len(left_sides) < len(parts):
+            # Not each part has a left side of its own. If each has one, as in
+            # `x = \pm 1, y = \pm 2`, the signs belong together, and the parts stay whole.
+            variables = set()
+            parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
+        elif all(len(left_side) == 1 for left_side in left_sides):
             # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
             # left sides have no order that everybody keeps: r and \theta.
-            items.sort()
-        variables = {left_side.partition("_")[0] for left_side in left_sides}
-        return cls(LIST, items, variables=variables, conjunctions=conjunctions)
+            parts.sort()
+        return cls(LIST, parts, variables=variables, conjunctions=_AND_OR.findall(text))
 
 
 def _inequalities_to_intervals(text: str) -> str:
