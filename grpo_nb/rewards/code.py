@@ -36,10 +36,8 @@ class CodeTest:
 
     def accepts(self, result: CallResult) -> bool:
         """Return True if a call gave the expected value."""
-        if not result.is_value:
-            return False
         value = bool(result.value) if self.compares_truth else result.value
-        return value == self.expected
+        return result.is_value and value == self.expected
 
 
 def read_tests(value: Any) -> tuple[CodeTest, ...]:

@@ -279,15 +279,13 @@ class judge(Reward):
 
 def question_of(row: Mapping[str, Any]) -> str:
     """Return the question of a row, or the last turn of its prompt."""
-    if row.get("question"):
-        return str(row["question"])
-    prompt = row.get("prompts", row.get("prompt"))
-    if not prompt:
-        raise ValueError(
-            "a judge needs the question of each answer: pass the column `question` or `prompts` "
-            "with one value for each completion."
-        )
-    return completion_text(prompt)
+    for column in ("question", "prompts", "prompt"):
+        if row.get(column):
+            return completion_text(row[column])
+    raise ValueError(
+        "a judge needs the question of each answer: pass the column `question` or `prompts` "
+        "with one value for each completion."
+    )
 
 
 def _read_replies(cache: str | Path | None) -> dict[str, str]:

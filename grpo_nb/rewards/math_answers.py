@@ -56,6 +56,7 @@ _NOT_AN_EXPRESSION = re.compile(
     re.DOTALL,
 )
 """Gold answers that look like formulas and are not. They are compared as in `correctness`."""
+# Any sign between two sides, such as = or \approx.
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 # x, x_{1}, \alpha
@@ -121,19 +122,19 @@ def is_same_maths(given: str, gold: str) -> bool:
     """
     # As `correctness` compares numbers, letters, JSON and text.
     is_plainly_same = is_right_answer(given, gold)
-    is_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
-    if is_long or _NOT_AN_EXPRESSION.fullmatch(gold):
+    length = max(len(given), len(gold))
+    if length > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
         return is_plainly_same
     given = normalize_latex(given)
     gold = normalize_latex(gold)
     is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
-        return _is_same_normalized(capitals_to_indices(given), capitals_to_indices(gold))
-    return is_plainly_same or _is_same_normalized(given, gold)
+        return _equals_normalized(capitals_to_indices(given), capitals_to_indices(gold))
+    return is_plainly_same or _equals_normalized(given, gold)
 
 
-def _is_same_normalized(given: str, gold: str) -> bool:
+def _equals_normalized(given: str, gold: str) -> bool:
     """Return True if two normalised answers, or parts of them, are equal."""
     if without_spaces(given) == without_spaces(gold):
         return True
@@ -149,59 +150,57 @@ def _is_same_normalized(given: str, gold: str) -> bool:
             given = without_spaces(given).replace("*", "")
             gold = without_spaces(gold).replace("*", "")
         return comparable(given) == comparable(gold)
-    return _is_same_formula(given, gold)
+    return _equals_as_formula(given, gold)
 
 
-def _is_same_formula(given: str, gold: str) -> bool:
+def _equals_as_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: as expressions, as equations or part by part."""
     given_shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    have_both_left_sides = bool(given_shape.left_side and gold_shape.left_side)
-    if have_both_left_sides and given_shape.left_side != gold_shape.left_side:
+    left_sides = {given_shape.left_side, gold_shape.left_side}
+    have_left_sides = "" not in left_sides
+    if have_left_sides and len(left_sides) > 1:
         # `y = 2x` is not `z = 2x`. But `2x`, which has no left side, equals both.
         return False
     if EXPRESSION not in (given_shape.kind, gold_shape.kind):
-        return _has_same_parts(given_shape, gold_shape)
+        return _equals_part_by_part(given_shape, gold_shape)
     # Two equations or inequalities are compared as a whole: `-x > -1` equals `x < 1`. But if both
     # only give the same variable a value, as `y = 2x` and `y = x + x` do, the values are compared.
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
-    if are_relations and not have_both_left_sides:
-        return _is_same_expression(given, gold)
+    if are_relations and not have_left_sides:
+        return _equals_by_math_verify(given, gold)
     if given_shape.kind != gold_shape.kind:
         # One answer has several parts, and the other is an expression.
         return False
-    gold_variables = _VARIABLE.findall(split_unit(gold)[0])
-    if given_shape.left_side in gold_variables and not gold_shape.left_side:
+    gold_value, _ = split_unit(gold)
+    if given_shape.left_side in _VARIABLE.findall(gold_value) and not gold_shape.left_side:
         # `x = x + 1` does not give the gold answer `x + 1` a name, but is an equation for x.
         return False
-    return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
+    return _equals_by_math_verify(given_shape.parts[0], gold_shape.parts[0])
 
 
-def _has_same_parts(given: Shape, gold: Shape) -> bool:
+def _equals_part_by_part(given: Shape, gold: Shape) -> bool:
     """Return True if two answers of several parts are equal."""
     given_parts = given.parts
     if given.kind == LIST and len(given_parts) > len(gold.parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
-    if len(given_parts) != len(gold.parts) or not _has_same_conjunctions(given, gold):
+    if len(given_parts) != len(gold.parts) or not _conjunctions_agree(given, gold):
         return False
-    # If both lists have left sides, these show which parts belong together. In `x_1 = 1, x_2 = 2`,
-    # the index has no meaning if the gold answer is the list 1, 2.
+    kinds = {given.kind, gold.kind}
+    # Two lists of values, or two lists of equations, whose left sides show which parts belong
+    # together. And the index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is 1, 2.
     are_alike = bool(given.variables) == bool(gold.variables) or len(given.variables) == 1
-    if given.kind == gold.kind == LIST and are_alike:
-        return _is_same_in_any_order(given_parts, gold.parts)
-    # `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2) in this order, because only one of
-    # the two answers has left sides.
-    is_named_tuple = {given.kind, gold.kind} == {LIST, ROUND} and (
-        given.variables or gold.variables
-    )
-    if given.kind == gold.kind or is_named_tuple:
-        return all(map(_is_same_normalized, given_parts, gold.parts))
-    return False
+    if kinds == {LIST} and are_alike:
+        return _equal_in_any_order(given_parts, gold.parts)
+    # `x = 1, y = 2` also equals 1, 2 and (1, 2). These have no left sides, so their order counts.
+    is_named_tuple = kinds == {LIST, ROUND} and bool(given.variables or gold.variables)
+    has_same_kind = len(kinds) == 1 or is_named_tuple
+    return has_same_kind and all(map(_equals_normalized, given_parts, gold.parts))
 
 
-def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
+def _conjunctions_agree(given: Shape, gold: Shape) -> bool:
     """Return True if `and` and `or` in an answer do not contradict those of the gold answer.
 
     Between the values of one variable, both words mean the same: `x = 1 and x = 2`. They differ for
@@ -216,14 +215,14 @@ def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
     return not have_several_variables and not any(map(_INEQUALITY.search, gold.parts))
 
 
-def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
+def _equal_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if two equally long lists have equal parts, in any order."""
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
             # Greedy: the first match is taken. This refuses a right answer only if a part without
             # unit equals several gold parts, which is rare.
-            if _is_same_normalized(given_part, gold_part):
+            if _equals_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
         else:
@@ -234,14 +233,11 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
 _BASE_OR_RATIO = re.compile(r"[0-9]_\{|:")
 """math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
 a quotient, which equals 1:2:3. So such a gold answer is right only as it is written, which
-`_is_same_normalized` has compared already.
+`_equals_normalized` has compared already.
 """
 
 
-_LETTER_AT_END = re.compile(" [A-Za-z]$")
-
-
-def _is_same_expression(given: str, gold: str) -> bool:
+def _equals_by_math_verify(given: str, gold: str) -> bool:
     """Return True if two expressions are equal.
 
     A unit that only one of them has contradicts nothing.
@@ -251,7 +247,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
     if given_unit and gold_unit and given_unit != gold_unit:
         return False
     # In the gold answer 2\pi h, the h may be a variable. So an answer without a unit needs it too.
-    if given_unit or not _LETTER_AT_END.search(gold):
+    if given_unit or not re.search(" [A-Za-z]$", gold):
         gold = gold_without_unit
     if _BASE_OR_RATIO.search(gold) or not is_single_answer(given, gold):
         return False

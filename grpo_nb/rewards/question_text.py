@@ -5,7 +5,7 @@ it has the letter of one option with the text of another.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -53,7 +53,7 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
     pattern = _NUMBER if is_number else _EXPRESSION
-    question = _normalize_for_search(_text_of_prompt(row["prompts"], _ASKING_ROLES))
+    question = _normalize_for_search(_text_of_prompt(row["prompts"]))
     return re.search(pattern.format(re.escape(given)), question) is not None
 
 
@@ -99,11 +99,11 @@ def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | 
     return re.search(other_option, text_after) is None
 
 
-def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
-    """Return the text of a prompt; with `roles`, only the messages with one of these roles."""
+def _text_of_prompt(prompt: Completion) -> str:
+    """Return the text of a prompt, without the messages of the system and the model."""
     if isinstance(prompt, str):
         return prompt
-    turns = [turn for turn in prompt or () if not roles or turn.get("role") in roles]
+    turns = [turn for turn in prompt or () if turn.get("role") in _ASKING_ROLES]
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 
