@@ -212,12 +212,15 @@ class judge(Reward):
                 "is its server running, and is the key right? "
                 'To resume a training: gn.train(..., resume="auto").'
             ) from error
-        # Only the type: the message of an error may contain the address, and with it a key.
-        failure_notes = {
-            key: f"(no reply: {type(error).__name__})" for key, error in failures.items()
-        }
-        replies = [failure_notes.get(key) or self.replies[key] for key in keys]
-        return [JudgeReply(self.read_score(reply), reply) for reply in replies]
+        replies = []
+        for key in keys:
+            if key in failures:
+                # Only the type: the message of an error may contain the address, and with it a key.
+                reply = f"(no reply: {type(failures[key]).__name__})"
+            else:
+                reply = self.replies[key]
+            replies.append(JudgeReply(self.read_score(reply), reply))
+        return replies
 
     def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
         """Send requests, store their replies, and return the errors of those that failed."""

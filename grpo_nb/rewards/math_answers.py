@@ -144,11 +144,12 @@ def _equals_normalized(given: str, gold: str) -> bool:
         return given_number is not None and is_right_number(given_number, gold_number)
     if not _MATHS_CHARACTER.search(gold):
         # Words. math-verify would read them as products of letters, so that "on" equals "no".
-        if LETTERS_READ_AS_PRODUCT.fullmatch(without_spaces(gold)):
+        letters = without_spaces(gold)
+        if LETTERS_READ_AS_PRODUCT.fullmatch(letters):
             # The gold answer `ab` is a product, which may also be written `a*b`. `ba` is refused,
             # because `ab` may still be a word.
             given = without_spaces(given).replace("*", "")
-            gold = without_spaces(gold).replace("*", "")
+            gold = letters
         return comparable(given) == comparable(gold)
     return _equals_as_formula(given, gold)
 
