@@ -26,7 +26,7 @@ class Undecided(Exception):
     """A comparison took too much time or memory, so nobody knows if the answer is right."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class SlotReward(Reward):
     """1.0 if the answer slot holds a right answer and nothing else, else 0.0.
 
@@ -112,7 +112,7 @@ def _json_or_text(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer, else 0.0; None without a gold answer.
 
@@ -162,7 +162,7 @@ class correctness(SlotReward):
         return read_number(gold) is None or not is_copied_from_question(given, gold, row)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
     """1.0 if the slot holds exactly the gold text, else 0.0.
 

@@ -66,9 +66,7 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     return rows
 
 
-# With repr=False, here and in each subclass, because the `__repr__` of a dataclass shows every
-# default value.
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
@@ -86,6 +84,13 @@ class Reward:
     """Name in TRL's logs; the name of the class if empty."""
     range: ClassVar[tuple[float, float] | None] = None
     """Lowest and highest possible score, before the weight; None if unknown."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # `@dataclass` runs after this method and adds its own `__repr__`, which shows every default
+        # value, unless it finds one. So the short one is put into the class here.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Reward.__repr__
 
     def __post_init__(self) -> None:
         require_weight(self.weight, self.__name__)

@@ -105,7 +105,7 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class code_tests(Reward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 

@@ -14,7 +14,7 @@ from typing import Any
 from grpo_nb.rewards.base import Reward
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class exact_format(Reward):
     r"""1.0 if the completion is exactly in its answer format, else 0.0.
 
@@ -33,7 +33,7 @@ class exact_format(Reward):
         return float(self.format.is_exact(text))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class partial_format(Reward):
     r"""The share of the answer format's tags that occur exactly once, 0.0 to 1.0.
 

@@ -64,7 +64,7 @@ class JudgeReply(NamedTuple):
     """The reply, or the reason why there is none."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class judge(Reward):
     """The score of a judge for each answer, from 0 (low end of the scale) to 1 (high end).
 
@@ -214,11 +214,10 @@ class judge(Reward):
             ) from error
         replies = []
         for key in keys:
+            reply = self.replies.get(key, "")
             if key in failures:
                 # Only the type: the message of an error may contain the address, and with it a key.
                 reply = f"(no reply: {type(failures[key]).__name__})"
-            else:
-                reply = self.replies[key]
             replies.append(JudgeReply(self.read_score(reply), reply))
         return replies
 

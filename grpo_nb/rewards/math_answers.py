@@ -63,7 +63,7 @@ _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 _VARIABLE = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class maths(SlotReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0.
 

@@ -190,6 +190,7 @@ def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -
         pytest.param("What is 84/2 meters?", "84/2 m", "42", 0.0, id="number with a unit"),
         pytest.param("y = 2x + 1 or y = 3x?", "2x + 1", "y = 2x + 1", 1.0, id="without its name"),
         pytest.param("2x + 1 or 3x?", "y = 2x + 1", "2x + 1", 1.0, id="with a name"),
+        pytest.param("Simplify 2y-2x=0.", "2y-2x=0", "y-x=0", 0.0, id="equation"),
     ],
 )
 def test_part_of_another_expression_is_no_copy(
