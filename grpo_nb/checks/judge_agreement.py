@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.core.statistics import Estimate, rank_correlation
@@ -19,11 +19,12 @@ from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import format_score
 from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.rewards.judge_model import AgreementVerdict
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
     import pandas
+
+AgreementVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
 
 MIN_HAND_SCORES = 20
 """With fewer scores by hand, hardly any interval is narrow enough for a verdict."""
@@ -168,7 +169,7 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
         f"{MIN_CORRELATION:g} is needed; {reason}"
     )
     # `check_rewards` and training read the verdict from the judge.
-    judge.keep_agreement(verdict, measurement)
+    judge.agreements.append((verdict, measurement))
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(
         verdict=verdict,
@@ -279,7 +280,8 @@ def _decide_verdict(
 def find_unfit_judges(judges: Sequence[judge_model.judge], reward: str) -> list[Finding]:
     """Report judges of a reward that no measurement has found fit. They are not called."""
     unmeasured = ("never measured", "nobody has compared its scores with a person's")
-    agreements = [judge.last_agreement or unmeasured for judge in judges]
+    # The last measurement of each judge counts.
+    agreements = [[unmeasured, *judge.agreements][-1] for judge in judges]
     # Each verdict against a judge is a kind of finding.
     return [
         make_finding(verdict, reward, measurement)

@@ -267,7 +267,7 @@ class Exam:
 
 def _prompt_and_golds(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
     """Return the prompt of a row and its right answers."""
-    return row["prompt"], golds_of_row(row, "answer", row["answer"])
+    return row["prompt"], golds_of_row(row, "answer")
 
 
 def format_of(run: Run) -> AnswerFormat:

@@ -44,7 +44,7 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[st
     >>> example_completions({"answer": "7"}, xml())[0].count("7")
     1
     """
-    golds = golds_of_row(row, "answer", row.get("answer"))
+    golds = golds_of_row(row, "answer")
     if not golds:
         raise ValueError(
             "the row has no gold answer in the column 'answer', so no right completion is known. "

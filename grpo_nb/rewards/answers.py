@@ -60,7 +60,9 @@ class SlotReward(Reward):
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "")."""
-        return golds_of_row(row, self.column, self.value_in(row, self.column))
+        self.require_column(row, self.column)
+        self.require_column(row, self.column)
+        return golds_of_row(row, self.column)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         """Return True if the answer in the slot is this gold answer. Other columns are in `row`.
@@ -71,12 +73,12 @@ class SlotReward(Reward):
         raise NotImplementedError
 
 
-def golds_of_row(row: Mapping[str, Any], column: str, cell: Any) -> list[str]:
-    """Return the gold answers in a cell of a row, each once; none if the cell is empty.
+def golds_of_row(row: Mapping[str, Any], column: str) -> list[str]:
+    """Return the gold answers in a column of a row, each once; none if the cell is empty.
 
     If the column is `answer`, the right answers in `accepted_answers` are added.
     """
-    golds = golds_in_cell(cell)
+    golds = golds_in_cell(row.get(column))
     if column == "answer" and golds and ACCEPTED_COLUMN in row:
         golds += golds_in_cell(row[ACCEPTED_COLUMN])
     return list(dict.fromkeys(golds))
@@ -106,7 +108,7 @@ def golds_in_cell(cell: Any) -> list[str]:
 
 
 def _json_or_text(value: Any) -> Any:
-    """Return a value that `json` can write: a numpy value in Python, any other value as text."""
+    """Return a value that `json` can write: a numpy value as one of Python, others as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -156,18 +158,18 @@ class correctness(SlotReward):
             return verdict
         if not is_right_answer(given, gold, self.tolerance):
             return False
-        # Only a number can be equal to arithmetic that was copied from the question.
+        # Copied arithmetic can only equal a number, so no other gold answer needs a search.
         return read_number(gold) is None or not is_copied_from_question(given, gold, row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
-    """1.0 if the slot is the gold text, letter for letter unless `is_literal=False`; else 0.0.
+    """1.0 if the slot holds exactly the gold text, else 0.0.
 
     By default, only the white space between words and the encoding of an accented letter may
-    differ. Use this reward for names and code words, where `7.0` must not equal `7`, and with
-    `is_literal=False` for labels. Source: exact match as in SQuAD (arXiv:1606.05250), without its
-    removal of articles.
+    differ. Use it for names and code words, where `7.0` must not equal `7`. Labels need
+    `is_literal=False`, which ignores capitals and wrappers. Source: exact match as in SQuAD
+    (arXiv:1606.05250), without its removal of articles.
 
     Args:
         weight: Weight in the total reward.

@@ -1,14 +1,13 @@
-"""The base class of rewards, and the name, weight and range of any reward function.
+"""The base class `Reward`, and functions that read name, weight and range of any reward function.
 
-`Reward` gives a subclass TRL's signature, a name, a weight and a range. The functions after it read
-name, weight and range of a plain function as well.
+`Reward` gives a subclass TRL's signature, a name, a weight and a range.
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from grpo_nb.core.words import require_number
@@ -17,9 +16,8 @@ from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
-_XML = xml()
 _HIGHEST_WEIGHT = 1_000_000
-"""Largest weight that is accepted, far above any in use."""
+"""Largest weight that is accepted. It is far above any in use, so a larger one is a mistake."""
 
 
 def completion_text(completion: Completion) -> str:
@@ -37,8 +35,8 @@ def ending_with_model_message(completion: Completion) -> Completion:
     """Return a completion whose last message is from the model and has a text.
 
     Rewards read the text `completion[-1]["content"]`. If an episode ends with the result of a tool,
-    a message with the text "" is added, because that result is not the model's. A last message that
-    only calls tools has no text but None, and gets the text "".
+    a message with the text "" is added, because that result is not the model's. The content of a
+    message that only calls tools is None, and it becomes "" too.
 
     >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
@@ -80,7 +78,7 @@ class Reward:
     """
 
     weight: float = 1.0
-    format: AnswerFormat = _XML
+    format: AnswerFormat = field(default=xml())
     """The place of the answer in a completion."""
     name: str = ""
     """Name in TRL's logs; the name of the class if empty."""
@@ -89,8 +87,8 @@ class Reward:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # @dataclass writes a __repr__ with every default value, unless the class has one already.
-        # It runs after this method, so it keeps the __repr__ that is set here.
+        # `@dataclass` runs after this method and adds its own `__repr__`, which shows every default
+        # value, unless it finds one. So the short one is put into the class here.
         if "__repr__" not in vars(cls):
             cls.__repr__ = Reward.__repr__
 
@@ -105,11 +103,11 @@ class Reward:
 
     def __repr__(self) -> str:
         arguments = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.repr and value != field.default:
-                shown = value.name if field.name == "format" else value
-                arguments.append(f"{field.name}={shown!r}")
+        for parameter in dataclasses.fields(self):
+            value = getattr(self, parameter.name)
+            if parameter.repr and value != parameter.default:
+                shown = value.name if parameter.name == "format" else value
+                arguments.append(f"{parameter.name}={shown!r}")
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
@@ -125,8 +123,8 @@ class Reward:
         pairs = zip(completions, rows_of(columns, len(completions)), strict=True)
         return [self.score_text(completion_text(completion), row) for completion, row in pairs]
 
-    def value_in(self, row: Mapping[str, Any], column: str) -> Any:
-        """Return the value of a data column that this reward needs.
+    def require_column(self, row: Mapping[str, Any], column: str) -> None:
+        """Check that the data has a column that this reward needs.
 
         Raises:
             ValueError: The data has no such column.
@@ -137,15 +135,14 @@ class Reward:
                 f"for each completion. The columns with as many values are {sorted(row)}; write "
                 f"{type(self).__name__}(column=...)."
             )
-        return row[column]
 
 
 def relative(reward: RewardFunction) -> RewardFunction:
     """Mark a reward that ranks the completions of a group, and return it.
 
     A score of such a reward can only be compared with the other scores of the same call. So
-    `check_rewards` does not try the reward, and its report says so. An evaluation never uses it as
-    its grader. Marking the method of one object marks it for all objects of the class.
+    `check_rewards` skips the reward and reports that, and no evaluation grades with it. If you mark
+    a method of one object, it is marked for all objects of the class.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.
@@ -165,7 +162,7 @@ def relative(reward: RewardFunction) -> RewardFunction:
 
 def is_relative(reward: RewardFunction) -> bool:
     """Return True if a reward was marked with `relative`."""
-    return _attribute_through_partials(reward, "is_relative", default=False) is True
+    return getattr(unwrap_partial(reward, until="is_relative"), "is_relative", False) is True
 
 
 def require_weight(weight: Any, name: str) -> None:
@@ -201,7 +198,8 @@ def unwrap_partial(reward: RewardFunction, until: str = "") -> RewardFunction:
 
     Args:
         reward: A partial, or any other reward, which is returned as it is.
-        until: Name of an attribute. The first partial that has it itself is returned instead.
+        until: Name of an attribute. The first partial with an attribute of this name is returned
+            instead. Without one, the wrapped function counts.
     """
     while isinstance(reward, functools.partial) and until not in vars(reward):
         reward = reward.func
@@ -214,14 +212,8 @@ def reward_name(reward: RewardFunction) -> str:
     A `functools.partial` can have a name of its own: `strict.__name__ = "strict"`. Without one it
     has the name of the wrapped function.
     """
-    return _attribute_through_partials(
-        reward, "__name__", default=type(unwrap_partial(reward)).__name__
-    )
-
-
-def _attribute_through_partials(reward: RewardFunction, name: str, *, default: Any) -> Any:
-    """Return an attribute of a reward; for a partial without it, that of the wrapped function."""
-    return getattr(unwrap_partial(reward, until=name), name, default)
+    named = unwrap_partial(reward, until="__name__")
+    return getattr(named, "__name__", type(named).__name__)
 
 
 def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -268,7 +260,7 @@ def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[
                 "rename one of them, with name='strict' for a reward of gn.rewards, or with "
                 "strict.__name__ = 'strict' for a function."
             )
-        weight = _attribute_through_partials(reward, "weight", default=1.0)
+        weight = getattr(unwrap_partial(reward, until="weight"), "weight", 1.0)
         require_weight(weight, name)
         weights[name] = float(weight)
     return weights

@@ -36,10 +36,8 @@ class CodeTest:
 
     def accepts(self, result: CallResult) -> bool:
         """Return True if a call gave the expected value."""
-        if not result.is_value:
-            return False
         value = bool(result.value) if self.compares_truth else result.value
-        return value == self.expected
+        return result.is_value and value == self.expected
 
 
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
@@ -62,7 +60,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     for cell in value if is_list else [value]:
         if not isinstance(cell, str):
             raise ValueError(
-                f"the test {cell!r:.120} must be an assert such as "
+                f"the test {cell!r:.80} must be an assert such as "
                 '"assert f(1) == 2". For programs that read standard input, '
                 "docs/reference/sandbox.md has a reward."
             )
@@ -70,7 +68,7 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
             tests += [_read_assert(statement) for statement in ast.parse(cell).body]
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(
-                f"the test {cell!r:.160} cannot be read ({error}). Write call and value out: "
+                f"the test {cell!r:.80} cannot be read ({error}). Write call and value out: "
                 '"assert f(1) == 3". If the column holds JSON text, convert it first: '
                 "json.loads(text)."
             ) from error
@@ -153,9 +151,9 @@ class code_tests(Reward):
                 row with such a test.
         """
         for number, row in enumerate(rows):
-            cell = self.value_in(row, self.column)
+            self.require_column(row, self.column)
             try:
-                read_tests(cell)
+                read_tests(row[self.column])
             except ValueError as error:
                 raise ValueError(
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
@@ -163,7 +161,9 @@ class code_tests(Reward):
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         rows = rows_of(columns, len(completions))
-        tests_of_rows = [read_tests(self.value_in(row, self.column)) for row in rows]
+        for row in rows:
+            self.require_column(row, self.column)
+        tests_of_rows = [read_tests(row[self.column]) for row in rows]
         # A completion without code stays at 0.0.
         scores: list[float | None] = [0.0] * len(completions)
         candidates = {}
@@ -185,7 +185,7 @@ class code_tests(Reward):
         return scores
 
 
-def extract_code(text: str, format: AnswerFormat) -> str | None:
+def extract_code(text: str, answer_format: AnswerFormat) -> str | None:
     """Return the code of a completion: the last Python block of the answer slot, or the whole slot.
 
     None without a slot, or if its only blocks are unclosed, empty or in another language.
@@ -194,7 +194,7 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
     'x = 1\\n'
     """
-    slot = format.extract(text)
+    slot = answer_format.extract(text)
     if slot is None or not _FENCE.search(slot):
         return slot
     last_code = None

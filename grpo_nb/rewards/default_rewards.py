@@ -24,18 +24,19 @@ def rewards_for(task: Task) -> list[Reward]:
     >>> [(reward.__name__, reward.weight) for reward in rewards_for(task)]
     [('exact_text', 2.0), ('exact_format', 1.0), ('partial_format', 0.5)]
     """
-    answer_reward: Reward = correctness(format=task.format)
-    if task.answers.kind == "expression":
+    kind = task.answers.kind
+    # Labels such as "A" are letters of options; "spam" is a word that must be written out.
+    are_letters = all(len(label) == 1 and label.isalpha() for label, _ in task.answers.labels)
+    if kind == "expression":
         answer_reward = maths(format=task.format)
-    elif task.answers.kind == "choice":
-        # Labels such as "A" are letters of options; "spam" is a word that must be written out.
-        are_letters = all(len(label) == 1 and label.isalpha() for label, _ in task.answers.labels)
-        if not are_letters:
-            answer_reward = exact_text(format=task.format, is_literal=False)
+    elif kind == "choice" and not are_letters:
+        answer_reward = exact_text(format=task.format, is_literal=False)
+    else:
+        answer_reward = correctness(format=task.format)
     if task.format.is_bare:
         # Every text has this format, so a reward for it would be the same for all completions.
         return [answer_reward]
-    # The format has 1.0 + 0.5, less than the 2.0 of the answer, so that it alone never wins.
+    # A right answer without the format (2.0) beats the format with a wrong answer (1.0 + 0.5).
     return [
         answer_reward,
         exact_format(format=task.format),

@@ -3,8 +3,8 @@
 `partial_format` leads a model to its answer format tag by tag, and `exact_format` keeps it there.
 `docs/guide/recipes.md` has rewards for length and style.
 
-Both have the default weight 1.0. Together that is as much as an answer reward, with its 2.0, so a
-completion in the format with a wrong answer gets half of the total. If you use both, lower one:
+Both have the default weight 1.0. Together they are worth 2.0, as much as an answer reward, so a
+wrong answer in the format would get half of the highest total. If you use both, lower one:
 `rewards_for` gives `partial_format` the weight 0.5.
 """
 
@@ -19,7 +19,8 @@ class exact_format(Reward):
     r"""1.0 if the completion is exactly in its answer format, else 0.0.
 
     The completion must have each tag of its `format` once and in order, and only white space around
-    the parts. With `boxed()`, it must end with its one `\boxed{}`. Source: DeepSeek-R1
+    the parts. With `boxed()`, it must end with its one `\boxed{}`: `$\boxed{7}$` and `\boxed{7}.`
+    score 0.0, although the rewards for answers accept them. Source: DeepSeek-R1
     (arXiv:2501.12948, section 2.2.2).
 
     >>> exact_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])

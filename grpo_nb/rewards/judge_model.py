@@ -15,18 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.core.words import short_repr
 from grpo_nb.rewards.base import Completion, Reward, completion_text, range_or_none, rows_of
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Messages = list[dict[str, str]]
 AskFunction = Callable[[Messages], str]
-AgreementVerdict = Literal["fit as a reward", "not fit as a reward", "too few hand scores to tell"]
 _SCORE_LINE = re.compile(
     r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)"  # **Score: 4.5
-    r"(?: ?/ ?([0-9]+(?:\.[0-9]+)?))?[*_ ]*\.?",  # / 5**
+    r"(?: ?/ ?([0-9]+(?:\.[0-9]+)?))?[*_ .]*",  # / 5.**
     re.IGNORECASE,
 )
 # Kept replies and measured agreements belong to this exact text: a change makes them invalid.
@@ -69,16 +68,16 @@ class JudgeReply(NamedTuple):
 class judge(Reward):
     """The score of a judge for each answer, from 0 (low end of the scale) to 1 (high end).
 
-    A judge reads the whole completion. Here and in the prompt of the judge, the completion is
-    called the answer.
+    A judge reads the whole completion, in any format. Here and in the prompt of the judge, the
+    completion is called the answer.
 
     The score is None if the last line of the reply is not `Score: N`, or N is outside the scale.
 
     All answers of a batch are sent together, equal ones once. A reply is kept in memory and in the
     file `cache`, by question, answer, rubric, scale and `model`. So a resumed or repeated step
-    sends only the answers that have no reply yet, also in a new process. An empty reply is not
-    kept, because the model may have reached its limit of tokens. The address, the headers and the
-    key that `ask` uses are not written anywhere.
+    sends only the answers that have no reply yet, also in a new process. A reply without a score is
+    not written to the file, because the model may have reached its limit of tokens. The address,
+    the headers and the key that `ask` uses are not written anywhere.
 
     A training records the replies next to the scores, and `NAME/unscored` is the share of answers
     without a score. Measure a judge with `gn.checks.agreement` before you train on it.
@@ -98,10 +97,9 @@ class judge(Reward):
     Raises:
         TypeError: `ask` cannot be called, or the rubric is not a text with words. When a batch is
             scored: `ask` returned something that is not a text, such as a coroutine.
-        ValueError: `scale` is not two numbers, the lower one first.
-        EnvironmentProblem: When a batch is scored: all of its calls failed. If it had a single
-            call, this is an error only if the judge has never replied. In all other cases, an
-            answer whose call failed gets None.
+        ValueError: `scale` is not a tuple of two numbers, the lower one first.
+        EnvironmentProblem: When a batch is scored: all of its calls failed (a single failed call
+            only counts if the judge has never replied). Otherwise a failed call gives None.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -120,9 +118,14 @@ class judge(Reward):
     model: str = ""
     cache: str | Path | None = field(default="judge_replies.jsonl", compare=False, repr=False)
     concurrent: int = field(default=8, compare=False, repr=False)
-    # Like `replies`, an attribute and not a field of the dataclass, because it changes.
-    last_agreement = None
-    """Verdict of the last `gn.checks.agreement` with this judge, and what it measured, or None."""
+    # No argument, because a judge reads the whole completion.
+    format: AnswerFormat = field(default=xml(), init=False)
+    replies: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Replies by the key of their request."""
+    agreements: list[tuple[str, str]] = field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
+    """Verdict and measurement of each `gn.checks.agreement` with this judge."""
     range = (0.0, 1.0)
 
     def __post_init__(self) -> None:
@@ -132,17 +135,13 @@ class judge(Reward):
                 "a judge needs a function and a rubric in words: "
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
-        if range_or_none(self.scale) is None:
+        # A list could not be hashed.
+        if not isinstance(self.scale, tuple) or range_or_none(self.scale) is None:
             raise ValueError(
-                f"scale = {short_repr(self.scale)} must be the worst and the best score, "
+                f"scale = {self.scale!r:.80} must be a tuple of the worst and the best score, "
                 "such as (1, 5)."
             )
-        # Attributes are set in this way, because the reward is frozen. A list becomes a tuple,
-        # because a list is not equal to the same tuple and cannot be hashed. The ends are not made
-        # floats, because the record of an earlier run may have 1 and 5.
-        object.__setattr__(self, "scale", tuple(self.scale))
-        # The kept replies by their keys.
-        object.__setattr__(self, "replies", _read_replies(self.cache))
+        self.replies.update(_read_replies(self.cache))
 
     def messages(self, question: str, answer: str) -> Messages:
         """Return the chat messages that ask for the score of one answer.
@@ -176,7 +175,7 @@ class judge(Reward):
             return None
         low, high = self.scale
         score = float(match[1])
-        is_of_this_scale = match[2] is None or float(match[2]) == high
+        is_of_this_scale = float(match[2] or high) == high
         return score if is_of_this_scale and low <= score <= high else None
 
     def replies_to(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
@@ -204,7 +203,7 @@ class judge(Reward):
         failures = self._send(new_requests)
         # The client of `ask` has retried already. So if all calls failed, the server does not work.
         # The exception is a single failure of a judge that has replied before: the server may
-        # refuse this answer for its content. It would refuse it again in a resumed training.
+        # refuse this answer for its content, and a resumed training would stop at it again.
         may_be_refusal = len(failures) == 1 and bool(self.replies)
         if failures and len(failures) == len(new_requests) and not may_be_refusal:
             error = next(iter(failures.values()))
@@ -213,13 +212,17 @@ class judge(Reward):
                 "is its server running, and is the key right? "
                 'To resume a training: gn.train(..., resume="auto").'
             ) from error
-        # Only the type: the message of an error may contain the address, and with it a key.
-        losses = {key: f"(no reply: {type(error).__name__})" for key, error in failures.items()}
-        replies = [losses.get(key) or self.replies.get(key, "") for key in keys]
-        return [JudgeReply(self.read_score(reply), reply) for reply in replies]
+        replies = []
+        for key in keys:
+            reply = self.replies.get(key, "")
+            if key in failures:
+                # Only the type: the message of an error may contain the address, and with it a key.
+                reply = f"(no reply: {type(failures[key]).__name__})"
+            replies.append(JudgeReply(self.read_score(reply), reply))
+        return replies
 
     def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
-        """Send requests, keep their replies, and return the errors of those that failed."""
+        """Send requests, store their replies, and return the errors of those that failed."""
         failures = {}
         pool = ThreadPoolExecutor(self.concurrent)
         try:
@@ -237,8 +240,7 @@ class judge(Reward):
                         "write def ask(messages), not async def, with a client such as "
                         "openai.OpenAI() instead of AsyncOpenAI(), and return a str."
                     )
-                if reply.strip():
-                    self._keep(key, reply)
+                self._store(key, reply)
         finally:
             # After an interrupt, do not wait for calls that may never return.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -257,15 +259,12 @@ class judge(Reward):
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
         return scores
 
-    def keep_agreement(self, verdict: AgreementVerdict, measured: str) -> None:
-        """Remember the result of `gn.checks.agreement` in `last_agreement`."""
-        # The reward is frozen.
-        object.__setattr__(self, "last_agreement", (verdict, measured))
-
-    def _keep(self, key: str, reply: str) -> None:
-        """Keep a reply in memory and in the file."""
+    def _store(self, key: str, reply: str) -> None:
+        """Store a reply in memory, and in the file if it has a score."""
         self.replies[key] = reply
-        if self.cache:
+        # A reply without a score may be truncated. So another process sends the request again,
+        # perhaps with a higher limit of tokens.
+        if self.cache and self.read_score(reply) is not None:
             path = Path(self.cache)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
@@ -275,22 +274,20 @@ class judge(Reward):
     def _key(self, messages: Messages) -> str:
         # `messages` already contains rubric and scale. They stay in the key, because existing files
         # have keys made with them.
-        scale = [float(end) for end in self.scale]
+        scale = list(map(float, self.scale))
         content = json.dumps([self.model, self.rubric, scale, messages])
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def question_of(row: Mapping[str, Any]) -> str:
     """Return the question of a row, or the last turn of its prompt."""
-    if row.get("question"):
-        return str(row["question"])
-    prompt = row.get("prompts", row.get("prompt"))
-    if not prompt:
-        raise ValueError(
-            "a judge needs the question of each answer: pass the column `question` or `prompts` "
-            "with one value for each completion."
-        )
-    return completion_text(prompt)
+    for column in ("question", "prompts", "prompt"):
+        if row.get(column):
+            return completion_text(row[column])
+    raise ValueError(
+        "a judge needs the question of each answer: pass the column `question` or `prompts` "
+        "with one value for each completion."
+    )
 
 
 def _read_replies(cache: str | Path | None) -> dict[str, str]:

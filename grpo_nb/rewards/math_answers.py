@@ -4,11 +4,12 @@ An answer is compared in three steps:
 
 1. Normalise: `math_shapes` writes both answers in one spelling of LaTeX and splits them into parts.
 2. Compare numbers and words in this file, and lists and tuples part by part.
-3. Compare expressions: `is_single_answer` refuses a text with more than one answer. math-verify
-   does not, because it was made to find an answer in a text: it accepts `41 = 42`,
-   `42 \text{ is wrong}` and `x + 1 = 42` as 42, and `1 2 3 4` as 10. Then `math_symbols` spells
-   the symbols so that math-verify keeps them apart, and math-verify compares the expressions in
-   another process (`math_worker`).
+3. Compare expressions: math-verify does this, in another process (`math_worker`).
+
+math-verify alone is not enough. It was made to find an answer in a text, so it accepts `41 = 42`,
+`42 \text{ is wrong}` and `x + 1 = 42` as 42, and `1 2 3 4` as 10. So `is_single_answer` first
+refuses a text with more than one answer. And math-verify ignores capitals and drops primes, so
+`math_symbols` first writes both as indices.
 """
 
 import re
@@ -20,17 +21,15 @@ from typing import Any
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.math_shapes import (
     EXPRESSION,
-    INDEXED,
     LIST,
-    NAMED,
-    TUPLE,
+    ROUND,
     Shape,
     boxed_answers,
     normalize_latex,
     without_spaces,
 )
 from grpo_nb.rewards.math_symbols import (
-    LIKELY_SYMBOL_PRODUCT,
+    LETTERS_READ_AS_PRODUCT,
     capitals_to_indices,
     has_distinct_capitals,
     primes_to_indices,
@@ -43,11 +42,11 @@ from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import is_right_number, read_number
 
 _LONGEST_EXPRESSION = 400
-"""Most characters of an answer that is compared as mathematics. A longer answer is compared as in
-`correctness`."""
+"""Most characters of an answer, given or gold, that is compared as mathematics. Longer ones are
+compared as in `correctness`."""
 
-# A digit, an operator, a bracket or a comma; or the whole answer is one small letter. A gold answer
-# without a match is words.
+# A digit, an operator, a bracket or a comma. A gold answer without a match is compared as words.
+# One small letter is a variable, but one capital may be an option.
 _MATHS_CHARACTER = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 _NOT_AN_EXPRESSION = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
@@ -57,6 +56,7 @@ _NOT_AN_EXPRESSION = re.compile(
     re.DOTALL,
 )
 """Gold answers that look like formulas and are not. They are compared as in `correctness`."""
+# Any sign between two sides, such as = or \approx.
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
 # x, x_{1}, \alpha
@@ -71,7 +71,7 @@ class maths(SlotReward):
 
     `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. On the
     examples in TRL's documentation, the scores are those of TRL's `accuracy_reward`. They differ
-    where TRL rewards nonsense or is not safe:
+    here:
 
     * Only the slot counts, and it must come last. TRL takes the first box, whatever follows.
     * The slot must hold one answer: `41 = 42` and `42 \text{ is wrong}` score 0.0. TRL gives 1.0 to
@@ -86,8 +86,8 @@ class maths(SlotReward):
       answer.
     * If the gold answer is the option B, `B)` scores 0.0 with any text but that of option B.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
-    * It works in any thread. A comparison has two seconds of processor time, so a busy machine
-      changes no score. If it takes longer, the score is None.
+    * It works in any thread. Each pair of expressions has two seconds of processor time, so a
+      busy machine changes no score. If it takes longer, the score is None.
 
     Args:
         weight: Weight in the total reward.
@@ -122,18 +122,19 @@ def is_same_maths(given: str, gold: str) -> bool:
     """
     # As `correctness` compares numbers, letters, JSON and text.
     is_plainly_same = is_right_answer(given, gold)
-    if len(given) > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
+    length = max(len(given), len(gold))
+    if length > _LONGEST_EXPRESSION or _NOT_AN_EXPRESSION.fullmatch(gold):
         return is_plainly_same
     given = normalize_latex(given)
     gold = normalize_latex(gold)
     is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
-        return _is_same_normalized(capitals_to_indices(given), capitals_to_indices(gold))
-    return is_plainly_same or _is_same_normalized(given, gold)
+        return _equals_normalized(capitals_to_indices(given), capitals_to_indices(gold))
+    return is_plainly_same or _equals_normalized(given, gold)
 
 
-def _is_same_normalized(given: str, gold: str) -> bool:
+def _equals_normalized(given: str, gold: str) -> bool:
     """Return True if two normalised answers, or parts of them, are equal."""
     if without_spaces(given) == without_spaces(gold):
         return True
@@ -143,73 +144,64 @@ def _is_same_normalized(given: str, gold: str) -> bool:
         return given_number is not None and is_right_number(given_number, gold_number)
     if not _MATHS_CHARACTER.search(gold):
         # Words. math-verify would read them as products of letters, so that "on" equals "no".
-        if LIKELY_SYMBOL_PRODUCT.fullmatch(without_spaces(gold)):
+        letters = without_spaces(gold)
+        if LETTERS_READ_AS_PRODUCT.fullmatch(letters):
             # The gold answer `ab` is a product, which may also be written `a*b`. `ba` is refused,
             # because `ab` may still be a word.
             given = without_spaces(given).replace("*", "")
-            gold = without_spaces(gold).replace("*", "")
+            gold = letters
         return comparable(given) == comparable(gold)
-    return _is_same_formula(given, gold)
+    return _equals_as_formula(given, gold)
 
 
-def _is_same_formula(given: str, gold: str) -> bool:
+def _equals_as_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: as expressions, as equations or part by part."""
     given_shape = Shape.of(given)
     gold_shape = Shape.of(gold)
-    are_both_named = bool(given_shape.name and gold_shape.name)
-    if are_both_named and given_shape.name != gold_shape.name:
-        # `y = 2x` is not `z = 2x`. But `2x`, which has no name, equals both.
+    left_sides = {given_shape.left_side, gold_shape.left_side}
+    have_left_sides = "" not in left_sides
+    if have_left_sides and len(left_sides) > 1:
+        # `y = 2x` is not `z = 2x`. But `2x`, which has no left side, equals both.
         return False
     if EXPRESSION not in (given_shape.kind, gold_shape.kind):
-        # Both answers have several parts.
-        return _has_same_parts(given_shape, gold_shape)
+        return _equals_part_by_part(given_shape, gold_shape)
+    # Two equations or inequalities are compared as a whole: `-x > -1` equals `x < 1`. But if both
+    # only give the same variable a value, as `y = 2x` and `y = x + x` do, the values are compared.
     are_relations = _RELATION.search(given) and _RELATION.search(gold)
-    if are_relations and not are_both_named:
-        # Two equations or inequalities are compared as a whole. If both only name a value, as
-        # `y = 2x` and `y = x + x` do, the values are compared below.
-        return _is_same_expression(given, gold)
+    if are_relations and not have_left_sides:
+        return _equals_by_math_verify(given, gold)
     if given_shape.kind != gold_shape.kind:
         # One answer has several parts, and the other is an expression.
         return False
-    if given_shape.name in _VARIABLE.findall(gold) and not gold_shape.name:
-        # `x = x + 1` is not the gold answer `x + 1` with a name, but an equation for x.
+    gold_value, _ = split_unit(gold)
+    if given_shape.left_side in _VARIABLE.findall(gold_value) and not gold_shape.left_side:
+        # `x = x + 1` does not give the gold answer `x + 1` a name, but is an equation for x.
         return False
-    return _is_same_expression(given_shape.parts[0], gold_shape.parts[0])
+    return _equals_by_math_verify(given_shape.parts[0], gold_shape.parts[0])
 
 
-_IN_ANY_ORDER = {LIST: (LIST, INDEXED), NAMED: (NAMED,), INDEXED: (INDEXED,)}
-"""Kind of the gold answer -> kinds of answers that may have the same parts in any order. If both
-have names, the names tell the parts apart. If the gold answer is a list, an index has no meaning.
-"""
-_IN_SAME_ORDER = {
-    LIST: (NAMED,),
-    NAMED: (LIST, TUPLE),
-    INDEXED: (LIST, TUPLE),
-    TUPLE: (NAMED, INDEXED),
-}
-"""Kind of the gold answer -> kinds of answers that must have the same parts in the same order,
-because only one of the two has names: `x = 1, y = 2` equals the list 1, 2 and the tuple (1, 2). A
-kind that is not listed, such as an interval, only equals itself.
-"""
-
-
-def _has_same_parts(given: Shape, gold: Shape) -> bool:
+def _equals_part_by_part(given: Shape, gold: Shape) -> bool:
     """Return True if two answers of several parts are equal."""
     given_parts = given.parts
     if given.kind == LIST and len(given_parts) > len(gold.parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
-    if len(given_parts) != len(gold.parts) or not _has_same_conjunctions(given, gold):
+    if len(given_parts) != len(gold.parts) or not _conjunctions_agree(given, gold):
         return False
-    if given.kind in _IN_ANY_ORDER.get(gold.kind, ()):
-        return _is_same_in_any_order(given_parts, gold.parts)
-    if given.kind == gold.kind or given.kind in _IN_SAME_ORDER.get(gold.kind, ()):
-        return all(map(_is_same_normalized, given_parts, gold.parts))
-    return False
+    kinds = {given.kind, gold.kind}
+    # Two lists of values, or two lists of equations, whose left sides show which parts belong
+    # together. And the index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is 1, 2.
+    are_alike = bool(given.variables) == bool(gold.variables) or len(given.variables) == 1
+    if kinds == {LIST} and are_alike:
+        return _equal_in_any_order(given_parts, gold.parts)
+    # `x = 1, y = 2` also equals 1, 2 and (1, 2). These have no left sides, so their order counts.
+    is_named_tuple = kinds == {LIST, ROUND} and bool(given.variables or gold.variables)
+    has_same_kind = len(kinds) == 1 or is_named_tuple
+    return has_same_kind and all(map(_equals_normalized, given_parts, gold.parts))
 
 
-def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
+def _conjunctions_agree(given: Shape, gold: Shape) -> bool:
     """Return True if `and` and `or` in an answer do not contradict those of the gold answer.
 
     Between the values of one variable, both words mean the same: `x = 1 and x = 2`. They differ for
@@ -217,22 +209,21 @@ def _has_same_conjunctions(given: Shape, gold: Shape) -> bool:
     stand for either word, so the words contradict each other only if both occur:
     `x = 1, y = 2 and z = 3` equals `x = 1 and y = 2 and z = 3`.
     """
-    are_named = given.kind == gold.kind == NAMED
-    if not are_named and not any(map(_INEQUALITY.search, gold.parts)):
+    words = {*given.conjunctions, *gold.conjunctions}
+    if len(words) < 2 or given.conjunctions == gold.conjunctions:
         return True
-    has_both_words = len({*given.conjunctions, *gold.conjunctions}) > 1
-    return not has_both_words or given.conjunctions == gold.conjunctions
+    have_several_variables = min(len(given.variables), len(gold.variables)) > 1
+    return not have_several_variables and not any(map(_INEQUALITY.search, gold.parts))
 
 
-def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
+def _equal_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if two equally long lists have equal parts, in any order."""
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
-            # The first match is taken. A right answer is refused if it needs another one, which
-            # only happens if a part has no unit and so equals several parts. That is accepted,
-            # because it is rare.
-            if _is_same_normalized(given_part, gold_part):
+            # Greedy: the first match is taken. This refuses a right answer only if a part without
+            # unit equals several gold parts, which is rare.
+            if _equals_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break
         else:
@@ -243,19 +234,22 @@ def _is_same_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str])
 _BASE_OR_RATIO = re.compile(r"[0-9]_\{|:")
 """math-verify reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as
 a quotient, which equals 1:2:3. So such a gold answer is right only as it is written, which
-`_is_same_normalized` has compared already.
+`_equals_normalized` has compared already.
 """
 
 
-def _is_same_expression(given: str, gold: str) -> bool:
+def _equals_by_math_verify(given: str, gold: str) -> bool:
     """Return True if two expressions are equal.
 
     A unit that only one of them has contradicts nothing.
     """
     given, given_unit = split_unit(given)
-    gold, gold_unit = split_unit(gold)
+    gold_without_unit, gold_unit = split_unit(gold)
     if given_unit and gold_unit and given_unit != gold_unit:
         return False
+    # In the gold answer 2\pi h, the h may be a variable. So an answer without a unit needs it too.
+    if given_unit or not re.search(" [A-Za-z]$", gold):
+        gold = gold_without_unit
     if _BASE_OR_RATIO.search(gold) or not is_single_answer(given, gold):
         return False
     given = primes_to_indices(given)
@@ -264,7 +258,7 @@ def _is_same_expression(given: str, gold: str) -> bool:
     return "'" not in given + gold and are_equal_expressions(given, gold)
 
 
-_HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
+_HUGE_POWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*-?(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 """A power in the exponent of a number, as in 2^{9^9}, or an exponent of five digits or more. If
 such a number is too large to compute, each completion with it would end a worker after two seconds.
 """
@@ -310,8 +304,8 @@ def is_single_answer(given: str, gold: str) -> bool:
     for token in extra_tokens:
         # A digit or a letter is left to math-verify. Several letters must be a product of the gold
         # answer's variables, because otherwise they are a word.
-        is_ascii_word = token.isascii() and token.isalnum()
-        is_product = is_ascii_word and (len(token) == 1 or gold_letters.issuperset(token))
-        if not is_product and not _HARMLESS_TOKEN.fullmatch(token):
+        is_ascii = token.isascii() and token.isalnum()
+        may_be_symbols = is_ascii and (len(token) == 1 or gold_letters.issuperset(token))
+        if not may_be_symbols and not _HARMLESS_TOKEN.fullmatch(token):
             return False
     return True

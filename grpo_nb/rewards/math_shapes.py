@@ -9,7 +9,7 @@ parts is one expression.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html.entities import name2codepoint
@@ -26,8 +26,8 @@ and is ignored: \boxed{3} apples and \boxed{4} pears.
 """
 _RUN_OF_BOXES = re.compile(rf"{_BOX.pattern}(?:{_BETWEEN_BOXES}{_BOX.pattern})*")
 
-# Unicode sign -> LaTeX.
-_LATEX_OF_SIGN = {
+# Unicode character -> LaTeX.
+_LATEX_OF_CHARACTER = {
     "\u221e": r"\infty ",
     "\u2264": r"\le ",
     "\u2265": r"\ge ",
@@ -46,9 +46,8 @@ _GREEK_NAMES = (
 """Greek letters have the same names in LaTeX and in HTML. Omega is not here, because that sign may
 be the unit ohm.
 """
-for _name in _GREEK_NAMES.split():
-    _LATEX_OF_SIGN[chr(name2codepoint[_name])] = f"\\{_name} "
-_SIGN_TRANSLATION = str.maketrans(_LATEX_OF_SIGN)
+_LATEX_OF_GREEK = {name2codepoint[name]: f"\\{name} " for name in _GREEK_NAMES.split()}
+_TO_LATEX = str.maketrans(_LATEX_OF_CHARACTER) | _LATEX_OF_GREEK
 
 # Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
 # of a command. \quad is a line break, because a second answer may follow it (`is_single_answer`).
@@ -115,12 +114,14 @@ _REWRITES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 ]
 
 _SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'*"
-# x, f(x), f(\pi) and (x, y) are names, but \pi is a number.
-_NAME = (
+# x, f(x), f(\pi) and (x, y) may be left of an equals sign, but \pi is a number.
+_LEFT_SIDE = (
     r"(?!\\pi\b)"
     rf"(?:{_SYMBOL}(?:\(\s*{_SYMBOL}\s*\))?|\(\s*{_SYMBOL}(?:\s*,\s*{_SYMBOL})+\s*\))"
 )
-_LEADING_NAME = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
+_EQUATION = re.compile(
+    rf"\s*(?P<left>{_LEFT_SIDE})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*(?P<right>.*)", re.DOTALL
+)
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _OR_EQUAL = (r"\le", r"\ge")
@@ -131,20 +132,18 @@ _AND_OR = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 # "and", "or", a semicolon or a comma between two parts, but not the comma of 1,234.
 _SEPARATOR = rf"[,;]?\s*{_AND_OR.pattern}|;|,(?!\d{{3}}(?!\d))"
 
-LIST = "list"  # 1, 2 or x = 1, x = 2
-NAMED = "named"  # x = 1, y = 2
-INDEXED = "indexed"  # x_1 = 1, x_2 = 2: values of one variable
 EXPRESSION = "expression"
+LIST = "list"
 # The kind of a tuple or interval is its pair of brackets.
-TUPLE = "()"
-_TUPLES_AND_INTERVALS = (TUPLE, "[]", "[)", "(]")
+ROUND = "()"
+_BRACKET_KINDS = (ROUND, "[]", "[)", "(]")
 
 
 def boxed_answers(text: str) -> str:
     r"""Return the boxed answer of a worked solution, as in MATH; the text itself if it has no box.
 
-    Boxes are the parts of one answer if only punctuation, spaces, `and`, `or` and a unit before
-    these words are between them. Otherwise the last box counts.
+    Boxes with nothing but punctuation, `and`, `or` or a unit between them are the parts of one
+    answer. Of other boxes, the last counts.
 
     >>> boxed_answers(r"So $\boxed{1}$ and $\boxed{2}$."), boxed_answers("7")
     ('1, 2', '7')
@@ -169,7 +168,7 @@ def normalize_latex(text: str) -> str:
     if "\\begin" not in text:
         # `\\frac` is `\frac` that was escaped twice, as in JSON. In a matrix, `\\` ends a row.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = strip_markup(text).translate(_SIGN_TRANSLATION)
+    text = strip_markup(text).translate(_TO_LATEX)
     # A box gets a line of its own, because it may be a second answer, and `is_single_answer`
     # refuses an extra line break. In a matrix, line breaks have no meaning.
     text = _BOX.sub(r"\n\1\n", text)
@@ -193,23 +192,18 @@ def without_spaces(text: str) -> str:
     return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
-def _split_name(text: str) -> tuple[str, str]:
-    r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
+def _split_equation(text: str) -> tuple[str, str]:
+    r"""Split `x = 42` into `x` and `42`. The left side is empty if it is no variable.
 
-    `f(x)` and `(p, q)` are names too, but a number is not. `\in` splits a text as `=` does.
+    `f(x)` and `(p, q)` are left sides too, but a number is not. `\in` splits a text as `=` does.
 
-    >>> _split_name("x = 42"), _split_name("41 = 42"), _split_name("f(x) = 2x")
+    >>> _split_equation("x = 42"), _split_equation("41 = 42"), _split_equation("f(x) = 2x")
     (('x', '42'), ('', '41 = 42'), ('f(x)', '2x'))
     """
-    match = _LEADING_NAME.match(text)
+    match = _EQUATION.fullmatch(text)
     if match is None:
         return "", text
-    return without_spaces(match["name"]), text[match.end() :].strip()
-
-
-def _is_name(text: str) -> bool:
-    """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
-    return re.fullmatch(_NAME, text) is not None
+    return without_spaces(match["left"]), match["right"].strip()
 
 
 def _split_brackets(text: str) -> tuple[str, str]:
@@ -222,7 +216,7 @@ def _split_brackets(text: str) -> tuple[str, str]:
     for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket["open"] else -1
         if depth == 0:
-            # The first pair closes here, unless the text begins with a closing bracket: ]1, 2[.
+            # Back at depth 0: the first pair has closed. In ]1, 2[, no bracket was open.
             if opening and opening["open"] and bracket.end() == len(text):
                 return opening[0] + bracket[0], text[opening.end() : bracket.start()]
             break
@@ -265,12 +259,15 @@ def _split_plus_minus(part: str) -> list[str]:
 class Shape:
     """The parts of an answer and how they belong together."""
 
-    name: str
-    """Name of the answer, `x` in `x = 1`; empty if there is none."""
     kind: str
-    """`LIST`, `NAMED` if each part has a name, `INDEXED` if the names differ in the index only,
-    `EXPRESSION`, or the brackets of a tuple or interval, such as `[)`."""
+    """`EXPRESSION`, `LIST`, or the brackets of a tuple or interval, such as `[)`."""
     parts: list[str]
+    """The parts; those of `x = 1, y = 2` are whole equations. An expression is its only part."""
+    left_side: str = ""
+    """The left side that all parts share: `x` in `x = 1` and in `x = (1, 2)`."""
+    variables: Collection[str] = ()
+    """Variables of the parts if each part has a left side of its own: x and y in `x = 1, y = 2`,
+    and only x in `x_1 = 1, x_2 = 2`. Otherwise empty."""
     conjunctions: Sequence[str] = ()
     """The words `and` and `or` of a list, in order."""
 
@@ -278,42 +275,39 @@ class Shape:
     def of(cls, text: str) -> Shape:
         """Return the shape of a normalised text."""
         text = _inequalities_to_intervals(text)
+        brackets, content = _split_brackets(text)
         # A tuple or an interval: (1, 2].
-        pair, content = _split_brackets(text)
-        if pair in _TUPLES_AND_INTERVALS:
-            parts = _split_outside_brackets(content, "[,;]")
-            if len(parts) > 1:
-                return cls("", pair, parts)
-        # A list or named parts: 1, 2 or \{1, 2\} or x = 1, y = 2. Round brackets that are left do
-        # not belong to a tuple, so they stay: (x + 1).
-        parts = _split_outside_brackets(text if pair == TUPLE else content, _SEPARATOR)
-        names = [_split_name(part)[0] for part in parts]
-        kind = _kind_of_list(names)
-        if kind == LIST:
-            # In `x = \pm 1, y = \pm 2`, the signs belong together, so named parts stay whole.
+        if brackets in _BRACKET_KINDS:
+            elements = _split_outside_brackets(content, "[,;]")
+            if len(elements) > 1:
+                return cls(brackets, elements)
+        # Round brackets around a single element, as in (x + 1), belong to an expression. Others are
+        # those of a list: {1, 2}.
+        shape = cls._of_list(text if brackets == ROUND else content)
+        if len(shape.parts) > 1:
+            return shape
+        # A left side before one of these shapes: x = (1, 2).
+        left_side, right_side = _split_equation(text)
+        if left_side:
+            return replace(cls.of(right_side), left_side=left_side)
+        return cls(EXPRESSION, [text])
+
+    @classmethod
+    def _of_list(cls, text: str) -> Shape:
+        """Return a text as a list, which may have a single part: 1, 2 or x = 1, y = 2."""
+        parts = _split_outside_brackets(text, _SEPARATOR)
+        left_sides = {_split_equation(part)[0] for part in parts}
+        variables = {left_side.partition("_")[0] for left_side in left_sides}
+        if len(parts) == 1 or "" in left_sides or len(left_sides) < len(parts):
+            # Not each part has a left side of its own. If each has one, as in
+            # `x = \pm 1, y = \pm 2`, the signs belong together, and the parts stay whole.
+            variables = set()
             parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
-        elif max(map(len, names)) == 1:
-            # Parts named by letters are sorted by them, so that `y = 2, x = 1` equals the tuple
-            # (1, 2). Other names have no order that everybody keeps: r and \theta.
+        elif all(len(left_side) == 1 for left_side in left_sides):
+            # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
+            # left sides have no order that everybody keeps: r and \theta.
             parts.sort()
-        if len(parts) > 1:
-            return cls("", kind, parts, _AND_OR.findall(text))
-        # A name before one of these shapes: x = (1, 2).
-        name, rest = _split_name(text)
-        if name:
-            return replace(cls.of(rest), name=name)
-        return cls("", EXPRESSION, [text])
-
-
-def _kind_of_list(names: Sequence[str]) -> str:
-    """Return the kind of a list from the names of its parts, "" for a part without one.
-
-    `NAMED` and `INDEXED` need several parts, each with a name of its own.
-    """
-    if len(names) == 1 or "" in names or len(set(names)) < len(names):
-        return LIST
-    variables = {name.partition("_")[0] for name in names}
-    return INDEXED if len(variables) == 1 else NAMED
+        return cls(LIST, parts, variables=variables, conjunctions=_AND_OR.findall(text))
 
 
 def _inequalities_to_intervals(text: str) -> str:
@@ -321,34 +315,40 @@ def _inequalities_to_intervals(text: str) -> str:
 
     `x < 1 or x > 3` is the union of two intervals.
     """
-    parts = _split_outside_brackets(text, _OR)
-    names, intervals = zip(*map(_interval_of, parts), strict=True)
-    if len(set(names)) > 1 or "" in names:
+    intervals = [_interval_of(part) for part in _split_outside_brackets(text, _OR)]
+    variables = {variable for variable, _ in intervals}
+    if len(variables) > 1 or "" in variables:
         return text
-    union = r" \cup ".join(intervals)
-    return rf"{names[0]} \in {union}"
+    union = r" \cup ".join(interval for _, interval in intervals)
+    return rf"{variables.pop()} \in {union}"
 
 
 def _interval_of(text: str) -> tuple[str, str]:
-    r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty name and the text for other texts."""
+    r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty variable and "" for other texts."""
     # Values and signs in turn: 1, <, x, \le, 2. A comma at the end was before an "or".
     pieces = _INEQUALITY_SIGN.split(text.rstrip(", "))
     signs = set(pieces[1::2])
     is_falling = signs <= {">", r"\ge"}
     is_rising = signs <= {"<", r"\le"}
     if len(pieces) not in (3, 5) or is_falling == is_rising:
-        return "", text
+        return "", ""
     if is_falling:
         # `2 > x > 1` is `1 < x < 2`. The direction of the signs has no meaning from here on.
         pieces.reverse()
     if len(pieces) == 3:
-        # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`. Of two names, as in
-        # `a < x`, the last one in the alphabet is taken as the variable.
-        variable = max(filter(_is_name, pieces[::2]), default="")
-        pieces = [r"-\infty", "<", *pieces] if pieces[0] == variable else [*pieces, "<", r"\infty"]
-    low, sign_after_low, name, sign_before_high, high = pieces
-    if not _is_name(name):
-        return "", text
+        # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`. In `a < x`, the variable is
+        # the last letter in the alphabet.
+        variable = max(filter(_is_variable, pieces[::2]), default="")
+        is_below = pieces[0] == variable
+        pieces = [r"-\infty", "<", *pieces] if is_below else [*pieces, "<", r"\infty"]
+    low, sign_after_low, variable, sign_before_high, high = pieces
+    if not _is_variable(variable):
+        return "", ""
     opening = "[" if sign_after_low in _OR_EQUAL else "("
     closing = "]" if sign_before_high in _OR_EQUAL else ")"
-    return name, f"{opening}{low}, {high}{closing}"
+    return variable, f"{opening}{low}, {high}{closing}"
+
+
+def _is_variable(text: str) -> bool:
+    """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
+    return re.fullmatch(_LEFT_SIDE, text) is not None

@@ -1,4 +1,4 @@
-r"""A spelling of expressions from which math-verify drops no symbol, and expressions without unit.
+r"""Prepare expressions for math-verify: rewrite capitals and primes, and split a unit off.
 
 math-verify ignores capitals and drops primes: `R/r` would be `r/R`, and `y'` would be `y`. It does
 keep indices, so a capital and a prime are each rewritten as an index. All functions here read the
@@ -9,7 +9,7 @@ import re
 
 from grpo_nb.tasks.number_reading import unit_name
 
-LIKELY_SYMBOL_PRODUCT = re.compile(
+LETTERS_READ_AS_PRODUCT = re.compile(
     r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"
     r"|[a-df-hj-np-tv-z]{3}",
     re.IGNORECASE,
@@ -19,7 +19,7 @@ LIKELY_SYMBOL_PRODUCT = re.compile(
 Two letters are a product, such as `ab`, unless they are a listed word. Three letters are a product,
 such as `mgh`, if none is e, i, o or u. So `cat` is read as a product too.
 """
-_SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{LIKELY_SYMBOL_PRODUCT.pattern}", re.IGNORECASE)
+_SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{LETTERS_READ_AS_PRODUCT.pattern}", re.IGNORECASE)
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
 # \bar{X}.
 _LETTERS_OR_COMMAND = re.compile(

@@ -184,8 +184,8 @@ def _serve() -> None:
         except Exception:
             # Expressions that sympy cannot read or compare are not equal.
             verdict = False
-        # The clock must not end a worker that waits for the next pair. Its processor time stands
-        # still meanwhile.
+        # No limit while the worker waits for the next pair. Then it uses no processor time, so the
+        # other timer stands still.
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(json.dumps(verdict), file=replies, flush=True)
 

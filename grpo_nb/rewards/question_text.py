@@ -5,7 +5,7 @@ it has the letter of one option with the text of another.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +18,12 @@ from grpo_nb.tasks.number_reading import read_number
 # 1 2, or a command of LaTeX
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_DIGIT_OR_POINT = re.compile(r"[^0-9.]")
-# Like \b, but also between two signs, such as + and =.
+# Any place but one inside a word.
 _WORD_EDGE = r"(?!(?<=\w)(?=\w))"
+# A copied number is no part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
+_NUMBER = r"(?<!\d)(?<!\d[. ]){}(?!\d|\.\d)"
+# A copied expression is no part of another one: x+1 is not copied from ax+1, nor 1+x from 1+x^2.
+_EXPRESSION = rf"{_WORD_EDGE}{_NUMBER}{_WORD_EDGE}(?!(?<=[a-z])\^)"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ASKING_ROLES = ("user", "tool")
 
@@ -27,8 +31,9 @@ _ASKING_ROLES = ("user", "tool")
 def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
-    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. False for the
-    gold answer itself, which a question may name: `3/4.` after "Which is larger, 3/4 or 2/3?".
+    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. The gold answer
+    itself is never a copy, with or without a name and a full stop, because the question may name
+    it: "Which is larger, 3/4 or 2/3?".
 
     >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"})
     True
@@ -40,19 +45,17 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     is_number = read_number(gold) is not None
     given = _normalize_for_search(strip_markup(given))
     gold = _normalize_for_search(strip_markup(gold))
-    if given == gold or not _ARITHMETIC_SIGN.search(given):
+    # With or without a name: y=3/4 and 3/4.
+    is_gold_text = f"={given}".endswith(f"={gold}") or f"={gold}".endswith(f"={given}")
+    if is_gold_text or not _ARITHMETIC_SIGN.search(given):
         return False
     has_same_digits = _NOT_DIGIT_OR_POINT.sub("", given) == _NOT_DIGIT_OR_POINT.sub("", gold)
     if is_number and has_same_digits:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
-    # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
-    pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
-    if not is_number:
-        # Nor a part of another expression: x+1 is not copied from ax+1, nor 1+x from 1+x^2.
-        pattern = rf"{_WORD_EDGE}{pattern}{_WORD_EDGE}(?!(?<=[a-z])\^)"
-    asked = _text_of_prompt(row["prompts"], _ASKING_ROLES)
-    return re.search(pattern, _normalize_for_search(asked)) is not None
+    pattern = _NUMBER if is_number else _EXPRESSION
+    question = _normalize_for_search(_text_of_prompt(row["prompts"]))
+    return re.search(pattern.format(re.escape(given)), question) is not None
 
 
 def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
@@ -82,26 +85,26 @@ def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | 
         return None
     # `read_letter` also removes ** from the answer.
     question = _normalize_for_search(_text_of_prompt(row["prompts"]).replace("**", ""))
-    # With a mark, because the letter alone may be the article in "not a dog". A dash is no mark if
-    # another mark comes later: "If b - 3 = 2, what is b? A) 3 B) 5".
-    start = rf"(?<!\w){letter.casefold()}"
-    marked_letter = rf"{start}(?P<mark>[)\].:]|-(?!(?s:.*){start}[)\].:]))"
+    # With a mark, because the letter alone may be the article in "not a dog". A dash is the mark
+    # only if no clearer mark of the letter follows: "If b - 3 = 2, what is b? A) 3 B) 5".
+    letter = rf"(?<!\w){letter.casefold()}"
+    mark = rf"[)\].:]|-(?!(?s:.*){letter}[)\].:])"
     option_text = re.escape(_normalize_for_search(comparable(text_after)))
     # More signs may follow the mark: B). "Rome".
-    match = re.search(rf"{marked_letter}\W{{0,5}}{option_text}{_WORD_EDGE}", question)
+    match = re.search(rf"{letter}(?P<mark>{mark})\W{{0,5}}{option_text}{_WORD_EDGE}", question)
     if match is None:
         return False
-    # Another option has the same mark, so the E. of `B) E. coli` is no option. Nor is the (x) of
+    # All options have the same mark: after `B)`, `E.` starts no option. Nor does the (x) of
     # `B) f(x) = 1`, because it follows a letter.
     other_option = rf"(?:^|[\s,;])[(\[]?[A-Za-z]\s*{re.escape(match['mark'])}"
     return re.search(other_option, text_after) is None
 
 
-def _text_of_prompt(prompt: Completion, roles: Sequence[str] = ()) -> str:
-    """Return the text of a prompt; with `roles`, only the messages with one of these roles."""
+def _text_of_prompt(prompt: Completion) -> str:
+    """Return the text of a prompt, without the messages of the system and the model."""
     if isinstance(prompt, str):
         return prompt
-    turns = [turn for turn in prompt or () if not roles or turn.get("role") in roles]
+    turns = [turn for turn in prompt or () if turn.get("role") in _ASKING_ROLES]
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 

@@ -299,7 +299,7 @@ def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
     It does not contain a right answer, because a function may search the text for one.
     """
     # The accepted answers of the row are right too.
-    right_answers = golds_of_row(row, "answer", row.get("answer"))
+    right_answers = golds_of_row(row, "answer")
     for other in golds:
         are_right = [
             is_right_answer(other, right) or comparable(right) in comparable(other)

@@ -229,7 +229,7 @@ def test_check_rewards_of_a_judge_needs_no_gold_answer() -> None:
 def test_agreement_is_kept_for_the_same_judge_alone() -> None:
     judge = make_judge()
     gn.checks.agreement(judge, HAND_SCORES)
-    assert judge.last_agreement[0] == "fit as a reward"
+    assert judge.agreements[-1][0] == "fit as a reward"
     assert gn.check_rewards(judge, ROWS).ok
     assert not gn.check_rewards(make_judge(), ROWS).ok
 
@@ -246,7 +246,7 @@ def test_judge_measured_with_few_scores_has_its_own_finding() -> None:
 
 def test_check_rewards_of_a_refused_judge_is_critical() -> None:
     judge = make_judge()
-    judge.keep_agreement("not fit as a reward", "It was fooled.")
+    judge.agreements.append(("not fit as a reward", "It was fooled."))
     (finding,) = gn.check_rewards(judge, ROWS).findings
     assert finding.severity == "critical"
 

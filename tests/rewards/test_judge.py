@@ -139,6 +139,14 @@ def test_empty_reply_is_asked_for_again(reply: str | None, tmp_path: Path) -> No
     assert call(kept(asked, tmp_path)) == [0.0, 0.5, 1.0]
 
 
+def test_truncated_reply_is_asked_for_again_in_a_new_process(tmp_path: Path) -> None:
+    asked = Asked()
+    cache = tmp_path / "replies.jsonl"
+    truncated = gn.rewards.judge(lambda messages: "The answer meets", RUBRIC, cache=cache)
+    assert call(truncated) == [None, None, None]
+    assert call(kept(asked, tmp_path)) == [0.0, 0.5, 1.0]
+
+
 def test_judge_logs_replies_and_the_share_without_score() -> None:
     judge = gn.rewards.judge(without_numbers, "?", cache=None)
     columns = {}
@@ -154,6 +162,7 @@ def test_judge_logs_replies_and_the_share_without_score() -> None:
         ("Score: 3", 3),
         ("It is fine.\n\nSCORE: 4.5\n", 4.5),
         ("**Score: 2**", 2),
+        ("**Score: 4.**", 4),
         ("## Score: 5.", 5),
         ("Score: 0", None),
         ("Score: 6", None),
@@ -236,9 +245,9 @@ def test_single_refusal_beside_a_kept_reply_scores_none(tmp_path: Path) -> None:
     assert call(kept(Asked(fails=99), tmp_path), TEXTS[:2]) == [0.0, None]
 
 
-def test_scale_may_be_a_list() -> None:
-    listed = gn.rewards.judge(print, "?", scale=[1, 5], cache=None)
-    assert {listed} == {gn.rewards.judge(print, "?", scale=(1, 5), cache=None)}
+def test_format_of_a_judge_cannot_be_set() -> None:
+    with pytest.raises(TypeError, match="format"):
+        gn.rewards.judge(print, "?", cache=None, format=gn.tasks.boxed())
 
 
 def test_judge_has_the_record_of_earlier_versions() -> None:
@@ -294,6 +303,7 @@ def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:
         {"scale": (5, 1)},
         {"scale": (1, 2, 3)},
         {"scale": 5},
+        {"scale": [1, 5]},
         {"scale": ("1", "5")},
         {"scale": "15"},
         {"scale": (1, float("inf"))},

@@ -188,6 +188,9 @@ def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -
         pytest.param("Is it ax+1?", "x+1", "1+x", 1.0, id="after a letter"),
         pytest.param("Is it 1+xy?", "1+x", "x+1", 1.0, id="before a letter"),
         pytest.param("What is 84/2 meters?", "84/2 m", "42", 0.0, id="number with a unit"),
+        pytest.param("y = 2x + 1 or y = 3x?", "2x + 1", "y = 2x + 1", 1.0, id="without its name"),
+        pytest.param("2x + 1 or 3x?", "y = 2x + 1", "2x + 1", 1.0, id="with a name"),
+        pytest.param("Simplify 2y-2x=0.", "2y-2x=0", "y-x=0", 0.0, id="equation"),
     ],
 )
 def test_part_of_another_expression_is_no_copy(
@@ -231,6 +234,10 @@ def test_part_of_another_expression_is_no_copy(
         pytest.param(r"\pi r^2 h", r"\pi r^2", 0.0, id="with another last letter"),
         pytest.param(r"2\pi m", r"2\pi", 1.0, id="last letter is a unit"),
         pytest.param("2", "2m", 0.0, id="last letter is a factor"),
+        pytest.param(r"2\pi", r"2\pi h", 0.0, id="last letter may be a variable"),
+        pytest.param(r"h 2\pi", r"2\pi h", 1.0, id="last letter first"),
+        pytest.param(r"c = \sqrt{50} \text{ cm}", r"5\sqrt{2} \text{ cm}", 1.0, id="name and unit"),
+        pytest.param(r"m = \sqrt{50} m", r"5\sqrt{2} m", 1.0, id="name and unit of one letter"),
         pytest.param(r"2\sqrt{3}", r"\sqrt{12} \text{ cm}^2", 1.0, id="power of a unit"),
     ],
 )
