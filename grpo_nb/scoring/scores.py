@@ -100,7 +100,9 @@ def make_batch(
             f"{len(completions)} completions, or one dict."
         )
     # As in TRL, the first row decides which columns there are.
-    columns = {name: [row[name] for row in row_list] for name in row_list[0]}
+    columns = {}
+    for name in row_list[0]:
+        columns[name] = [row[name] for row in row_list]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
     prompts = columns.get("prompt", columns.get("question"))
     if are_texts and prompts and isinstance(prompts[0], (list, tuple)):
