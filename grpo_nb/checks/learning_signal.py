@@ -130,7 +130,7 @@ class Baseline(ReprMixin):
             return self.grader.are_correct(scores.values[self.grader.name])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        slot_scores = self.grader.scores(scores.completions, repeated, self.format)
+        slot_scores = self.grader.score(scores.completions, repeated, self.format)
         return self.grader.are_correct(slot_scores)
 
     @functools.cached_property

@@ -11,11 +11,12 @@
 A reward that is marked `relative` does not qualify. If two rewards qualify for the same rule,
 `correctness()` decides.
 
-`choose_grader` finds the lowest score of a correct answer. The `Grader` with this score then grades
-answers in the format, and the last candidate anywhere in a text.
+`choose_grader` finds the pass score of this reward: the lowest score of a correct answer. The
+`Grader` then grades answers in the format, and the last candidate anywhere in a text.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ from grpo_nb.tasks.answers import comparable, is_right_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
-"""Rows whose gold answers are scored to find a function's pass score. Each call may cost money."""
+"""Rows whose gold answers are scored to find a function's pass score. Each score may cost money."""
 
 
 def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
@@ -81,8 +82,9 @@ class Grader:
     reason: str = ""
     """Source of a function's pass score, in words."""
     tells_gold_from_wrong: bool = True
-    """False for a function that scored no gold answer above every wrong one, or was given no wrong
-    one."""
+    """True if a gold answer scored more than all wrong answers that were tried."""
+    labels: Sequence[str] = ()
+    """Labels of the task, among which the last answer is searched; empty for other answers."""
 
     @property
     def name(self) -> str:
@@ -129,7 +131,7 @@ class Grader:
             "for a label the label named last); a question repeated word for word is not searched"
         )
 
-    def scores(
+    def score(
         self,
         completions: Sequence[Completion],
         rows: Sequence[Mapping[str, Any]],
@@ -172,33 +174,30 @@ class Grader:
         a function, because it does not show where it reads the answer.
 
         Args:
-            texts, format: As in `scores`.
-            rows: As in `scores`. The samples of a question share one row object.
+            texts, rows, format: As in `score`.
             are_correct_in_format: Result of `are_correct` for the same completions.
         """
         if not self.reads_slot:
             return [None] * len(texts)
-        # Each row is counted once, however many samples it has: gold answers that recur look like
-        # labels.
-        golds_by_row = {id(row): self.reward.golds(dict(row)) for row in rows}
-        answers = summarize_answers([golds[0] for golds in golds_by_row.values() if golds])
-        labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
-        grades = []
-        for text, row, is_correct in zip(texts, rows, are_correct_in_format, strict=True):
-            if is_correct:
-                grades.append(True)
+        grades = list(are_correct_in_format)
+        readings = []
+        indices = []
+        for index, text in enumerate(texts):
+            if grades[index]:
                 continue
+            row = rows[index]
             question = str(row.get("question", ""))
-            readings = []
-            for gold in golds_by_row[id(row)]:
-                readings += readings_of_last_candidate(
-                    text, gold, question=question, format=format, labels=labels
+            for gold in self.reward.golds(dict(row)):
+                candidates = readings_of_last_candidate(
+                    text, gold, question=question, format=format, labels=self.labels
                 )
-            scores = []
-            if readings:
-                # A candidate has no tags any more, so it is graded in the format without tags.
-                scores = self.scores(readings, [row] * len(readings), bare())
-            grades.append(any(self.are_correct(scores)))
+                readings += candidates
+                indices += [index] * len(candidates)
+        if readings:
+            # A candidate has no tags any more, so it is graded in the format without tags.
+            scores = self.score(readings, [rows[index] for index in indices], bare())
+            for index, is_correct in zip(indices, self.are_correct(scores), strict=True):
+                grades[index] = grades[index] or is_correct
         return grades
 
 
@@ -210,15 +209,17 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[..., Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader for a deciding reward, with a pass score that fits the reward.
+    """Return the grader for a deciding reward, with its pass score and the labels of the task.
 
-    The full score of a `SlotReward` is 1.0. To find the pass score of a function, it scores two
-    answers in the format for each of the first rows: the gold answer, and a wrong answer, which is
-    the gold answer of another row. The pass score is the first of these:
+    The pass score of a `SlotReward` is 1.0. To find that of a function, it scores two answers in
+    the format for each of the first eight rows. One is the gold answer. The other is a wrong
+    answer: the gold answer of another row, or an empty answer if those are all right here too. The
+    pass score is the first of these:
 
-    1. The upper end of the function's attribute `range`.
-    2. The lowest gold score among those that exceed every score of a wrong answer. Questions may be
-       worth different scores:
+    1. The upper end of the function's attribute `range`. A declared range has one full score for
+       all questions.
+    2. The lowest gold score above all scores of wrong answers. Questions may be worth different
+       scores:
 
        | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
@@ -227,9 +228,12 @@ def choose_grader(
 
     3. 1.0.
 
+    If there is no score as in 2, or all wrong answers were empty, nothing shows that the function
+    tells a gold answer from a wrong one.
+
     Args:
         reward: From `deciding_reward`. A function may return booleans.
-        rows: Data rows, with `answer`.
+        rows: All data rows, with `answer`. A row with an empty `answer` is not tried.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
         start_episode: Adds the environment of a new episode to a row (`Task.start_episode`). `dict`
@@ -246,64 +250,65 @@ def choose_grader(
     2.0
     """
     if isinstance(reward, SlotReward):
-        return Grader(reward=reward)
-    # Imported here, because importing the package must not load it.
-    import numpy as np
-
-    tried_rows = rows[:_TRIED_ROWS]
-    golds = [str(row.get("answer", "")) for row in tried_rows]
+        golds_by_row = [reward.golds(dict(row)) for row in rows]
+        answers = summarize_answers([golds[0] for golds in golds_by_row if golds])
+        # Numbers that repeat, such as ratings, are searched as numbers.
+        labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
+        return Grader(reward=reward, labels=labels)
+    # Score the gold answers and as many wrong ones.
+    tried_rows = [row for row in rows[:_TRIED_ROWS] if _golds_of(row)]
+    golds = [_golds_of(row)[0] for row in tried_rows]
     wrong_answers = [_wrong_answer(row, golds) for row in tried_rows]
-    texts = [format.render_completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
+    texts = [format.render_completion("reasoning", answer) for answer in golds + wrong_answers]
     # Each text gets an environment of its own, because the function may change it.
-    started_rows = [dict(start_episode(row)) for row in [*tried_rows, *tried_rows]]
-    scores = score_as_trial(reward, texts, started_rows, tokenizer=tokenizer)
-    gold_scores, wrong_scores = np.reshape(scores.values[reward_name(reward)], (2, len(golds)))
+    started_rows = [start_episode(row) for row in tried_rows * 2]
+    scores: Sequence[float] = ()
+    if texts:
+        trial = score_as_trial(reward, texts, started_rows, tokenizer=tokenizer)
+        scores = trial.values[reward_name(reward)]
+    gold_scores = scores[: len(golds)]
     # A text without a score (NaN) is below every text with one.
-    highest_wrong = np.nanmax(wrong_scores, initial=-np.inf)
-    scores_above_wrong_ones = gold_scores[gold_scores > highest_wrong + ROUNDING_ERROR].tolist()
-    pass_score, reason = _pass_score(reward, scores_above_wrong_ones)
-    if not scores_above_wrong_ones:
+    wrong_scores = [score for score in scores[len(golds) :] if not math.isnan(score)]
+    highest_wrong = max(wrong_scores, default=-math.inf)
+    scores_above_wrong = [score for score in gold_scores if score > highest_wrong + ROUNDING_ERROR]
+
+    # Choose the pass score.
+    declared_range = range_of(reward)
+    if declared_range is not None:
+        pass_score = declared_range[1]
+        reason = "its declared maximum"
+    elif scores_above_wrong:
+        pass_score = min(scores_above_wrong)
+        reason = "its score for a gold answer in the format"
+    else:
+        pass_score = 1.0
+        reason = "the default"
+    if not scores_above_wrong:
         reason += "; no gold answer scores above a wrong one"
-    elif max(scores_above_wrong_ones) < pass_score - ROUNDING_ERROR:
+    elif max(scores_above_wrong) < pass_score - ROUNDING_ERROR:
         reason += "; no gold answer reaches it"
     return Grader(
         reward=reward,
         pass_score=pass_score,
         reason=reason,
-        # If all gold answers are the same, no wrong answer was tried.
-        tells_gold_from_wrong=bool(scores_above_wrong_ones) and any(wrong_answers),
+        tells_gold_from_wrong=bool(scores_above_wrong) and any(wrong_answers),
     )
 
 
-def _pass_score(
-    function: RewardFunction, scores_above_wrong_ones: Sequence[float]
-) -> tuple[float, str]:
-    """Return the pass score of a function, and its source in words.
-
-    Args:
-        function: The reward.
-        scores_above_wrong_ones: Scores of gold answers that exceed every score of a wrong answer.
-    """
-    declared_range = range_of(function)
-    if declared_range is not None:
-        # The best score of eight rows may be lower than the highest possible score.
-        return declared_range[1], "its declared maximum"
-    if scores_above_wrong_ones:
-        return min(scores_above_wrong_ones), "its score for a gold answer in the format"
-    return 1.0, "the default"
+def _golds_of(row: Mapping[str, Any]) -> list[str]:
+    """Return the right answers to a row, the gold answer first."""
+    return golds_of_row(row, "answer", row.get("answer"))
 
 
 def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
-    """Return a wrong answer to a row: the gold answer of another row, or "" if there is none.
+    """Return the first of these gold answers that is wrong for a row, or "" if all are right.
 
-    It does not contain a right answer, because a function may search the text for one.
+    It does not contain a right answer either, because a function may search the text for one.
     """
-    # The accepted answers of the row are right too.
-    right_answers = golds_of_row(row, "answer", row.get("answer"))
     for other in golds:
         are_right = [
             is_right_answer(other, right) or comparable(right) in comparable(other)
-            for right in right_answers
+            for right in _golds_of(row)
         ]
         if not any(are_right):
             return other

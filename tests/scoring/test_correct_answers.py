@@ -31,7 +31,7 @@ def solved(completions: list, answer: list, **columns: object) -> list[float]:
 
 
 def verdicts(grader: Grader, texts: list, rows: list, format: AnswerFormat) -> list[bool]:
-    return grader.are_correct(grader.scores(texts, rows, format))
+    return grader.are_correct(grader.score(texts, rows, format))
 
 
 def style(completions: list, **columns: object) -> list[float]:
@@ -308,6 +308,22 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
     grader = choose_grader(contains, rows, xml())
     assert grader.pass_score == 2.0
     assert grader.tells_gold_from_wrong
+
+
+def test_gold_answers_of_a_list_are_tried() -> None:
+    def is_listed(completions: list, answer: list, **columns: object) -> list[float]:
+        pairs = zip(completions, answer, strict=True)
+        return [2.0 * (xml().extract(text) in golds) for text, golds in pairs]
+
+    rows = [{"answer": ["Paris", "City of Paris"]}, {"answer": ["Rome"]}]
+    assert choose_grader(is_listed, rows, xml()).pass_score == 2.0
+
+
+@pytest.mark.parametrize("rows", [[], [{"answer": None}]], ids=["no row", "no gold answer"])
+def test_pass_score_without_a_gold_answer_is_one(rows: list) -> None:
+    grader = choose_grader(solved, rows, xml())
+    assert grader.pass_score == 1.0
+    assert not grader.tells_gold_from_wrong
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
