@@ -28,8 +28,7 @@ import numbers
 import pprint
 import re
 import types
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb import rewards
@@ -54,9 +53,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
 def is_from_kit(reward: RewardFunction) -> bool:
     """Return True for a reward of the kit, and False for a function or subclass of a user."""
-    # A judge is never rebuilt from its record, because its `ask` function is not recorded.
-    is_recorded_judge = isinstance(reward, RecordedReward) and reward.record["kind"] == "judge"
-    return is_recorded_judge or type(reward) in _KIT_REWARDS.values()
+    return type(reward) in _KIT_REWARDS.values()
 
 
 def _source_of(target: Any) -> str:
@@ -92,8 +89,6 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
-    if isinstance(reward, RecordedReward):
-        return dict(reward.record)
     function = unwrap_partial(reward)
     source = _source_of(function if inspect.isroutine(function) else type(function))
     class_name = type(reward).__name__
@@ -128,9 +123,10 @@ def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
     'it was correctness() and is correctness(tolerance=0.5)'
     """
     if before["hash"] != now["hash"]:
-        if before["kind"] or now["kind"]:
+        if before["call"] != now["call"]:
             return f"it was {before['call']} and is {now['call']}"
-        return "its source changed"
+        # `call` shows only the name of a format, so two formats may look the same.
+        return "its parameters changed" if now["kind"] else "its source changed"
     if before.get("state") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
     return ""
@@ -152,32 +148,6 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
         # A damaged or made-up record can fail in any way.
         return None
     return relative(reward) if record.get("is_relative") else reward
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedReward(Reward):
-    """A reward of which only the record is known: a user's reward, or a `judge`."""
-
-    record: Mapping[str, Any]
-
-    @property
-    def is_relative(self) -> bool:
-        """True if the reward was marked with `relative`."""
-        return self.record.get("is_relative", False)
-
-
-def rewards_from_records(records: Iterable[Mapping[str, Any]]) -> list[Reward]:
-    """Return the rewards of a run from their records. Those of a user are `RecordedReward`s.
-
-    Args:
-        records: Entries of `rewards` in `run.json`: records with the `name` and `weight` of each
-            reward.
-    """
-    return [
-        rebuild_reward(record)
-        or RecordedReward(name=record["name"], weight=record["weight"], record=record)
-        for record in records
-    ]
 
 
 def _json_default(value: Any) -> Any:

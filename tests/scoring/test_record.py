@@ -2,6 +2,7 @@
 
 import array
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -180,6 +181,12 @@ DIFFERENT = [
         id="parameter",
     ),
     pytest.param(KIT(), KIT(format=gn.tasks.boxed()), "is correctness(format=", id="format"),
+    pytest.param(
+        KIT(format=dataclasses.replace(gn.tasks.xml(), name="mine")),
+        KIT(format=dataclasses.replace(gn.tasks.boxed(), name="mine")),
+        "its parameters changed",
+        id="format of the same name",
+    ),
     pytest.param(KIT(), gn.rewards.maths(), "it was correctness() and is maths()", id="kind"),
     pytest.param(KIT(), graded, "it was correctness() and is a function", id="function"),
     pytest.param(graded, helper, OTHER_SOURCE, id="source"),
