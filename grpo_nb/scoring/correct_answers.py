@@ -56,16 +56,18 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
     rewards = list(rewards)
     if not rewards:
         return correctness()
-    # A relative score has no meaning without the other scores of the call.
-    absolute_rewards = [reward for reward in rewards if not is_relative(reward)]
-    slot_rewards = [reward for reward in absolute_rewards if isinstance(reward, SlotReward)]
     weights = weights_by_name(rewards)
     highest_weight = max(weights.values())
+    slot_rewards = []
     heaviest_functions = []
-    for reward in absolute_rewards:
+    for reward in rewards:
+        # A relative score has no meaning without the other scores of the call.
+        if is_relative(reward):
+            continue
         is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
-        weight = weights[reward_name(reward)]
-        if is_function and weight > 0 and weight == highest_weight:
+        if isinstance(reward, SlotReward):
+            slot_rewards.append(reward)
+        elif is_function and 0 < weights[reward_name(reward)] == highest_weight:
             heaviest_functions.append(reward)
     qualified = slot_rewards or heaviest_functions
     # Two qualified rewards may disagree, and neither is more right than the other.
@@ -181,11 +183,11 @@ class Grader:
             return [None] * len(texts)
         grades = list(are_correct_in_format)
         readings = []
+        # Index of the completion of each reading. All readings are scored in one call.
         indices = []
-        for index, text in enumerate(texts):
+        for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
             if grades[index]:
                 continue
-            row = rows[index]
             question = str(row.get("question", ""))
             for gold in self.reward.golds(dict(row)):
                 candidates = readings_of_last_candidate(
@@ -306,10 +308,10 @@ def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
     It does not contain a right answer either, because a function may search the text for one.
     """
     for other in golds:
-        are_right = [
+        is_right = any(
             is_right_answer(other, right) or comparable(right) in comparable(other)
             for right in _golds_of(row)
-        ]
-        if not any(are_right):
+        )
+        if not is_right:
             return other
     return ""

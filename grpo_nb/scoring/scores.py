@@ -380,7 +380,8 @@ def raise_reward_error(
                 error = row_error
                 where = f"on row {index}: {short_repr(texts[index], 160)}"
                 break
-    is_unusable_output = isinstance(error, UnusableOutputError)
-    failure = "failed" if is_unusable_output else f"raised {type(error).__name__}"
+    failure = f"raised {type(error).__name__}"
+    if isinstance(error, UnusableOutputError):
+        failure = "failed"
     message = f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})"
     raise RewardError(message) from error

@@ -242,6 +242,12 @@ SAME = [
     pytest.param(Counting(0).__call__, Counting(7).__call__, id="bound method, saved"),
     pytest.param(CountingJudge(1, 0), CountingJudge(1, 7), id="saved next to another value"),
     pytest.param(circle(), circle(), id="cycle"),
+    pytest.param(
+        # The order in which a set of these two numbers is written is that of its source.
+        notebook_class("1.0", "target = {0, 8}"),
+        notebook_class("1.0", "target = {8, 0}"),
+        id="order of a set in a notebook class",
+    ),
     pytest.param(make(Judge(1.0)), make(Judge(2.0)), id="object in a closure"),
 ]
 
