@@ -33,7 +33,7 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
+from grpo_nb.scoring.scores import ROUNDING_ERROR, score
 from grpo_nb.tasks.answers import comparable, is_right_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
@@ -155,7 +155,7 @@ class Grader:
         if self.reads_slot:
             reward = dataclasses.replace(reward, format=format)
         # Grading is not a training step, so the state of the reward is restored afterwards.
-        scores = score_as_trial(reward, completions, rows, completion_ids=completion_ids)
+        scores = score(reward, completions, rows, completion_ids=completion_ids)
         return list(scores.values[self.name])
 
     def are_correct(self, scores: Iterable[float]) -> list[bool]:
@@ -266,7 +266,7 @@ def choose_grader(
     started_rows = [start_episode(row) for row in tried_rows * 2]
     scores: Sequence[float] = ()
     if texts:
-        trial = score_as_trial(reward, texts, started_rows, tokenizer=tokenizer)
+        trial = score(reward, texts, started_rows, tokenizer=tokenizer)
         scores = trial.values[reward_name(reward)]
     gold_scores = scores[: len(golds)]
     # A text without a score (NaN) is below every text with one.

@@ -246,10 +246,12 @@ def score(
     tokenizer: Any = None,
     trainer_state: Any = None,
 ) -> Scores:
-    """Score completions with reward functions as TRL calls them.
+    """Score completions with reward functions as TRL calls them, without changing anything.
 
     All rewards get the same lists, as in the trainer: a change that one reward makes is visible to
-    the next one. The lists are copies, so your own data does not change.
+    the next one. The lists are copies, so your own data does not change. A call is a trial and not
+    a training step: the rewards get a `trainer_state` whose `is_trial` is True, and the state that
+    they keep in `state_dict()` is restored.
 
     Args:
         rewards: One or more reward functions.
@@ -259,8 +261,8 @@ def score(
             columns. They get its `prompt`, or its `question` if it has no `prompt`, as `prompts`.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
-        trainer_state: For rewards that read the training progress. Without it, they get the state
-            of the first step.
+        trainer_state: For rewards that read the training progress. They get a copy. Without it,
+            they get the state of the first step.
 
     Raises:
         RewardError: A reward raised, or returned something that TRL cannot use. The message names
@@ -284,44 +286,19 @@ def score(
     shared = {id(environment): environment for environment in batch.get("environments", [])}
     batch = copy.deepcopy(batch, shared)
     texts = tuple(completion_text(completion) for completion in batch["completions"])
-    values = {}
-    for reward in rewards:
-        try:
-            values[reward_name(reward)] = tuple(call_reward(reward, batch, trainer_state))
-        except EnvironmentProblem:
-            # A judge without its server would fail on each row as well, only more slowly.
-            raise
-        except Exception as error:
-            raise_reward_error(reward, batch, error, texts=texts, trainer_state=trainer_state)
-    return Scores(completions=texts, values=values, weights=weights)
-
-
-def score_as_trial(
-    rewards: RewardFunction | Sequence[RewardFunction],
-    completions: Sequence[Completion],
-    rows: Rows = None,
-    *,
-    completion_ids: Sequence[Sequence[int]] | None = None,
-    tokenizer: Any = None,
-    trainer_state: Any = None,
-) -> Scores:
-    """Score completions as `score` does, without changing the state of the rewards.
-
-    The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
-    training run. The `state_dict` of each reward is restored. Arguments as in `score`.
-    """
-    # A copy, because the caller's own state is not that of a trial.
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
-    with restoring_reward_states(reward_list(rewards)):
-        return score(
-            rewards,
-            completions,
-            rows,
-            completion_ids=completion_ids,
-            tokenizer=tokenizer,
-            trainer_state=state,
-        )
+    values = {}
+    with restoring_reward_states(rewards):
+        for reward in rewards:
+            try:
+                values[reward_name(reward)] = tuple(call_reward(reward, batch, state))
+            except EnvironmentProblem:
+                # A judge without its server would fail on each row as well, only more slowly.
+                raise
+            except Exception as error:
+                raise_reward_error(reward, batch, error, texts=texts, trainer_state=state)
+    return Scores(completions=texts, values=values, weights=weights)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from grpo_nb.rewards import (
 )
 from grpo_nb.rewards.base import range_of
 from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
-from grpo_nb.scoring.scores import first_step_state, score_as_trial
+from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
@@ -252,7 +252,7 @@ def test_grading_is_marked_as_a_trial() -> None:
     verdicts(choose_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
     state = first_step_state()
-    score_as_trial(learning, ["1"], ROWS[0], trainer_state=state)
+    score(learning, ["1"], ROWS[0], trainer_state=state)
     assert not hasattr(state, "is_trial")
 
 

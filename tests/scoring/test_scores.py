@@ -30,7 +30,6 @@ from grpo_nb.scoring.scores import (
     RewardError,
     make_batch,
     score,
-    score_as_trial,
 )
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
@@ -301,13 +300,14 @@ class Counting:
 @pytest.mark.parametrize(
     "wrap",
     [
+        pytest.param(lambda reward: reward, id="object"),
         pytest.param(lambda reward: functools.partial(reward, low=1), id="partial"),
         pytest.param(lambda reward: reward.__call__, id="bound method"),
     ],
 )
-def test_trial_restores_the_state_behind_a_wrapper(wrap) -> None:
+def test_score_restores_the_state_of_a_reward(wrap) -> None:
     reward = Counting()
-    score_as_trial(wrap(reward), ["a"])
+    score(wrap(reward), ["a"])
     assert reward.calls == 0
 
 
