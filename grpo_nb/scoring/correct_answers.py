@@ -84,7 +84,7 @@ class Grader:
     reason: str = ""
     """Source of a function's pass score, in words."""
     tells_gold_from_wrong: bool = True
-    """True if a gold answer scored more than all wrong answers that were tried."""
+    """False for a function whose trial does not show it (see `choose_grader`)."""
     labels: Sequence[str] = ()
     """Labels of the task, among which the last answer is searched; empty for other answers."""
 
@@ -106,9 +106,8 @@ class Grader:
         'answers to which correctness(tolerance=0.1) gives the full score'
         """
         if not self.reads_slot:
-            return (
-                f"answers to which {self.name}() gives {self.pass_score:g} or more ({self.reason})"
-            )
+            score_and_reason = f"{self.pass_score:g} or more ({self.reason})"
+            return f"answers to which {self.name}() gives {score_and_reason}"
         # Weight, format and name do not affect which answers are correct. A default is not shown.
         reward_class = type(self.reward)
         shown = dataclasses.replace(
@@ -152,9 +151,9 @@ class Grader:
             completion_ids: Token ids, for a function that counts tokens.
         """
         reward = self.reward
+        # A function has no format that could be replaced.
         if self.reads_slot:
             reward = dataclasses.replace(reward, format=format)
-        # Grading is not a training step, so the state of the reward is restored afterwards.
         scores = score(reward, completions, rows, completion_ids=completion_ids)
         return list(scores.values[self.name])
 
@@ -213,15 +212,14 @@ def choose_grader(
 ) -> Grader:
     """Return the grader for a deciding reward, with its pass score and the labels of the task.
 
-    The pass score of a `SlotReward` is 1.0. To find that of a function, it scores two answers in
-    the format for each of the first eight rows. One is the gold answer. The other is a wrong
-    answer: the gold answer of another row, or an empty answer if those are all right here too. The
-    pass score is the first of these:
+    The pass score of a `SlotReward` is 1.0. A function is tried to find its pass score: for each of
+    the first eight rows, it scores the gold answer and a wrong answer, both in the format. The
+    wrong answer is the gold answer of another row, or an empty answer if no other gold answer is
+    wrong for this row. The pass score is the first of these that exists:
 
-    1. The upper end of the function's attribute `range`. A declared range has one full score for
-       all questions.
-    2. The lowest gold score above all scores of wrong answers. Questions may be worth different
-       scores:
+    1. The upper end of the function's attribute `range`, which declares the full score.
+    2. The lowest score of a gold answer that is above the scores of all wrong answers. Questions
+       may be worth different scores:
 
        | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
@@ -230,8 +228,8 @@ def choose_grader(
 
     3. 1.0.
 
-    If there is no score as in 2, or all wrong answers were empty, nothing shows that the function
-    tells a gold answer from a wrong one.
+    The trial does not show that the function tells gold answers from wrong ones if there is no
+    score as in 2, or if all wrong answers were empty.
 
     Args:
         reward: From `deciding_reward`. A function may return booleans.
@@ -257,24 +255,25 @@ def choose_grader(
         # Numbers that repeat, such as ratings, are searched as numbers.
         labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
         return Grader(reward=reward, labels=labels)
-    # Score the gold answers and as many wrong ones.
+
+    # Score the gold answer of each tried row, and then a wrong answer to each.
     tried_rows = [row for row in rows[:_TRIED_ROWS] if _golds_of(row)]
     golds = [_golds_of(row)[0] for row in tried_rows]
     wrong_answers = [_wrong_answer(row, golds) for row in tried_rows]
     texts = [format.render_completion("reasoning", answer) for answer in golds + wrong_answers]
     # Each text gets an environment of its own, because the function may change it.
     started_rows = [start_episode(row) for row in tried_rows * 2]
-    scores: Sequence[float] = ()
+    scores = []
     if texts:
         trial = score(reward, texts, started_rows, tokenizer=tokenizer)
-        scores = trial.values[reward_name(reward)]
+        scores = list(trial.values[reward_name(reward)])
     gold_scores = scores[: len(golds)]
     # A text without a score (NaN) is below every text with one.
-    wrong_scores = [score for score in scores[len(golds) :] if not math.isnan(score)]
+    wrong_scores = [value for value in scores[len(golds) :] if not math.isnan(value)]
     highest_wrong = max(wrong_scores, default=-math.inf)
-    scores_above_wrong = [score for score in gold_scores if score > highest_wrong + ROUNDING_ERROR]
+    scores_above_wrong = [value for value in gold_scores if value > highest_wrong + ROUNDING_ERROR]
 
-    # Choose the pass score.
+    # Choose the pass score by the three rules.
     declared_range = range_of(reward)
     if declared_range is not None:
         pass_score = declared_range[1]

@@ -67,10 +67,10 @@ answer: "5 in total" is not five inches."""
 # A label may be a letter that is also an ordinary word: A, a, I or i. The next two patterns find it
 # in "option a", "the answer is A" and "A is right", but not in "A dog", "a city" and "I think".
 _BEFORE_LETTER = r"(?:(?<=(?i:option|choice) )|(?<=[a-z] )(?=A))"
-"""What stands before such a label: "option", "choice" or, before a capital A, a word in lower case.
-The article would be a small a there."""
+"""Text before such a label: "option", "choice" or, before a capital A, a word in lower case. The
+article would be a small a there."""
 _AFTER_LETTER = r"(?! (?!(?:is|was|because|since)\b)[a-z])"
-"""What stands after such a label: no word in lower case, except one as in "A is right"."""
+"""Text after such a label: no word in lower case, except one as in "A is right"."""
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
