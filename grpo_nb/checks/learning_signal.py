@@ -32,7 +32,7 @@ from grpo_nb.models.restoring import (
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.advantages import in_groups
 from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
-from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score_as_trial
+from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
@@ -130,7 +130,7 @@ class Baseline(ReprMixin):
             return self.grader.are_correct(scores.values[self.grader.name])
         per_row = len(scores) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        slot_scores = self.grader.scores(scores.completions, repeated, self.format)
+        slot_scores = self.grader.score(scores.completions, repeated, self.format)
         return self.grader.are_correct(slot_scores)
 
     @functools.cached_property
@@ -317,7 +317,7 @@ def baseline(
 
     # 1. Choose the prompts and the grader. A reward that cannot be called fails here.
     rows = sample_rows(task.train, prompts, settings.seed)
-    score_as_trial(rewards, [""], task.start_episode(rows[0]), tokenizer=tokenizer)
+    score(rewards, [""], task.start_episode(rows[0]), tokenizer=tokenizer)
     grader = choose_grader(
         deciding_reward(rewards),
         rows,
@@ -357,13 +357,13 @@ def baseline(
 
     # 3. Score them.
     return Baseline(
-        scores=score_as_trial(rewards, **scoring_arguments(sampled, repeated)),
+        scores=score(rewards, **scoring_arguments(sampled, repeated)),
         num_generations=size,
         rows=tuple(rows),
         is_truncated=tuple(answer.is_truncated for answer in sampled),
         format=task.format,
         settings=settings,
         grader=grader,
-        greedy_scores=score_as_trial(rewards, **scoring_arguments(greedy, rows)),
+        greedy_scores=score(rewards, **scoring_arguments(greedy, rows)),
         majority=task.answers.majority,
     )

@@ -22,18 +22,14 @@ from grpo_nb.evaluation.model_sources import (
     model_id_of,
     open_model,
 )
+from grpo_nb.evaluation.recorded_rewards import RecordedReward, rewards_from_records
 from grpo_nb.evaluation.results import Evaluation, Grading
 from grpo_nb.rewards.answers import correctness, golds_of_row
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.runs.reading import read_json_lines
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
-from grpo_nb.scoring.record import (
-    RecordedReward,
-    difference_in_words,
-    record_of,
-    rewards_from_records,
-)
+from grpo_nb.scoring.record import difference_in_words, record_of
 from grpo_nb.tasks.contamination import Contamination, find_contamination, question_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, split_system
@@ -156,6 +152,8 @@ class Exam:
 
         Only such a comparison becomes the result that the run shows.
         """
+        reward = self.reward_of_run
+        record = reward.record if isinstance(reward, RecordedReward) else record_of(reward)
         # Other questions, formats or examples change the prompts. Corrected gold answers change the
         # grades. Both would make another measure.
         asked = list(map(_prompt_and_golds, self.rows))
@@ -165,9 +163,7 @@ class Exam:
             and self.samples == 1
             and self.decoding.settings.max_completion_length
             == self.run.settings.max_completion_length
-            and not difference_in_words(
-                record_of(self.reward_of_run), record_of(self.grading_reward)
-            )
+            and not difference_in_words(record, record_of(self.grading_reward))
         )
 
     # Asking and grading.

@@ -88,7 +88,7 @@ def grade_answers(
         grader: From `scoring.correct_answers.choose_grader`.
     """
     texts = [completion.text for completion in completions]
-    scores = grader.scores(format=format, **scoring_arguments(completions, rows))
+    scores = grader.score(format=format, **scoring_arguments(completions, rows))
     missing = sum(math.isnan(score) for score in scores)
     if missing and not grader.reads_slot:
         warn_user(

@@ -11,11 +11,12 @@
 A reward that is marked `relative` does not qualify. If two rewards qualify for the same rule,
 `correctness()` decides.
 
-`choose_grader` finds the lowest score of a correct answer. The `Grader` with this score then grades
-answers in the format, and the last candidate anywhere in a text.
+`choose_grader` finds the pass score of this reward: the lowest score of a correct answer. The
+`Grader` then grades answers in the format, and the last candidate anywhere in a text.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,12 +33,12 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import ROUNDING_ERROR, score_as_trial
+from grpo_nb.scoring.scores import ROUNDING_ERROR, score
 from grpo_nb.tasks.answers import comparable, is_right_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
-"""Rows whose gold answers are scored to find a function's pass score. Each call may cost money."""
+"""Rows whose gold answers are scored to find a function's pass score. Each score may cost money."""
 
 
 def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
@@ -55,16 +56,18 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
     rewards = list(rewards)
     if not rewards:
         return correctness()
-    # A relative score has no meaning without the other scores of the call.
-    absolute_rewards = [reward for reward in rewards if not is_relative(reward)]
-    slot_rewards = [reward for reward in absolute_rewards if isinstance(reward, SlotReward)]
     weights = weights_by_name(rewards)
     highest_weight = max(weights.values())
+    slot_rewards = []
     heaviest_functions = []
-    for reward in absolute_rewards:
+    for reward in rewards:
+        # A relative score has no meaning without the other scores of the call.
+        if is_relative(reward):
+            continue
         is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
-        weight = weights[reward_name(reward)]
-        if is_function and weight > 0 and weight == highest_weight:
+        if isinstance(reward, SlotReward):
+            slot_rewards.append(reward)
+        elif is_function and 0 < weights[reward_name(reward)] == highest_weight:
             heaviest_functions.append(reward)
     qualified = slot_rewards or heaviest_functions
     # Two qualified rewards may disagree, and neither is more right than the other.
@@ -81,8 +84,9 @@ class Grader:
     reason: str = ""
     """Source of a function's pass score, in words."""
     tells_gold_from_wrong: bool = True
-    """False for a function that scored no gold answer above every wrong one, or was given no wrong
-    one."""
+    """False for a function whose trial does not show it (see `choose_grader`)."""
+    labels: Sequence[str] = ()
+    """Labels of the task, among which the last answer is searched; empty for other answers."""
 
     @property
     def name(self) -> str:
@@ -102,9 +106,8 @@ class Grader:
         'answers to which correctness(tolerance=0.1) gives the full score'
         """
         if not self.reads_slot:
-            return (
-                f"answers to which {self.name}() gives {self.pass_score:g} or more ({self.reason})"
-            )
+            score_and_reason = f"{self.pass_score:g} or more ({self.reason})"
+            return f"answers to which {self.name}() gives {score_and_reason}"
         # Weight, format and name do not affect which answers are correct. A default is not shown.
         reward_class = type(self.reward)
         shown = dataclasses.replace(
@@ -129,7 +132,7 @@ class Grader:
             "for a label the label named last); a question repeated word for word is not searched"
         )
 
-    def scores(
+    def score(
         self,
         completions: Sequence[Completion],
         rows: Sequence[Mapping[str, Any]],
@@ -148,10 +151,10 @@ class Grader:
             completion_ids: Token ids, for a function that counts tokens.
         """
         reward = self.reward
+        # A function has no format that could be replaced.
         if self.reads_slot:
             reward = dataclasses.replace(reward, format=format)
-        # Grading is not a training step, so the state of the reward is restored afterwards.
-        scores = score_as_trial(reward, completions, rows, completion_ids=completion_ids)
+        scores = score(reward, completions, rows, completion_ids=completion_ids)
         return list(scores.values[self.name])
 
     def are_correct(self, scores: Iterable[float]) -> list[bool]:
@@ -172,33 +175,30 @@ class Grader:
         a function, because it does not show where it reads the answer.
 
         Args:
-            texts, format: As in `scores`.
-            rows: As in `scores`. The samples of a question share one row object.
+            texts, rows, format: As in `score`.
             are_correct_in_format: Result of `are_correct` for the same completions.
         """
         if not self.reads_slot:
             return [None] * len(texts)
-        # Each row is counted once, however many samples it has: gold answers that recur look like
-        # labels.
-        golds_by_row = {id(row): self.reward.golds(dict(row)) for row in rows}
-        answers = summarize_answers([golds[0] for golds in golds_by_row.values() if golds])
-        labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
-        grades = []
-        for text, row, is_correct in zip(texts, rows, are_correct_in_format, strict=True):
-            if is_correct:
-                grades.append(True)
+        grades = list(are_correct_in_format)
+        readings = []
+        # Index of the completion of each reading. All readings are scored in one call.
+        indices = []
+        for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
+            if grades[index]:
                 continue
             question = str(row.get("question", ""))
-            readings = []
-            for gold in golds_by_row[id(row)]:
-                readings += readings_of_last_candidate(
-                    text, gold, question=question, format=format, labels=labels
+            for gold in self.reward.golds(dict(row)):
+                candidates = readings_of_last_candidate(
+                    text, gold, question=question, format=format, labels=self.labels
                 )
-            scores = []
-            if readings:
-                # A candidate has no tags any more, so it is graded in the format without tags.
-                scores = self.scores(readings, [row] * len(readings), bare())
-            grades.append(any(self.are_correct(scores)))
+                readings += candidates
+                indices += [index] * len(candidates)
+        if readings:
+            # A candidate has no tags any more, so it is graded in the format without tags.
+            scores = self.score(readings, [rows[index] for index in indices], bare())
+            for index, is_correct in zip(indices, self.are_correct(scores), strict=True):
+                grades[index] = grades[index] or is_correct
         return grades
 
 
@@ -210,15 +210,16 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[..., Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader for a deciding reward, with a pass score that fits the reward.
+    """Return the grader for a deciding reward, with its pass score and the labels of the task.
 
-    The full score of a `SlotReward` is 1.0. To find the pass score of a function, it scores two
-    answers in the format for each of the first rows: the gold answer, and a wrong answer, which is
-    the gold answer of another row. The pass score is the first of these:
+    The pass score of a `SlotReward` is 1.0. A function is tried to find its pass score: for each of
+    the first eight rows, it scores the gold answer and a wrong answer, both in the format. The
+    wrong answer is the gold answer of another row, or an empty answer if no other gold answer is
+    wrong for this row. The pass score is the first of these that exists:
 
-    1. The upper end of the function's attribute `range`.
-    2. The lowest gold score among those that exceed every score of a wrong answer. Questions may be
-       worth different scores:
+    1. The upper end of the function's attribute `range`, which declares the full score.
+    2. The lowest score of a gold answer that is above the scores of all wrong answers. Questions
+       may be worth different scores:
 
        | gold answers score | wrong answers score | pass score |
        | --- | --- | --- |
@@ -227,9 +228,12 @@ def choose_grader(
 
     3. 1.0.
 
+    The trial does not show that the function tells gold answers from wrong ones if there is no
+    score as in 2, or if all wrong answers were empty.
+
     Args:
         reward: From `deciding_reward`. A function may return booleans.
-        rows: Data rows, with `answer`.
+        rows: All data rows, with `answer`. A row with an empty `answer` is not tried.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
         start_episode: Adds the environment of a new episode to a row (`Task.start_episode`). `dict`
@@ -246,65 +250,67 @@ def choose_grader(
     2.0
     """
     if isinstance(reward, SlotReward):
-        return Grader(reward=reward)
-    # Imported here, because importing the package must not load it.
-    import numpy as np
+        golds_by_row = [reward.golds(dict(row)) for row in rows]
+        answers = summarize_answers([golds[0] for golds in golds_by_row if golds])
+        # Numbers that repeat, such as ratings, are searched as numbers.
+        labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
+        return Grader(reward=reward, labels=labels)
 
-    tried_rows = rows[:_TRIED_ROWS]
-    golds = [str(row.get("answer", "")) for row in tried_rows]
+    # Score the gold answer of each tried row, and then a wrong answer to each.
+    tried_rows = [row for row in rows[:_TRIED_ROWS] if _golds_of(row)]
+    golds = [_golds_of(row)[0] for row in tried_rows]
     wrong_answers = [_wrong_answer(row, golds) for row in tried_rows]
-    texts = [format.render_completion("reasoning", answer) for answer in [*golds, *wrong_answers]]
+    texts = [format.render_completion("reasoning", answer) for answer in golds + wrong_answers]
     # Each text gets an environment of its own, because the function may change it.
-    started_rows = [dict(start_episode(row)) for row in [*tried_rows, *tried_rows]]
-    scores = score_as_trial(reward, texts, started_rows, tokenizer=tokenizer)
-    gold_scores, wrong_scores = np.reshape(scores.values[reward_name(reward)], (2, len(golds)))
+    started_rows = [start_episode(row) for row in tried_rows * 2]
+    scores = []
+    if texts:
+        trial = score(reward, texts, started_rows, tokenizer=tokenizer)
+        scores = list(trial.values[reward_name(reward)])
+    gold_scores = scores[: len(golds)]
     # A text without a score (NaN) is below every text with one.
-    highest_wrong = np.nanmax(wrong_scores, initial=-np.inf)
-    scores_above_wrong_ones = gold_scores[gold_scores > highest_wrong + ROUNDING_ERROR].tolist()
-    pass_score, reason = _pass_score(reward, scores_above_wrong_ones)
-    if not scores_above_wrong_ones:
+    wrong_scores = [value for value in scores[len(golds) :] if not math.isnan(value)]
+    highest_wrong = max(wrong_scores, default=-math.inf)
+    scores_above_wrong = [value for value in gold_scores if value > highest_wrong + ROUNDING_ERROR]
+
+    # Choose the pass score by the three rules.
+    declared_range = range_of(reward)
+    if declared_range is not None:
+        pass_score = declared_range[1]
+        reason = "its declared maximum"
+    elif scores_above_wrong:
+        pass_score = min(scores_above_wrong)
+        reason = "its score for a gold answer in the format"
+    else:
+        pass_score = 1.0
+        reason = "the default"
+    if not scores_above_wrong:
         reason += "; no gold answer scores above a wrong one"
-    elif max(scores_above_wrong_ones) < pass_score - ROUNDING_ERROR:
+    elif max(scores_above_wrong) < pass_score - ROUNDING_ERROR:
         reason += "; no gold answer reaches it"
     return Grader(
         reward=reward,
         pass_score=pass_score,
         reason=reason,
-        # If all gold answers are the same, no wrong answer was tried.
-        tells_gold_from_wrong=bool(scores_above_wrong_ones) and any(wrong_answers),
+        tells_gold_from_wrong=bool(scores_above_wrong) and any(wrong_answers),
     )
 
 
-def _pass_score(
-    function: RewardFunction, scores_above_wrong_ones: Sequence[float]
-) -> tuple[float, str]:
-    """Return the pass score of a function, and its source in words.
-
-    Args:
-        function: The reward.
-        scores_above_wrong_ones: Scores of gold answers that exceed every score of a wrong answer.
-    """
-    declared_range = range_of(function)
-    if declared_range is not None:
-        # The best score of eight rows may be lower than the highest possible score.
-        return declared_range[1], "its declared maximum"
-    if scores_above_wrong_ones:
-        return min(scores_above_wrong_ones), "its score for a gold answer in the format"
-    return 1.0, "the default"
+def _golds_of(row: Mapping[str, Any]) -> list[str]:
+    """Return the right answers to a row, the gold answer first."""
+    return golds_of_row(row, "answer")
 
 
 def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
-    """Return a wrong answer to a row: the gold answer of another row, or "" if there is none.
+    """Return the first of these gold answers that is wrong for a row, or "" if all are right.
 
-    It does not contain a right answer, because a function may search the text for one.
+    It does not contain a right answer either, because a function may search the text for one.
     """
-    # The accepted answers of the row are right too.
-    right_answers = golds_of_row(row, "answer")
     for other in golds:
-        are_right = [
+        is_right = any(
             is_right_answer(other, right) or comparable(right) in comparable(other)
-            for right in right_answers
-        ]
-        if not any(are_right):
+            for right in _golds_of(row)
+        )
+        if not is_right:
             return other
     return ""

@@ -24,10 +24,10 @@ from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
 from grpo_nb.tasks.number_reading import measurement_unit, read_number
 
-_LONGEST_TEXT = 20_000
-"""Characters at the end of a completion that are searched."""
-_LONGEST_FORMULA_TEXT = 2_000
-"""Characters at the end that are searched for a formula, which takes longer."""
+_SEARCHED_CHARACTERS = 20_000
+"""Number of characters at the end of a completion that are searched."""
+_SEARCHED_FORMULA_CHARACTERS = 2_000
+"""Number of characters that are searched for a formula, which takes longer."""
 _FEWEST_QUESTION_WORDS = 3
 """Fewest words of a repeated question that is removed before the search. A shorter question stays,
 because a single word to classify may be the answer itself."""
@@ -42,7 +42,8 @@ _NUMBER_IN_TEXT = re.compile(
         \\[dtc]?frac(?:\s*\{{\s*-?[\d.]+\s*\}}){{2}}  # \frac{{3}}{{4}}
         |\\[dtc]?frac\s?\d\s?\d(?!\d)  # \frac34
         |(?:(?<![\w.^])|(?<=\.\.)(?=\d))  # not the 5 of 2.5, but the 42 of "so...42"
-        (?<!\^\{{)  # no exponent, such as the 2 of cm^2 and cm^{{2}}
+        (?<![\^_]\{{)  # no exponent or index, such as the 2 of cm^{{2}} and x_{{2}}
+        (?<!\^[-\u2212])(?<!\^\{{[-\u2212])  # the same with a minus: s^-2 and s^{{-2}}
         (?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
         {_DECIMAL}(?:\s?/\s?{_DECIMAL})?
         (?:  # the power of ten in 1e3 and 1 x 10^3
@@ -63,13 +64,13 @@ _WORD_AFTER_NUMBER = re.compile(
 )
 """A word such as apples, km/h, cm^2 and km per hour. The word "in" is hardly ever the unit of an
 answer: "5 in total" is not five inches."""
-# The article and the pronoun are ordinary words, as in "A dog", "a city" and "I think". These two
-# patterns recognize A, a, I and i as labels.
+# A label may be a letter that is also an ordinary word: A, a, I or i. The next two patterns find it
+# in "option a", "the answer is A" and "A is right", but not in "A dog", "a city" and "I think".
 _BEFORE_LETTER = r"(?:(?<=(?i:option|choice) )|(?<=[a-z] )(?=A))"
-"""The word "option" or "choice" comes before the letter, or any word in lower case before a capital
-A, because the article would be in lower case there."""
+"""Text before such a label: "option", "choice" or, before a capital A, a word in lower case. The
+article would be a small a there."""
 _AFTER_LETTER = r"(?! (?!(?:is|was|because|since)\b)[a-z])"
-"""No word in lower case comes after the letter, except one as in "A is right"."""
+"""Text after such a label: no word in lower case, except one as in "A is right"."""
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
@@ -88,18 +89,18 @@ def readings_of_last_candidate(
     format: AnswerFormat,
     labels: Sequence[str] = (),
 ) -> list[str]:
-    """Return the readings of the last candidate in a text; an empty list without a candidate.
+    """Return the texts that the last candidate may stand for; an empty list without a candidate.
 
-    Words and formulas are read with and without the marks around them: a full stop may end the
-    sentence or belong to "U.S.A.", and `!` may be a factorial. Of an equation, the whole and its
-    last side are read.
+    These are its readings. A number, a label or JSON has one reading. Words and formulas have one
+    with and one without the marks around them, because a full stop may end the sentence or belong
+    to "U.S.A.", and `!` may be a factorial. An equation is read as a whole and as its last side.
 
     Args:
         text: The completion.
         gold: The gold answer.
         question: The question. Its repetitions in the completion are not searched.
         format: The answer format, whose tags are left out.
-        labels: The labels of the task, if it has any.
+        labels: The labels of the task, if it has any (`Grader.labels`).
 
     >>> from grpo_nb.tasks.formats import xml
     >>> arguments = {"question": "What is 8 + 4?", "format": xml()}
@@ -108,9 +109,10 @@ def readings_of_last_candidate(
     >>> readings_of_last_candidate("What is 8 + 4?", "4", **arguments)
     []
     """
-    text = _without_tags(text[-_LONGEST_TEXT:], format)
+    text = _without_tags(text[-_SEARCHED_CHARACTERS:], format)
     text = _without_question(text, question)
-    # If the gold answer is a label, only labels are candidates, even if the label is a number.
+    # If the gold answer is a label, only labels are candidates. It may look like a number, as in a
+    # task with the labels "1", "2" and "none".
     if comparable(gold) in map(comparable, labels):
         return _last_label(text, labels)
     match summarize_answers([gold]).kind:
@@ -123,7 +125,8 @@ def readings_of_last_candidate(
         case _:
             candidates = [" ".join(text.split()[-len(gold.split()) :])]
     readings = candidates + [candidate.strip(_MARKS_AROUND) for candidate in candidates]
-    return [reading for reading in readings if reading]
+    # Most readings are equal, and each is compared, which may be slow.
+    return [reading for reading in dict.fromkeys(readings) if reading]
 
 
 def _without_tags(text: str, format: AnswerFormat) -> str:
@@ -201,7 +204,7 @@ def _last_json(text: str) -> list[str]:
 
 def _last_formula(text: str) -> list[str]:
     """Return the last formula of a text, and the last side of it if it is an equation."""
-    text = text[-_LONGEST_FORMULA_TEXT:].strip()
+    text = text[-_SEARCHED_FORMULA_CHARACTERS:].strip()
     last_line = text.rpartition("\n")[2]
     formula = _LEAD_IN.sub("", last_line)
     formulas = _FORMULA.findall(text)

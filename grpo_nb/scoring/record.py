@@ -1,13 +1,22 @@
 """The record that a run keeps of a reward, and a reward rebuilt from a record.
 
-The record of a kit reward (a reward class of grpo_nb) has its class and parameters, and the record
-of a user's function has its source. Two rewards with the same source can still score differently,
-as TRL's `get_soft_overlong_punishment(512, 128)` and `get_soft_overlong_punishment(64, 8)` do. So
-`state` is a hash of the values that a function or an object holds: its attributes, closure,
-defaults and the arguments of a `functools.partial`. A bound method holds the values of its object.
+A resumed run compares the two hashes of each record, so that a changed reward is noticed. The
+record of a kit reward (a reward class of grpo_nb) is compared by its parameters, and the record of
+a user's reward by its source and by the values that it holds:
 
-Global variables are not recorded. An object among these values is recorded as its `repr`, and a
-function among them as its name. Nothing in a record is ever executed.
+| part of a reward | kit reward | user's reward |
+| --- | --- | --- |
+| class name | `hash` | `hash` |
+| source of the function, or of the class of an object | - | `hash` |
+| parameters | `hash` | - |
+| attributes, closure, defaults, arguments of a `functools.partial` | - | `state` |
+| weight, `__name__` | `hash` (they are parameters) | - (a run compares them) |
+| mark of `relative` | - | `state` (it is an attribute) |
+| values that `state_dict` saves | - | - |
+| base classes, global variables, functions that are called | - | - |
+
+Values of a user's reward are stored as hashes only, because runs are shared, and a value may be a
+secret key. Nothing in a record is ever executed.
 """
 
 import dataclasses
@@ -19,8 +28,7 @@ import numbers
 import pprint
 import re
 import types
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb import rewards
@@ -38,6 +46,7 @@ _KIT_REWARDS = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
+_NO_SOURCE = "source not available (defined interactively without a file)"
 # Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
@@ -47,59 +56,57 @@ def is_from_kit(reward: RewardFunction) -> bool:
     return type(reward) in _KIT_REWARDS.values()
 
 
-def source_of(reward: RewardFunction) -> str:
-    """Return the source text of a function, of a wrapped function, or of an object's class."""
-    target = unwrap_partial(reward)
-    members = {}
-    if not inspect.isroutine(target):
-        target = type(target)
-        members = vars(target)
+def _source_of(target: Any) -> str:
+    """Return the source of a function, or of a class."""
     try:
         return inspect.getsource(target)
     except (OSError, TypeError):
-        # A class that was defined in a notebook has no file, but its methods have one.
-        sources = []
-        for name, value in members.items():
-            if inspect.isroutine(value):
-                sources.append(source_of(value))
-            elif not name.startswith("__"):
-                # Only a hash, because runs are shared and the value may be a secret key.
-                sources.append(f"{name} = {_short_hash(_ADDRESS.sub('', repr(value)))}")
-        return "\n".join(sources) or "source not available (defined interactively without a file)"
+        if not isinstance(target, type):
+            return _NO_SOURCE
+    # A class that was defined in a notebook has no file, but its methods have one. So its source is
+    # put together from its members.
+    sources = []
+    for name, member in vars(target).items():
+        if isinstance(member, property):
+            member = member.fget
+        elif isinstance(member, functools.cached_property):
+            member = member.func
+        if inspect.isroutine(member):
+            sources.append(_source_of(member))
+        elif not name.startswith("__"):
+            sources.append(f"{name} = {_hash_of_value(member)}")
+    return "\n".join(sources) or _NO_SOURCE
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
     """Return the record of a reward, whose values can all be written as JSON.
 
-    A reward has changed if its `hash` or its `state` differs. `hash` covers the source, or the
-    parameters of a kit reward. `state` covers the values that a user's reward holds.
+    A reward has changed if its `hash` or its `state` differs. The docstring of this module lists
+    what they cover.
 
     >>> from grpo_nb.rewards import correctness
     >>> record = record_of(correctness(tolerance=0.1))
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
-    if isinstance(reward, RecordedReward):
-        return dict(reward.record)
-    source = source_of(reward)
+    function = unwrap_partial(reward)
+    source = _source_of(function if inspect.isroutine(function) else type(function))
     class_name = type(reward).__name__
     record = {
         "kind": "",
         "call": "a function",
-        # Parameters of a user's reward are left out: runs are shared, and one may be a secret key.
         "parameters": {},
         "source": source,
-        # Earlier versions had "null" in place of the parameters, and their records are compared.
-        "hash": _short_hash(f"{class_name}null{source}"),
+        "hash": _short_hash(class_name + source),
         "state": "",
         "is_relative": is_relative(reward),
     }
     if not is_from_kit(reward):
         return record | {"state": _hash_of_state(reward)}
     # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
-    # package must not look like a changed reward. JSON cannot write the reward itself, so it passes
-    # the reward to `_number_or_fields` first, and then each field that it cannot write either.
-    parameters = json.dumps(reward, default=_number_or_fields)
+    # package must not look like a changed reward. `json.dumps` calls `_json_default` for whatever
+    # it cannot write: the reward first, then some of its fields.
+    parameters = json.dumps(reward, default=_json_default)
     return record | {
         "kind": class_name,
         "call": repr(reward),
@@ -116,11 +123,11 @@ def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
     'it was correctness() and is correctness(tolerance=0.5)'
     """
     if before["hash"] != now["hash"]:
-        if before["kind"] or now["kind"]:
+        if before["call"] != now["call"]:
             return f"it was {before['call']} and is {now['call']}"
-        return "its source changed"
-    # Records of the first versions have no state, and only their source is compared.
-    if before.get("state", now["state"]) != now["state"]:
+        # `call` shows only the name of a format, so two formats may look the same.
+        return "its parameters changed" if now["kind"] else "its source changed"
+    if before.get("state") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
     return ""
 
@@ -143,37 +150,7 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
     return relative(reward) if record.get("is_relative") else reward
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedReward(Reward):
-    """A reward of which only the record is known, such as a user's function."""
-
-    record: Mapping[str, Any]
-
-    @property
-    def is_relative(self) -> bool:
-        """True for a reward that must not decide which answers are correct.
-
-        These are a reward that was marked with `relative`, and a judge, because its `ask` function
-        is not recorded.
-        """
-        return self.record.get("is_relative", False) or self.record["kind"] == "judge"
-
-
-def rewards_from_records(records: Iterable[Mapping[str, Any]]) -> list[Reward]:
-    """Return the rewards of a run from their records. Those of a user are `RecordedReward`s.
-
-    Args:
-        records: Entries of `rewards` in `run.json`: records with the `name` and `weight` of each
-            reward.
-    """
-    return [
-        rebuild_reward(record)
-        or RecordedReward(name=record["name"], weight=record["weight"], record=record)
-        for record in records
-    ]
-
-
-def _number_or_fields(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     """Return a numpy number as a Python number, and another object as its fields."""
     if isinstance(value, numbers.Integral):
         return int(value)
@@ -185,19 +162,23 @@ def _number_or_fields(value: Any) -> Any:
 
 
 def _hash_of_state(reward: RewardFunction) -> str:
-    """Return the hash of the values that a reward holds, written as text; empty if this fails.
+    """Return the hash of the values that a reward holds; empty if they cannot be found."""
+    try:
+        return _hash_of_value(_held_values(reward))
+    except Exception:
+        # An object can fail in any way when it writes itself as text.
+        return ""
+
+
+def _hash_of_value(value: Any) -> str:
+    """Return the hash of the text of a value.
 
     An object whose text contains an address, such as a client, a lock or a function, is hashed by
     its type or name only.
     """
-    try:
-        # With this width, pformat writes each value on a line and sorts dicts and sets, whose order
-        # changes from process to process.
-        text = pprint.pformat(_held_values(reward), width=1)
-    except Exception:
-        # An object can fail in any way when it writes itself as text.
-        return ""
-    return _short_hash(_ADDRESS.sub("", text))
+    # With this width, pformat writes each value on a line and sorts dicts and sets, whose order
+    # changes from process to process.
+    return _short_hash(_ADDRESS.sub("", pprint.pformat(value, width=1)))
 
 
 def _short_hash(text: str) -> str:
@@ -205,27 +186,21 @@ def _short_hash(text: str) -> str:
 
 
 def _held_values(reward: RewardFunction) -> Any:
-    """Return the values that a reward holds.
-
-    They are the arguments of a partial, the closure and the defaults of a function, and the
-    attributes of a function or an object. A bound method holds the values of its object.
-    """
+    """Return the values that a user's reward holds, without those that are stored elsewhere."""
     if isinstance(reward, functools.partial):
         return [_held_values(reward.func), reward.args, reward.keywords]
+    # A bound method holds the values of its object.
     reward = getattr(reward, "__self__", reward)
-    saved = set()
+    names_in_state_dict = set()
     if hasattr(reward, "load_state_dict"):
-        # These values change from call to call, and are in the checkpoints. The attribute `_count`
-        # may be saved as `count`.
-        saved = {str(name).strip("_") for name in reward.state_dict()}
-    # A run records the name and the weight separately.
+        # What `state_dict` saves changes with each call. It may save `_count` as `count`.
+        names_in_state_dict = {str(name).strip("_") for name in reward.state_dict()}
     attributes = {
         name: value
         for name, value in vars(reward).items()
-        if name not in ("__name__", "weight") and name.strip("_") not in saved
+        if name not in ("__name__", "weight") and name.strip("_") not in names_in_state_dict
     }
     if not isinstance(reward, types.FunctionType):
         return attributes
     closure = inspect.getclosurevars(reward).nonlocals
-    # A record of an earlier version is compared with this list, so its order stays.
     return [closure, reward.__defaults__, reward.__kwdefaults__, attributes]

@@ -2,7 +2,7 @@
 
 `score` builds the keywords of a call (`make_batch`), then calls each reward and reads its scores
 (`call_reward`). A reward returns None for no score, which becomes NaN, as in TRL. Reward models and
-async rewards are not covered.
+async rewards are not covered. "TRL" below means this version.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from grpo_nb.rewards.base import (
     reward_list,
     reward_name,
     rows_of,
+    unwrap_partial,
     weights_by_name,
 )
 from grpo_nb.scoring.advantages import group_advantages
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pandas
 
 Rows = Mapping[str, Any] | Iterable[Mapping[str, Any]] | None
+"""The data row of each completion, one row for all completions, or None for no columns."""
 Batch = dict[str, list[Any] | None]
 """`prompts`, `completions`, `completion_ids` and the columns, as TRL passes them to a reward."""
 TRL_KEYWORDS = (
@@ -44,7 +46,7 @@ TRL_KEYWORDS = (
     "log_extra",
     "log_metric",
 )
-"""Keywords that trl 1.15 passes to a reward besides the columns of the data."""
+"""Keywords that TRL passes to a reward besides the columns of the data."""
 # Data columns that no reward gets. TRL ignores `prompt` and `completion`.
 _COLUMNS_LEFT_OUT = (*TRL_KEYWORDS, "prompt", "completion")
 # TRL holds scores in a float32 tensor.
@@ -80,30 +82,31 @@ def make_batch(
     """
     are_texts = all(isinstance(completion, str) for completion in completions)
     are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
-    # Both are True without a completion, and both are False for a mixture or another type. A single
-    # text is refused too, because it is a sequence of texts.
+    # The two are equal without completions (both True), and if neither fits all completions (both
+    # False). A single text is refused too, because it is a sequence of texts.
     if are_texts == are_chats or isinstance(completions, (str, Mapping)):
         raise ValueError(
             f"completions = {short_repr(completions)} must be a list of texts, or a list of lists "
             "of chat messages, and have at least one."
         )
-    # In a column of pandas, completions[0] need not be the first one.
+    # Completions may be a pandas Series, but rewards index them by position, as a list.
     completions = list(completions)
     has_several_rows = isinstance(rows, Iterable) and not isinstance(rows, Mapping)
-    listed_rows = list(rows) if has_several_rows else [rows or {}] * len(completions)
-    are_dicts = all(isinstance(row, Mapping) for row in listed_rows)
-    if not are_dicts or len(listed_rows) != len(completions):
+    row_list = list(rows) if has_several_rows else [rows or {}] * len(completions)
+    are_dicts = all(isinstance(row, Mapping) for row in row_list)
+    if not are_dicts or len(row_list) != len(completions):
         raise ValueError(
             f"rows = {short_repr(rows)} must be a list with one dict for each of the "
             f"{len(completions)} completions, or one dict."
         )
+    # As in TRL, the first row decides which columns there are.
     columns = {}
-    for name in listed_rows[0]:
-        columns[name] = [row[name] for row in listed_rows]
+    for name in row_list[0]:
+        columns[name] = [row[name] for row in row_list]
     # `prompt` first: it is what the model read, with the system prompt and the examples.
     prompts = columns.get("prompt", columns.get("question"))
-    if are_texts and prompts is not None and not isinstance(prompts[0], str):
-        # A chat prompt has chat completions: TRL then passes messages, never strings.
+    if are_texts and prompts and isinstance(prompts[0], (list, tuple)):
+        # TRL passes the completions of a chat prompt as messages.
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     if completion_ids is None and tokenizer is not None:
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
@@ -243,10 +246,12 @@ def score(
     tokenizer: Any = None,
     trainer_state: Any = None,
 ) -> Scores:
-    """Score completions with reward functions as trl 1.15 calls them.
+    """Score completions with reward functions as TRL calls them, without changing anything.
 
     All rewards get the same lists, as in the trainer: a change that one reward makes is visible to
-    the next one. The lists are copies, so your own data does not change.
+    the next one. The lists are copies, so your own data does not change. A call is a trial and not
+    a training step: the rewards get a `trainer_state` whose `is_trial` is True, and the state that
+    they keep in `state_dict()` is restored.
 
     Args:
         rewards: One or more reward functions.
@@ -256,8 +261,8 @@ def score(
             columns. They get its `prompt`, or its `question` if it has no `prompt`, as `prompts`.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
-        trainer_state: For rewards that read the training progress. Without it, they get the state
-            of the first step.
+        trainer_state: For rewards that read the training progress. They get a copy. Without it,
+            they get the state of the first step.
 
     Raises:
         RewardError: A reward raised, or returned something that TRL cannot use. The message names
@@ -276,88 +281,84 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    # Environments are shared, because some cannot be copied. In the second argument of deepcopy,
-    # they are listed as copied already.
-    batch = copy.deepcopy(batch, {id(value): value for value in batch.get("environments", [])})
+    # Environments are shared, because some cannot be copied: deepcopy returns an object as it is if
+    # its memo, the second argument, already maps the id of the object to it.
+    shared = {id(environment): environment for environment in batch.get("environments", [])}
+    batch = copy.deepcopy(batch, shared)
     texts = tuple(completion_text(completion) for completion in batch["completions"])
-    values = {}
-    for reward in rewards:
-        try:
-            values[reward_name(reward)] = tuple(call_reward(reward, batch, trainer_state))
-        except EnvironmentProblem:
-            # A judge without its server would fail on each row as well, only more slowly.
-            raise
-        except Exception as error:
-            raise_reward_error(reward, batch, trainer_state, texts, error)
-    return Scores(completions=texts, values=values, weights=weights)
-
-
-def score_as_trial(
-    rewards: RewardFunction | Sequence[RewardFunction],
-    completions: Sequence[Completion],
-    rows: Rows = None,
-    *,
-    trainer_state: Any = None,
-    **token_arguments: Any,
-) -> Scores:
-    """Score completions as `score` does, without changing the state of the rewards.
-
-    The rewards get a copy of the state with `is_trial` set to True, as in the trial before a
-    training run. The `state_dict` of each reward is restored.
-
-    Args:
-        rewards, completions, rows, trainer_state: As in `score`.
-        token_arguments: `completion_ids` or `tokenizer`, as in `score`.
-    """
-    listed = reward_list(rewards)
-    # A copy, because the caller's own state is not that of a trial.
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
-    with restoring_reward_states(listed):
-        return score(listed, completions, rows, trainer_state=state, **token_arguments)
+    values = {}
+    with restoring_reward_states(rewards):
+        for reward in rewards:
+            try:
+                values[reward_name(reward)] = tuple(call_reward(reward, batch, state))
+            except EnvironmentProblem:
+                # A judge without its server would fail on each row as well, only more slowly.
+                raise
+            except Exception as error:
+                raise_reward_error(reward, batch, error, texts=texts, trainer_state=state)
+    return Scores(completions=texts, values=values, weights=weights)
 
 
 @contextlib.contextmanager
 def restoring_reward_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
-    """Restore the `state_dict` of each reward at the end of the block."""
+    """Restore the `state_dict` of each reward at the end of the block.
+
+    A partial or a bound method has the state of the object behind it.
+    """
     with contextlib.ExitStack() as stack:
         for reward in rewards:
-            if hasattr(reward, "load_state_dict"):
+            function = unwrap_partial(reward)
+            owner = getattr(function, "__self__", function)
+            if hasattr(owner, "load_state_dict"):
                 # Copied, because a state_dict may return the very lists that the reward adds to.
                 # The reward itself may hold a lock or a model, which cannot be copied.
-                stack.callback(reward.load_state_dict, copy.deepcopy(reward.state_dict()))
+                stack.callback(owner.load_state_dict, copy.deepcopy(owner.state_dict()))
         yield
 
 
 def raise_reward_error(
     reward: RewardFunction,
     batch: Batch,
-    trainer_state: Any,
-    texts: Sequence[str],
     batch_error: Exception,
+    *,
+    texts: Sequence[str],
+    trainer_state: Any,
 ) -> NoReturn:
-    """Raise the error of the first row that fails alone, or of the batch if no row does.
+    """Raise a `RewardError` that names the reward and the first row that fails in the same way.
 
-    Each row of the failed batch is scored again until one fails.
+    To find the row, each row of the failed batch is scored alone. Only an error of the same type
+    counts: a reward that compares the completions of a group may fail on any row alone.
+
+    Args:
+        reward: The reward that failed.
+        batch: The arguments of the failed call.
+        batch_error: The error of the failed call.
+        texts: Text of each completion. A reward may have changed those of the batch.
+        trainer_state: The state that the reward got.
 
     Raises:
         RewardError: The reward failed.
-        EnvironmentProblem: The machine failed on a row, which says nothing about the row.
+        EnvironmentProblem: Something outside the reward failed, such as the server of a judge.
     """
     error = batch_error
     where = "on the whole batch, though on none of its rows alone"
     for index, row in enumerate(rows_of(batch, len(texts))):
-        # What is None for the batch, such as the token ids, is None for each row.
+        # `rows_of` leaves out arguments that are no column, such as token ids that are None. Here
+        # they stay as they are in the batch.
         row_alone = batch | {column: [value] for column, value in row.items()}
         try:
             call_reward(reward, row_alone, trainer_state)
         except EnvironmentProblem:
             raise
         except Exception as row_error:
-            error = row_error
-            where = f"on row {index}: {short_repr(texts[index], 160)}"
-            break
-    is_unusable_output = isinstance(error, UnusableOutputError)
-    failure = "failed" if is_unusable_output else f"raised {type(error).__name__}"
+            if type(row_error) is type(batch_error):
+                error = row_error
+                where = f"on row {index}: {short_repr(texts[index], 160)}"
+                break
+    failure = f"raised {type(error).__name__}"
+    if isinstance(error, UnusableOutputError):
+        failure = "failed"
     message = f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})"
     raise RewardError(message) from error

@@ -46,7 +46,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
             texts = [completion_text(completion) for completion in completions]
             state = columns.get("trainer_state")
-            raise_reward_error(reward, batch, state, texts, error)
+            raise_reward_error(reward, batch, error, texts=texts, trainer_state=state)
         return scores
 
     # TRL 1.15 ignores a name that a `functools.partial` has itself, but not that of a function.

@@ -30,7 +30,7 @@ from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import RESERVED_COLUMNS
-from grpo_nb.scoring.scores import score_as_trial
+from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import with_named_errors
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
@@ -187,7 +187,7 @@ def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settin
     row = task.train[0]
     content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
-    score_as_trial(
+    score(
         rewards,
         [answer],
         task.start_episode(row),

@@ -172,12 +172,6 @@ def test_exam_with_other_values_in_a_function_is_not_its_result() -> None:
     assert not other.is_result_of_run
 
 
-def test_record_without_a_state_is_compared_by_its_source() -> None:
-    exam = exam_of_reopened_run(grader=brevity)
-    del exam.run.info["rewards"][0]["state"]
-    assert exam.is_result_of_run
-
-
 JUDGE = gn.rewards.judge(by_length, "Long is good.", cache=None)
 
 

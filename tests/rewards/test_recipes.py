@@ -151,7 +151,7 @@ def trained(reward, steps: int) -> list[float]:
     totals = []
     state = types.SimpleNamespace(global_step=0, max_steps=20)
     for state.global_step in range(1, steps + 1):
-        totals += gn.score(reward, [GOOD], trainer_state=state).totals
+        totals += reward(completions=[GOOD], trainer_state=state)
     return totals
 
 

@@ -18,7 +18,7 @@ from grpo_nb.rewards import (
 )
 from grpo_nb.rewards.base import range_of
 from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
-from grpo_nb.scoring.scores import first_step_state, score_as_trial
+from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
@@ -31,7 +31,7 @@ def solved(completions: list, answer: list, **columns: object) -> list[float]:
 
 
 def verdicts(grader: Grader, texts: list, rows: list, format: AnswerFormat) -> list[bool]:
-    return grader.are_correct(grader.scores(texts, rows, format))
+    return grader.are_correct(grader.score(texts, rows, format))
 
 
 def style(completions: list, **columns: object) -> list[float]:
@@ -252,7 +252,7 @@ def test_grading_is_marked_as_a_trial() -> None:
     verdicts(choose_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
     state = first_step_state()
-    score_as_trial(learning, ["1"], ROWS[0], trainer_state=state)
+    score(learning, ["1"], ROWS[0], trainer_state=state)
     assert not hasattr(state, "is_trial")
 
 
@@ -308,6 +308,22 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
     grader = choose_grader(contains, rows, xml())
     assert grader.pass_score == 2.0
     assert grader.tells_gold_from_wrong
+
+
+def test_gold_answers_of_a_list_are_tried() -> None:
+    def is_listed(completions: list, answer: list, **columns: object) -> list[float]:
+        pairs = zip(completions, answer, strict=True)
+        return [2.0 * (xml().extract(text) in golds) for text, golds in pairs]
+
+    rows = [{"answer": ["Paris", "City of Paris"]}, {"answer": ["Rome"]}]
+    assert choose_grader(is_listed, rows, xml()).pass_score == 2.0
+
+
+@pytest.mark.parametrize("rows", [[], [{"answer": None}]], ids=["no row", "no gold answer"])
+def test_pass_score_without_a_gold_answer_is_one(rows: list) -> None:
+    grader = choose_grader(solved, rows, xml())
+    assert grader.pass_score == 1.0
+    assert not grader.tells_gold_from_wrong
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:

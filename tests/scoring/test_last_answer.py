@@ -11,7 +11,7 @@ from grpo_nb.rewards import (
     exact_text,
     maths,
 )
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.correct_answers import Grader, choose_grader
 from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
@@ -36,8 +36,8 @@ def is_anywhere(
     prompt = [{"role": "user", "content": question}]
     rows = [{"question": question, "answer": one, "prompt": prompt} for one in golds]
     texts = [text] * len(golds)
-    grader = Grader(reward=reward)
-    is_right = grader.are_correct(grader.scores(texts, rows, format))
+    grader = choose_grader(reward, rows, format)
+    is_right = grader.are_correct(grader.score(texts, rows, format))
     return grader.are_last_answers_correct(texts, rows, format, is_right)[0]
 
 
@@ -74,6 +74,11 @@ def is_anywhere(
         ("The area is 60 cm^2.", "60 cm^2", True),
         ("The area is 60 m\u00b2.", "60 m^2", True),
         ("The area is 60 cm^3.", "60 cm^2", False),
+        ("The rate is 5 s^{-1}.", "5", True),
+        ("The acceleration is 5 m s^-2.", "5", True),
+        ("The acceleration is 5 m s^\u22122.", "5", True),
+        ("So 5 is the value of $x_{1}$.", "5", True),
+        (r"It is \boxed{-5}.", "-5", True),
         ("There are 12 left.", "12 apples", True),
         ("It is 5 pears.", "5 apples", True),
         ("It is 5 pears.", "5 kg", True),
@@ -235,6 +240,6 @@ def test_labels_are_those_of_the_graders_column() -> None:
     labels = ["spam", "ham"] * 4
     rows = [{"question": "?", "answer": f"{i}", "label": label} for i, label in enumerate(labels)]
     texts = ["It is spam, I think.", *[""] * 7]
-    grader = Grader(reward=correctness(column="label"))
+    grader = choose_grader(correctness(column="label"), rows, xml())
     grades = grader.are_last_answers_correct(texts, rows, xml(), [False] * 8)
     assert grades == [True, *[False] * 7]

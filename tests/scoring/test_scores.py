@@ -3,10 +3,12 @@
 import ast
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import math
 import pickle
 import re
+import statistics
 import threading
 import types
 from pathlib import Path
@@ -211,6 +213,11 @@ def test_prompt_of_a_row_goes_before_its_question() -> None:
     assert batch["prompts"] == [chat]
 
 
+@pytest.mark.parametrize("question", [None, 7, NAN])
+def test_strings_stay_strings_without_a_chat_prompt(question: object) -> None:
+    assert make_batch(["7"], {"question": question})["completions"] == ["7"]
+
+
 def test_strings_become_messages_for_a_chat_prompt() -> None:
     row = dict(gn.load_task("arithmetic").train[0])
     rewards = [correctness(), exact_format(), partial_format()]
@@ -259,6 +266,49 @@ def test_failure_of_a_reward_that_shortens_a_list_is_reported() -> None:
 
     with pytest.raises(RewardError, match="'shortening' raised ValueError: too many"):
         score(shortening, ["a", "b", "c"])
+
+
+def test_error_of_a_lone_row_is_not_that_of_the_batch() -> None:
+    def spread(completions: list, points: list, **columns: object) -> list[float]:
+        known = [{"easy": 1.0}[level] for level in points]
+        return [statistics.stdev(known)] * len(completions)
+
+    rows = [{"points": "easy"}, {"points": "easy"}, {"points": "hard"}]
+    with pytest.raises(RewardError, match=r"'spread' raised KeyError: 'hard' \(on row 2: 'c'\)"):
+        score(spread, ["a", "b", "c"], rows)
+
+
+class Counting:
+    """A reward that counts its calls, and saves their number."""
+
+    __name__ = "counting"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, completions: list, **columns: object) -> list[float]:
+        self.calls += 1
+        return [0.0] * len(completions)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda reward: reward, id="object"),
+        pytest.param(lambda reward: functools.partial(reward, low=1), id="partial"),
+        pytest.param(lambda reward: reward.__call__, id="bound method"),
+    ],
+)
+def test_score_restores_the_state_of_a_reward(wrap) -> None:
+    reward = Counting()
+    score(wrap(reward), ["a"])
+    assert reward.calls == 0
 
 
 @pytest.mark.parametrize("name", TRL_KEYWORDS)

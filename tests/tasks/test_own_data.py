@@ -137,7 +137,7 @@ def test_accepted_answers_are_all_right_in_every_reward() -> None:
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
     for reward in (gn.rewards.correctness(), gn.rewards.exact_text(), gn.rewards.maths()):
         assert gn.score(reward, texts, row).values[reward.__name__] == (1.0, 1.0, 0.0)
-    scores = GRADER.scores(texts, [row] * 3, task.format)
+    scores = GRADER.score(texts, [row] * 3, task.format)
     assert scores == [1.0, 1.0, 0.0]
 
 
@@ -145,7 +145,7 @@ def test_accepted_answers_are_right_in_a_held_out_set() -> None:
     rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
     row = load_holdout(rows).holdout[0]
     text = "<answer>City of Paris</answer>"
-    assert GRADER.scores([text], [dict(row)], gn.tasks.xml()) == [1.0]
+    assert GRADER.score([text], [dict(row)], gn.tasks.xml()) == [1.0]
 
 
 def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_lists_with_blank_texts_alone_are_no_answer() -> None:
 def test_lists_of_answers_are_right_after_a_single_answer() -> None:
     row = load_holdout(rows_of(["Paris", ["NYC", "New York"]])).holdout[1]
     text = "<answer>New York</answer>"
-    assert GRADER.scores([text], [dict(row)], gn.tasks.xml()) == [1.0]
+    assert GRADER.score([text], [dict(row)], gn.tasks.xml()) == [1.0]
 
 
 @pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
@@ -228,7 +228,7 @@ def test_accepted_answers_of_several_types_stay_lists() -> None:
     row = next(row for row in both(task) if row["answer"] == "42")
     assert row["accepted_answers"] == ["42", "42.5"]
     text = "<answer>42.5</answer>"
-    assert GRADER.scores([text], [row], task.format) == [1.0]
+    assert GRADER.score([text], [row], task.format) == [1.0]
 
 
 def test_accepted_answers_of_own_holdout_stay_lists() -> None:
