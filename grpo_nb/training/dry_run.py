@@ -52,6 +52,8 @@ def dry_run(
         arguments has them.
 
     Raises:
+        ValueError: Rewards, data or settings cannot work.
+        RewardError: A reward failed.
         EnvironmentProblem: The memory is full, or the GPU failed.
 
     >>> trial = gn.dry_run(model, tokenizer, task, rewards, settings)

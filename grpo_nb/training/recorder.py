@@ -52,9 +52,10 @@ Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
-step. An observer may add keys to the row. It returns True to end the training after this step. An
-observer that remembers something is resumed with the run if it has `state_dict()`, whose values are
-stored as JSON, and `load_state_dict(state)`.
+step. Both are copies. An observer may add keys to the row, with values that JSON can hold or that
+are numbers. It returns True to end the training after this step. An observer that remembers
+something is resumed with the run if it has `state_dict()`, whose values are stored as JSON, and
+`load_state_dict(state)`.
 """
 
 

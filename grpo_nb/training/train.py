@@ -95,7 +95,8 @@ def train(
         TypeError: An argument is of another type, for example because two are swapped.
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory. On a CPU the plan is checked beforehand.
+        EnvironmentProblem: Too little memory, or the GPU failed. On a CPU the plan is checked
+            beforehand.
         OSError: The disk is full. Everything saved before is kept. If only the final adapter
             cannot be written, `train` warns, and returns the run with the status "failed".
             `resume="auto"` writes the adapter later.
@@ -218,7 +219,7 @@ def _train_and_complete(
     max_steps = prepared.settings.max_steps
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
-    trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
+    trainer.stateful_functions = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     # A child that a reward forked runs the `finally` below too, and must not write to the folder.
     training_pid = os.getpid()
@@ -234,7 +235,7 @@ def _train_and_complete(
             else:
                 # The run was lost after its last step, before its adapter was written. No step is
                 # left to train, but transformers would train one more.
-                restore_state(trainer.stateful, earlier_run.checkpoint.path)
+                restore_state(trainer.stateful_functions, earlier_run.checkpoint.path)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < max_steps
@@ -283,10 +284,7 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
 
 
 def _warn_of_incomplete_end(error: Exception) -> None:
-    warn_user(
-        "The training has ended, but its folder is incomplete, because of this error: "
-        f"{error_summary(error)}"
-    )
+    warn_user(f"The training has ended, but its folder is incomplete: {error_summary(error)}")
 
 
 def _write_adapter(run: Run, run_info: RunInfo) -> None:

@@ -60,8 +60,8 @@ class ResumableTrainer(GRPOTrainer):
         task_tools: The tools of the task, or None.
 
     Attributes:
-        stateful: Rewards and observers that remember something from step to step, by name. Set it
-            before `train()`.
+        stateful_functions: Rewards and observers that remember something from step to step, by
+            name. Set it before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
     """
 
@@ -76,7 +76,7 @@ class ResumableTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.engine = engine
         self.task_tools = task_tools
-        self.stateful: Mapping[str, Any] = {}
+        self.stateful_functions: Mapping[str, Any] = {}
         self.record_generation: Callable[..., None] | None = None
         self._resumed_from: Path | None = None
         # Step and time of the last save, or of the resumption.
@@ -157,7 +157,7 @@ class ResumableTrainer(GRPOTrainer):
         # The rows are in metrics.jsonl.
         state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
-        states = {name: fn.state_dict() for name, fn in self.stateful.items()}
+        states = {name: fn.state_dict() for name, fn in self.stateful_functions.items()}
         # Older checkpoints have these keys, so the keys must not change.
         loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
         try:
@@ -180,7 +180,7 @@ class ResumableTrainer(GRPOTrainer):
             self._buffered_inputs = torch.load(
                 rest_of_generation, map_location=self.args.device, weights_only=True
             )
-        restore_state(self.stateful, folder)
+        restore_state(self.stateful_functions, folder)
         self._resumed_from = folder
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:

@@ -251,7 +251,7 @@ def test_failed_run_without_its_adapter_keeps_its_error_and_files(
         pytest.raises(ValueError, match="broken observer"),
         pytest.warns(
             UserWarning,
-            match=r"^The training has ended, but its folder is incomplete, because of this error: "
+            match=r"^The training has ended, but its folder is incomplete: "
             r"OSError: \[Errno 5\] Input/output error$",
         ),
     ):
