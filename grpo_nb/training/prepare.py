@@ -171,7 +171,7 @@ def _check_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Sett
 
     Raises:
         RewardError: A reward fails, or returns values that TRL could not use.
-        ValueError: The hidden tests of a row cannot be run.
+        ValueError: The column of hidden tests is missing, or a test cannot be read.
     """
     for reward in rewards:
         if isinstance(reward, code_tests):

@@ -219,7 +219,7 @@ class Recorder(TrainerCallback):
             return
         try:
             if "reward" in row:
-                # z: no "-0.000"
+                # The flag z avoids "-0.000".
                 kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
                 self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
             self.bar.update(row["step"] - self.bar.n)
