@@ -48,7 +48,8 @@ class EarlierRun(NamedTuple):
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
     is_finished: bool = False
-    """True if the run is finished, so that `train` returns it without training."""
+    """True if `train` returns the run without training; False for a finished run that gets more
+    steps now."""
 
 
 def find_run(
