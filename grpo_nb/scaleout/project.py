@@ -30,7 +30,8 @@ from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
-#: Subfolder with a copied base model. Its name also replaces the model's name in origin.json.
+#: Subfolder with a copied base model. run.yaml and origin.json have this word in place of the
+#: model's path; only the embedded model keeps its name in origin.json.
 COPIED_BASE = "base"
 #: Entries of a project that are read or written, and so must hold no link that leads elsewhere.
 CHECKED_ENTRIES = (
@@ -74,7 +75,7 @@ class Project(ReprMixin):
     def run(self) -> Run:
         """The run that was trained in the project. The first use makes its folder in `run/`.
 
-        It has the name of the project's folder.
+        The run has the name of the project's folder.
 
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
@@ -191,6 +192,7 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
                 "started": training["started"],
                 # Packages that only grpo_nb uses keep the versions of the original run.
                 "versions": origin.versions | training["versions"],
+                # For example: trl, processes: 2 (MULTI_CPU)
                 "engine": f"trl, processes: {training['processes']} ({training['strategy']})",
                 "effective": None,
             }
@@ -201,6 +203,7 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
             weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
         )
         for step_record in read_json_lines(source / "result/steps.jsonl"):
+            # Refuses 1.5, which `int` would round.
             step = operator.index(step_record["step"])
             row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
             table = None
@@ -211,11 +214,13 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
             row["alerts"] = [alert.to_dict() for alert in health.update(row)]
             run.write_step(row, table)
     copy_files(source / "result/adapter", target / "adapter", "adapter_*")
-    # A comparison starts with this adapter, to leave out what earlier runs taught.
+    # A comparison measures the trained adapter against this one, so that it does not count what
+    # earlier runs taught.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
     questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
     run.write_questions(questions, read_json_lines(source / "holdout.jsonl"))
+    # Some models have no chat template. Then nothing is copied.
     for folder in (target, target / "adapter"):
         copy_files(source, folder, "chat_template.jinja")
 
@@ -226,8 +231,8 @@ def _trained_settings(project: Project, training: dict[str, Any]) -> Settings:
     arguments = training["trainer"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
-        # An unchanged argument leaves the settings as they were written. Arguments that only
-        # train.py accepts, such as bf16 and use_vllm, are left out.
+        # Take over changes only, because the settings may write an unchanged value in another way
+        # than the argument. The kit has no settings for bf16, use_vllm and others.
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
             # Arguments that are not settings of the kit belong in `extra`.
             target = settings if name in settings else settings["extra"]

@@ -41,8 +41,8 @@ from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
 from grpo_nb.training.run_start import GENERATION_SCHEMA
 
-#: Release of TRL that train.py needs. It is the first whose trainer, without Unsloth, trains on a
-#: CPU. TRL 1.15 asks for Triton there.
+#: Release of TRL that train.py needs: the first that trains on a CPU without Unsloth. For that,
+#: TRL 1.15 needs Triton.
 TRL_VERSION = "1.16.0"
 #: Fields of run.json that are not copied into origin.json. They describe the process that trained,
 #: the course and end of the training, and held-out questions, which train.py does not ask.
@@ -110,7 +110,8 @@ def write_project(
         )
     # train.py fetches a model of the Hub. Any other model is copied.
     model = published_base(run) or COPIED_BASE
-    # The name of a model on the Hub is no folder here, so it protects nothing.
+    # Never overwrite the run, or a base model in a folder. A model on the Hub has no such folder,
+    # which does no harm.
     protected_folders = [run.path, Path(run.settings.model).expanduser()]
     check_target(target, overwrite, protected_folders)
     recorded_steps = _recorded_steps(run)
@@ -120,8 +121,7 @@ def write_project(
             "them if it was trained by gn.train and by this version of grpo_nb, with "
             "logging_steps=1 and without steps_per_generation."
         )
-    # For a user's own reward, `rebuild_reward` returns None. No reward has the name of None, so the
-    # names below differ.
+    # `rebuild_reward` returns None for a user's own reward. The check of the names then refuses it.
     rewards = list(rewards or run.rewards or map(rebuild_reward, run.info["rewards"]))
     if [reward_name(reward) for reward in rewards] != [*run.weights]:
         raise ValueError(
@@ -137,6 +137,7 @@ def write_project(
         # 3. Write everything else.
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
         shutil.copyfile(run.start_path / "train.jsonl", staged / "train.jsonl")
+        # Not every run has these two.
         for name in ("holdout.jsonl", "chat_template.jinja"):
             copy_files(run.path, staged, name)
         if model == COPIED_BASE:
@@ -212,9 +213,10 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
         NotPortableError: A reward fails there, or gives other scores.
     """
     script = Path(__file__).with_name("score_child.py")
-    folder = str(staged.resolve())
     try:
-        differing_reward = run_script(script, {"folder": folder, "recorded_steps": recorded_steps})
+        differing_reward = run_script(
+            script, {"folder": str(staged.resolve()), "recorded_steps": recorded_steps}
+        )
     except ChildError as error:
         raise NotPortableError(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
@@ -224,9 +226,9 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
         ) from error
     if differing_reward is not None:
         raise NotPortableError(
-            f"the reward {differing_reward!r} gives other scores in a fresh process, so it is not "
-            "the reward of the run, remembers something or draws random numbers. Make it depend on "
-            "completions and columns only."
+            f"the reward {differing_reward!r} gives other scores in a fresh process. Either it is "
+            "not the reward of the run, or it remembers something, draws random numbers or reads "
+            "trainer_state. Make it depend on completions and columns only."
         )
 
 
@@ -256,8 +258,8 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     from huggingface_hub import try_to_load_from_cache
 
     trainer_arguments = _trainer_arguments(run)
-    # The newest commit of a Hub model in the cache, which may be newer than the training. Without
-    # one, train.py takes the newest on the Hub.
+    # The newest commit of a Hub model in the cache, which may be newer than the training. If the
+    # cache has no commit of the model, train.py takes the newest on the Hub.
     revision = None
     config_file = try_to_load_from_cache(model, "config.json")
     # The cache returns an object, not a path, if it knows that the model has no such file.

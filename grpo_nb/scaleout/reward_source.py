@@ -118,6 +118,7 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         alias = "" if own_name == name else f" as {name}"
+        # The order matters: functions and classes of the user must not reach the third case.
         if isinstance(value, types.ModuleType) and is_installed(own_name):
             self.imports.append(f"import {own_name}{alias}")
         elif callable(value) and not is_installed(module):
@@ -135,10 +136,13 @@ class RewardSource:
         """Collect a function of the user, after everything that it uses."""
         # The source of a decorated function includes its decorators, such as lru_cache.
         unwrapped = inspect.unwrap(function)
-        # A class or an object has no code. The code of a renamed function has another name. Free
-        # variables are those of the function around it.
         code = getattr(unwrapped, "__code__", None)
-        if code is None or code.co_name != name or name == "<lambda>" or code.co_freevars:
+        if (
+            code is None  # a class or an object
+            or name == "<lambda>"
+            or code.co_name != name  # a renamed function
+            or code.co_freevars  # variables of the function around it
+        ):
             raise NotPortableError(
                 f"{name} is not defined by def {name}(...) alone: it is a class, an object, a "
                 "lambda, a renamed function, or one that uses variables of the function around "

@@ -1,9 +1,9 @@
-"""Generate and score the first step of a training, and update nothing.
+"""Debug rewards, prompts and sampling on the first step of a training.
 
-A dry run is for debugging rewards, prompts and sampling before a training. It uses the trainer's
-own order of data, sampler, reward calls and advantages, and stops before a loss is computed. So its
-completions are those of the first step of a training with the same settings. (`gn.baseline` answers
-another question: whether randomly chosen prompts give a learning signal.)
+A dry run uses the trainer's own order of data, sampler, reward calls and advantages, and stops
+before a loss is computed. So its completions are those of the first step of a training with the
+same settings. (`gn.baseline` answers another question: whether randomly chosen prompts give a
+learning signal.)
 """
 
 import contextlib
@@ -52,6 +52,8 @@ def dry_run(
         arguments has them.
 
     Raises:
+        ValueError: Rewards, data or settings cannot work.
+        RewardError: A reward failed.
         EnvironmentProblem: The memory is full, or the GPU failed.
 
     >>> trial = gn.dry_run(model, tokenizer, task, rewards, settings)

@@ -19,26 +19,25 @@ from grpo_nb.rewards.base import (
 from grpo_nb.scoring.scores import RewardError, raise_reward_error, to_floats
 
 
-def with_named_errors(reward: RewardFunction) -> RewardFunction:
+def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
     Scores that TRL could not use (too few, infinite, not numbers) raise an error here too, because
     an error of TRL would not name the reward.
     """
-    name = reward_name(reward)
 
     def checked_reward(completions: Sequence[Completion], **columns: Any) -> list[Any]:
         keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # One infinite score makes every advantage of its group NaN, and the first update makes
-            # the adapter NaN.
+            # Only its checks are needed. One infinite score would make every advantage of its group
+            # NaN, and the first update the whole adapter.
             to_floats(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
-            # `is_out_of_memory` reads messages. That of another type may quote a completion about
-            # memory.
+            # `is_out_of_memory` reads the message. An error of another type may quote a completion
+            # that is about memory.
             if isinstance(error, (RuntimeError, MemoryError)) and is_out_of_memory(error):
                 raise
             # Keep the columns, which are lists. TRL's own arguments (`trainer_state`) are not.
@@ -50,7 +49,7 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
         return scores
 
     # TRL 1.15 ignores a name that a `functools.partial` has itself, but not that of a function.
-    checked_reward.__name__ = name
+    checked_reward.__name__ = reward_name(reward)
     return checked_reward
 
 

@@ -32,7 +32,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import RESERVED_COLUMNS
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.errors import with_named_errors
+from grpo_nb.training.errors import naming_reward_in_errors
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 from grpo_nb.upstream.vllm import hiding_stdout
 
@@ -59,25 +59,18 @@ RECORDING_ARGUMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTraining:
-    """The checked parts of a training.
-
-    Attributes:
-        model: The loaded model with its LoRA.
-        tokenizer: The model's tokenizer.
-        task: The task without the prompts that are too long.
-        rewards: The reward functions.
-        settings: The settings, with the task's arguments for the chat template, so that the trainer
-            renders the same prompts.
-        weights: The weight of each reward by name.
-        engine_choice: The engine that samples, and why no faster one does.
-    """
+    """The checked parts of a training."""
 
     model: Any
     tokenizer: Any
     task: Task
+    """The task without the prompts that are too long."""
     rewards: list[RewardFunction]
     settings: Settings
+    """The settings, with the task's arguments for the chat template, so that the trainer renders
+    the same prompts."""
     weights: dict[str, float]
+    """The weight of each reward by name."""
     engine_choice: EngineChoice
 
     @property
@@ -122,7 +115,7 @@ def prepare_training(
     engine_choice = choose_engine(model, settings)
     _require_generation_kwargs(settings, engine_choice.vllm_obstacle)
     # Last of all checks, because a reward may ask a paid judge.
-    _try_rewards(rewards, trainable_task, settings)
+    _check_rewards(rewards, trainable_task, settings)
     return PreparedTraining(
         model=model,
         tokenizer=tokenizer,
@@ -151,18 +144,18 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
     }
     if misplaced:
         raise ValueError(
-            f"generation_kwargs has {sorted(misplaced)}, which evaluations would not use. Write "
-            "top_p, top_k and temperature as settings, for example settings.replace(top_p=0.9), "
-            "min_p and repetition_penalty in extra, for example extra={'min_p': 0.1}, and a length "
-            "as max_completion_length."
+            f"generation_kwargs has {sorted(misplaced)}, which evaluations would not use. Write a "
+            "name of Settings as a setting, for example settings.replace(top_p=0.9), min_p and "
+            "repetition_penalty in extra, for example extra={'min_p': 0.1}, and a length as "
+            "max_completion_length."
         )
+    # vLLM itself refuses names that it does not know.
     if vllm_obstacle is None:
         return
     # `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
     # `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
     # `_generate_single_turn`).
-    effective = vars(GenerationConfig()).keys() - {"stop_strings"}
-    ineffective = names - effective
+    ineffective = names - (vars(GenerationConfig()).keys() - {"stop_strings"})
     if ineffective:
         raise ValueError(
             f"generation_kwargs has {sorted(ineffective)}, which would have no effect without "
@@ -171,14 +164,14 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
         )
 
 
-def _try_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
-    """Call each reward on the first row, as TRL does at step 0, and restore its state.
+def _check_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
+    """Check hidden tests, call each reward on the first row as TRL does, and restore its state.
 
-    A missing column or a wrong return value is thus found before training.
+    This finds a missing column or a wrong return value before the training.
 
     Raises:
         RewardError: A reward fails, or returns values that TRL could not use.
-        ValueError: Columns of the data do not fit.
+        ValueError: The column of hidden tests is missing, or a test cannot be read.
     """
     for reward in rewards:
         if isinstance(reward, code_tests):
@@ -221,7 +214,7 @@ def build_trainer(
             "output_dir": folder,
             "reward_weights": list(prepared.weights.values()),
         }
-        # The order of the rows is meant, for example easy questions first.
+        # The order of these rows matters, for example easy questions first.
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
@@ -238,7 +231,7 @@ def build_trainer(
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
-            reward_funcs=[with_named_errors(reward) for reward in prepared.rewards],
+            reward_funcs=[naming_reward_in_errors(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
@@ -250,14 +243,14 @@ def build_trainer(
 
 
 def training_arguments(settings: Settings, model: Any) -> dict[str, Any]:
-    """Return the arguments for `GRPOConfig` on this machine, and make Unsloth use their dtype.
+    """Return the arguments for `GRPOConfig` on this machine, and set Unsloth's dtype on a CPU.
 
-    On a CPU, Unsloth has one dtype for the whole process. It may be that of another model, which
-    was loaded meanwhile.
+    On a CPU, Unsloth has one dtype for the whole process, and loading another model may have
+    changed it.
 
     Args:
         settings: The run's settings.
-        model: The loaded model. None: as for a model that `load_model` would load now.
+        model: The loaded model; None stands for the model that `load_model` would load now.
     """
     gpu = find_gpu()
     dtype = choose_dtype(settings, gpu, model)
@@ -276,8 +269,9 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
 
     Args:
         settings: The settings of the run.
-        model: The loaded model. It decides the dtype, whether vLLM generates, and whether the
-            completions of a group share their prompt.
+        model: The loaded model; None stands for the model that `load_model` would load now. It
+            decides the dtype, whether vLLM generates, and whether the completions of a group share
+            their prompt.
 
     Raises:
         ValueError: TRL refuses the settings.
@@ -294,7 +288,8 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
         passed = training_arguments(settings, model)
         arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": folder}
-        # Only Unsloth knows all values of `optim`.
+        # TRL refuses some values of `optim` that Unsloth knows, so its configuration is built
+        # without. This changes nothing below: passed arguments are compared with the settings.
         optim = arguments.pop("optim")
         trl_config = trl_class(**arguments)
         built_config = GRPOConfig(**arguments, optim=optim)

@@ -9,6 +9,7 @@ so a resumed run gets the same alerts.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import signal
 import threading
@@ -51,9 +52,10 @@ Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
-step. An observer may add keys to the row. It returns True to end the training after this step. An
-observer that remembers something is resumed with the run if it has `state_dict()`, whose values are
-stored as JSON, and `load_state_dict(state)`.
+step. Both are copies. An observer may add keys to the row, with values that JSON can hold or that
+are numbers. It returns True to end the training after this step. An observer that remembers
+something is resumed with the run if it has `state_dict()`, whose values are stored as JSON, and
+`load_state_dict(state)`.
 """
 
 
@@ -71,7 +73,7 @@ class Recorder(TrainerCallback):
         is_stop_requested: True after the first Ctrl-C. The training then ends after the current
             step.
         stopped_by: The observers and the critical alerts that asked to stop.
-        error: The first error of an observer. `train` raises it once the step is recorded and
+        error: The error of an observer. `train` raises it once the step is recorded and
             saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
@@ -188,21 +190,24 @@ class Recorder(TrainerCallback):
         return table
 
     def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> dict[str, Any]:
-        """Return the row with what the observers add, as JSON holds it for a resumed run.
+        """Return the row with what the observers add.
 
-        If an observer fails, or adds a key that JSON cannot hold, its entries are left out, and its
-        error ends the training after this step.
+        The row goes through JSON, so that the health rules see what a resumed run will read. If an
+        observer fails, or adds an entry that JSON cannot hold, its entries are left out, the
+        observers after it are not asked, and its error ends the training after this step.
         """
         for observer in self.observers:
-            # A copy, so that an observer that fails leaves the row as it was.
+            # Copies, so that an observer cannot remove or damage what is recorded.
             extended_row = dict(row)
             try:
-                if observer(extended_row, table):
+                if observer(extended_row, copy.copy(table)):
                     self.stopped_by.append(reward_name(observer))
-                row = json.loads(json.dumps(extended_row, default=_number_or_text))
+                # Numbers of numpy and torch become floats.
+                row = row | json.loads(json.dumps(extended_row, default=float))
             except BaseException as error:
                 # `train` raises the error after the row is written and saved.
-                self.error = self.error or error
+                self.error = error
+                break
         return row
 
     def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
@@ -214,6 +219,7 @@ class Recorder(TrainerCallback):
             return
         try:
             if "reward" in row:
+                # The flag z avoids "-0.000".
                 kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
                 self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
             self.bar.update(row["step"] - self.bar.n)
@@ -244,44 +250,34 @@ class Recorder(TrainerCallback):
             self._plot.update(is_last=True)
 
 
-def _number_or_text(value: Any) -> float | str:
-    """Return a value that JSON does not know, such as a number of numpy, as number or text."""
-    try:
-        return float(value)
-    # A set, a tensor of several numbers and a number beyond all floats raise different errors.
-    except Exception:
-        return str(value)
-
-
 class HoldoutObserver:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
     The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/anywhere`. Each has a 95 %
     interval (`holdout/accuracy_low`, `holdout/accuracy_high` and so on). `anywhere` is left out if
     the grader does not report where it reads the answer. Step 1, if it is logged, and the step
-    `max_steps` are always scored. The random state is restored afterwards, so that the training is
-    the same with and without the score.
+    `max_steps` are always scored. The training is the same with and without the score, because
+    `complete_rows` restores the random state.
 
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve
             shows one measure.
 
     Attributes:
-        grader_description: Description of the grader: which answers count as correct.
+        grader: Decides which answers count as correct.
     """
 
     def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
         self._questions = list(islice(prepared.task.holdout, prepared.settings.holdout_questions))
         # The grader is chosen once, so that all points of the curve have the same pass score.
-        self._grader = choose_grader(
+        self.grader = choose_grader(
             deciding_reward(prepared.rewards),
             self._questions,
             prepared.task.format,
             tokenizer=prepared.tokenizer,
             start_episode=prepared.task.start_episode,
         )
-        self.grader_description = self._grader.correctness_rule
 
     def __call__(self, row: dict[str, Any], _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""
@@ -290,7 +286,8 @@ class HoldoutObserver:
         is_due = row["step"] % prepared.settings.holdout_every == 0
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
-        # Answer with the engine that trains: the CPU engine has no copies of the weights otherwise.
+        # Answer with the engine that trains. If the CPU engine cannot train, the memory plan does
+        # not count the copies of the weights that it would make here.
         greedy = Decoding(
             settings=prepared.settings_as_run,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
@@ -298,7 +295,7 @@ class HoldoutObserver:
         )
         completions = complete_rows(prepared.model, prepared.tokenizer, self._questions, greedy)
         graded = grade_answers(
-            self._questions, completions, prepared.task.format, grader=self._grader
+            self._questions, completions, prepared.task.format, grader=self.grader
         )
         # Only the shares are read, so the evaluation needs no label.
         evaluation = Evaluation(label="", rows=graded)

@@ -36,7 +36,7 @@ FIXED_TASK_PARTS = {
     "holdout": "number of held-out rows",
     "is_ordered": "is_ordered of the task",
 }
-#: Parts of the machine whose change is reported, because the numbers may differ slightly.
+#: Fields of `RunInfo` whose change is reported, because the numbers may differ slightly.
 REPORTED_MACHINE_PARTS = ("engine", "dtype", "host")
 
 
@@ -47,8 +47,9 @@ class EarlierRun(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
-    is_complete: bool = False
-    """True if the run is finished, so that `train` returns it without training."""
+    is_finished: bool = False
+    """True if `train` returns the run without training; False for a finished run that gets more
+    steps now."""
 
 
 def find_run(
@@ -56,16 +57,16 @@ def find_run(
 ) -> EarlierRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                                    | resume="auto" | path or name |
-    | -------------------------------------- | ------------- | ------------ |
-    | none                                   | new run       | error        |
-    | another training                       | error         | error        |
-    | finished, same training                | returned      | error        |
-    | finished, and larger `max_steps` now   | resumed       | resumed      |
-    | finished, and smaller `max_steps` now  | error         | error        |
-    | unfinished, same training              | resumed       | resumed      |
-    | unfinished, `max_steps` already passed | error         | error        |
-    | to be resumed, without a checkpoint    | error         | error        |
+    | run                                    | resume="auto" | resume=path |
+    | -------------------------------------- | ------------- | ----------- |
+    | none                                   | new run       | error       |
+    | another training                       | error         | error       |
+    | finished, same training                | returned      | error       |
+    | finished, and larger `max_steps` now   | resumed       | resumed     |
+    | finished, and smaller `max_steps` now  | error         | error       |
+    | unfinished, same training              | resumed       | resumed     |
+    | unfinished, `max_steps` already passed | error         | error       |
+    | to be resumed, without a checkpoint    | error         | error       |
 
     If the code or state of a reward has changed, a finished run with `resume="auto"` is refused as
     another training. In all other cases the change is only reported. A finished run whose adapter
@@ -73,7 +74,7 @@ def find_run(
 
     Args:
         name: The name that was given to `train`.
-        resume: None, "auto", or the path or name of a run, as given to `train`.
+        resume: None, "auto", or the path of a run, as given to `train`.
         run_info: The `RunInfo` that a new run would start with now.
         locks: Stack that holds the lock of the run until the caller closes it, so that no other
             process can resume the run meanwhile.
@@ -82,7 +83,7 @@ def find_run(
         The run and its checkpoint; None if a new run starts.
 
     Raises:
-        FileNotFoundError: There is no run of that path or name.
+        FileNotFoundError: There is no run at that path.
         ValueError: The run cannot be resumed, with the reason.
     """
     root = Path(run_info.settings["run_root"]).expanduser()
@@ -94,17 +95,18 @@ def find_run(
     # Through JSON, so that tuples become lists as in the file.
     new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
     max_steps = new_info["settings"]["max_steps"]
-    has_adapter = any(run.adapter_path.glob("*.safetensors"))
-    is_finished = run.status == "finished" and has_adapter
-    may_be_returned = is_finished and resume == "auto"
+    is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
+    is_rerun_when_finished = is_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. Refuse the run if it was another training.
-    blocking_changes = _blocking_changes(old_info, new_info)
+    may_change = {*CHANGEABLE_SETTINGS, *old_info["versions"], *REPORTED_MACHINE_PARTS}
+    changed_values = _changed_values(old_info, new_info)
+    blocking_changes = [text for name, text in changed_values.items() if name not in may_change]
     reward_changes = _changes_in_rewards(old_info, new_info)
-    # The run is returned only if its rewards are unchanged. With other rewards, the cell asks for a
-    # training that was never done.
-    if may_be_returned:
+    # If a cell is run again with other rewards, it asks for a training that was never done, also if
+    # `max_steps` is larger now. With a path, the user chose the run.
+    if is_rerun_when_finished:
         blocking_changes += reward_changes
     if blocking_changes:
         raise ValueError(
@@ -113,8 +115,8 @@ def find_run(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    if may_be_returned and max_steps == old_info["settings"]["max_steps"]:
-        return EarlierRun(run, checkpoint, [], is_complete=True)
+    if is_rerun_when_finished and max_steps == old_info["settings"]["max_steps"]:
+        return EarlierRun(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.skip_reasons) or "none was written before the run ended"
         raise ValueError(
@@ -131,9 +133,8 @@ def find_run(
             f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
             "resume=None and another name."
         )
-    changes = _changed_values(_changeable_values(old_info), _changeable_values(new_info))
-    changes += reward_changes
-    changes += [f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons]
+    skipped = [f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons]
+    changes = [*changed_values.values(), *reward_changes, *skipped]
     return EarlierRun(run, checkpoint, changes)
 
 
@@ -159,12 +160,8 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
     if resume is None:
         return None
     if resume == "auto":
-        if name is None:
-            return _newest_run(root)
-        folder = root / name
-        return open_run(folder) if (folder / "run.json").is_file() else None
-    path = Path(resume).expanduser()
-    run = open_run(path if (path / "run.json").is_file() else root / path)
+        return _newest_run(root, name)
+    run = open_run(resume)
     if name not in (None, run.name):
         raise ValueError(
             f"resume={str(resume)!r} is the run {run.name!r}, not {name!r}. Leave out name=, or "
@@ -173,58 +170,49 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
     return run
 
 
-def _newest_run(root: Path) -> Run | None:
-    """Return the run in a folder that was started last; None if there is none.
+def _newest_run(root: Path, name: str | None) -> Run | None:
+    """Return the run called `name`, or without a name the newest run; None if there is none.
 
-    Only `run.json` is read, so damage to the rest of an older run does not matter.
+    Of the other runs only `run.json` is read, so other damage to them does not matter.
 
     Raises:
         ValueError: The `run.json` of a run is damaged, so it is unknown if that run is the newest.
     """
-    runs = [Run(file.parent) for file in root.glob("*/run.json")]
-    if not runs:
-        return None
+    runs = [Run(file.parent) for file in root.glob(f"{name or '*'}/run.json")]
     # If several runs started in the same second, the last name is taken.
-    newest = max(runs, key=lambda run: (run.started, run.name))
-    return open_run(newest.path)
+    runs.sort(key=lambda run: (run.started, run.name))
+    return open_run(runs[-1].path) if runs else None
 
 
-def _blocking_changes(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each change that makes the run another training."""
-    changes = _changed_values(_fixed_values(old_info), _fixed_values(new_info))
-    # A local folder may hold another model now. Older runs have no hash of their base.
+def _changed_values(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> dict[str, str]:
+    """Return a sentence for each value that the old run recorded and that has changed since.
+
+    The keys are the names of the values.
+    """
+    new_values = _compared_values(new_info)
+    changes = {
+        name: f"{name} was {value!r}, is {new_values.get(name)!r}"
+        for name, value in _compared_values(old_info).items()
+        if value != new_values.get(name)
+    }
+    # A local folder may hold another model now. Only some models have files to hash.
     known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
     if len(known_hashes) > 1:
-        changes.append("the weights of the base model have changed")
+        changes["base_weights_hash"] = "the weights of the base model have changed"
     return changes
 
 
-def _fixed_values(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a `run.json` that must not change when the run is resumed."""
-    settings = {
-        name: value for name, value in info["settings"].items() if name not in CHANGEABLE_SETTINGS
+def _compared_values(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a `run.json` that are compared when the run is resumed."""
+    task = {
+        description: info["task"][part]
+        for part, description in FIXED_TASK_PARTS.items()
+        if part in info["task"]
     }
-    task = {description: info["task"].get(part) for part, description in FIXED_TASK_PARTS.items()}
+    machine = {part: info[part] for part in REPORTED_MACHINE_PARTS if part in info}
     # A list, because the order of the rewards matters too.
     rewards = [(reward["name"], reward["weight"]) for reward in info["rewards"]]
-    return {**settings, **task, "rewards": rewards}
-
-
-def _changeable_values(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a `run.json` that may change when the run is resumed."""
-    # An earlier version may not have had all of these settings.
-    settings = {name: info["settings"].get(name) for name in CHANGEABLE_SETTINGS}
-    machine = {part: info.get(part) for part in REPORTED_MACHINE_PARTS}
-    return {**settings, **info["versions"], **machine}
-
-
-def _changed_values(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each value of the old run that is another one now."""
-    return [
-        f"{name} was {value!r}, is {new.get(name)!r}"
-        for name, value in old.items()
-        if value != new.get(name)
-    ]
+    return {**info["settings"], **task, "rewards": rewards, **info["versions"], **machine}
 
 
 def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:

@@ -1,14 +1,14 @@
 """Make the folder of a run, and record what the run starts from: `RunInfo` and `start/` folder.
 
-`grpo_nb.scaleout` uses the start folder to repeat the first steps elsewhere:
+With the start folder, `grpo_nb.scaleout` can repeat the first steps elsewhere. Its files:
 
 runs/<name>/start/
   adapter_*                    the LoRA before the first step, which is the reference of the KL if
                                the LoRA was trained before
   train.jsonl                  the training rows in their order
-  generation_000000.json       the first generation, after 0 steps: data row and token ids of each
-                               completion. The next two have a file each, under the number of steps
-                               before them. Of several in one step, the last one stays
+  generation_<step>.json       the first three generations: data row and token ids of each
+                               completion. The name has the number of steps done before. If a step
+                               samples several times, its last generation stays
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def require_run_name(name: str) -> None:
 def new_run_info(prepared: PreparedTraining) -> RunInfo:
     """Return the `RunInfo` of a run that starts now.
 
-    `train` adds the effective settings, the reference of the KL and the description of the grader
-    before the first step, and after the last one how the run ended.
+    Before the first step, `train` adds the effective settings, the reference of the KL and the
+    description of the grader. After the last step, it adds how the run ended.
     """
     gpu = find_gpu()
     model = prepared.model
@@ -158,12 +158,13 @@ def set_kl_reference(model: Any, earlier_reference: str | None) -> str:
     Raises:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
-    # In a new LoRA, B is 0, so the run starts as the base model.
-    lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
-    is_untrained = not any(tensor.any() for tensor in lora_b)
     # A resumed run keeps its reference, whatever adapter is in memory.
-    wants_base = is_untrained if earlier_reference is None else earlier_reference == BASE_REFERENCE
-    # An untrained copy would give the same KL as the base model and only cost time.
+    wants_base = earlier_reference == BASE_REFERENCE
+    if earlier_reference is None:
+        # In a new LoRA, B is 0. A copy of it would give the same KL as the base model, and only
+        # cost time.
+        lora_b = [values for name, values in model.named_parameters() if "lora_B.default" in name]
+        wants_base = not any(values.any() for values in lora_b)
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE

@@ -65,10 +65,11 @@ def train(
 
     All input is checked first: with bad input nothing is written and nothing slow starts. A
     checkpoint is written as often as `settings.save_steps` sets, and at the end. The first Ctrl-C
-    ends the training after the current step, the second one at once. An error or a lost machine
-    costs only the work since the last checkpoint. With `resume="auto"` the same cell can be run
-    again and again: it starts the run, resumes it after an interruption with the same numbers as if
-    nothing had happened, and returns the run once it is finished (docs/guide/runs.md).
+    ends the training after the current step, the second one at once; `train` then returns the run
+    with the status "interrupted". An error or a lost machine costs only the work since the last
+    checkpoint. With `resume="auto"` the same cell can be run again and again: it starts the run,
+    resumes it if it was interrupted, stopped or failed, with the same numbers as if nothing had
+    happened, and returns the run once it is finished (docs/guide/runs.md).
 
     Args:
         model: A model from `load_model`, with a LoRA, which is trained in place. A second call
@@ -89,18 +90,20 @@ def train(
               settings that do not change how a step trains, such as `save_steps`. If only the code
               or state of a reward has changed, an unfinished run is resumed and the change is
               reported.
-            - A path or name: that run. If it is finished, `max_steps` must be larger now.
+            - A path: the run in that folder. If it is finished, `max_steps` must be larger now.
         observers: One function or several, called at each logged step. They may add to its row and
             may stop the training (`gn.training.Observer`).
 
     Raises:
+        TypeError: An argument is of another type, for example because two are swapped.
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory. On a CPU the plan is checked beforehand.
+        EnvironmentProblem: Too little memory, or the GPU failed. On a CPU the plan is checked
+            beforehand.
         OSError: The disk is full. Everything saved before is kept. If only the final adapter
             cannot be written, `train` warns, and returns the run with the status "failed".
             `resume="auto"` writes the adapter later.
-        FileExistsError: A run of that name exists.
+        FileExistsError: A new run cannot have this name, because its folder exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, in its trial on the first row or in training. The error names
             the row and shows an excerpt of the completion.
@@ -118,8 +121,10 @@ def train(
     )
     if name is not None:
         require_run_name(name)
-        if resume is None:
-            require_free_path(Path(settings.run_root).expanduser() / name)
+        folder = Path(settings.run_root).expanduser() / name
+        # "auto" starts a new run too if the folder is no run.
+        if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
+            require_free_path(folder)
     observers = [observers] if callable(observers) else list(observers)
     if not all(map(callable, observers)):
         raise TypeError(
@@ -129,23 +134,23 @@ def train(
     prepared = prepare_training(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     run_info = new_run_info(prepared)
-    run_at = partial(Run, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
+    run_with_model = partial(Run, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
         earlier_run = find_run(name, resume, run_info, locks)
-        if earlier_run is not None and earlier_run.is_complete:
-            return _restore_finished_run(run_at(earlier_run.run.path), earlier_run.checkpoint)
-        memory_plan = plan(
+        if earlier_run is not None and earlier_run.is_finished:
+            run = run_with_model(earlier_run.run.path)
+            return _restore_finished_run(run, earlier_run.checkpoint)
+        plan(
             prepared.settings_as_run, prepared.task, model=model, tokenizer=tokenizer
-        )
-        memory_plan.require_fit()
+        ).require_fit()
         if earlier_run is not None:
             run_info = resumed_info(earlier_run, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
-            # TRL refuses. The effective settings come first: each configuration resets accelerate's
-            # global state, and the trainer must keep the state of its own configuration
-            # (transformers, `TrainingArguments._setup_devices`).
+            # TRL refuses. `effective_settings` builds configurations too, and each of them resets
+            # accelerate's global state (transformers, `TrainingArguments._setup_devices`). So it
+            # comes before the trainer, which needs the state of its own configuration.
             run_info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
             run_info.reference = set_kl_reference(model, run_info.reference)
@@ -154,7 +159,7 @@ def train(
                 load_adapter(model, earlier_run.run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutObserver(prepared)
-                run_info.grader_description = holdout_observer.grader_description
+                run_info.grader_description = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
             # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
             folder = (
@@ -162,7 +167,7 @@ def train(
                 if earlier_run is None
                 else rewind(earlier_run)
             )
-            run = run_at(folder)
+            run = run_with_model(folder)
             # 4. Train, and complete the folder and its `run_info` however the training ends.
             run.write_info(run_info)
             recorder = Recorder(run, trainer, settings, observers)
@@ -188,7 +193,7 @@ def _make_run_folder(
 ) -> Path:
     """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
 
-    That is `run.json`, adapter, questions, rows and the chat template.
+    The files are `run.json`, the adapter, the questions, the training rows and the templates.
     """
     root = Path(prepared.settings.run_root).expanduser()
     run = Run(new_run_folder(root, name))
@@ -217,7 +222,7 @@ def _train_and_complete(
     max_steps = prepared.settings.max_steps
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
-    trainer.stateful = stateful_functions([*run.rewards, *recorder.observers])
+    trainer.stateful_functions = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     # A child that a reward forked runs the `finally` below too, and must not write to the folder.
     training_pid = os.getpid()
@@ -233,7 +238,7 @@ def _train_and_complete(
             else:
                 # The run was lost after its last step, before its adapter was written. No step is
                 # left to train, but transformers would train one more.
-                restore_state(trainer.stateful, earlier_run.checkpoint.path)
+                restore_state(trainer.stateful_functions, earlier_run.checkpoint.path)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < max_steps
@@ -263,20 +268,13 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
     first. If that fails, the run counts as failed and can be resumed.
     """
     run = recorder.run
-    max_steps = recorder.settings.max_steps
     try:
-        run_info.adapter_step = _write_adapter(run)
-        if run_info.status == "finished" and run_info.adapter_step != max_steps:
-            # The trainer saves no checkpoint with values that are not finite.
-            raise ValueError(
-                f"step {max_steps} has no complete checkpoint, so the adapter is that of step "
-                f"{run_info.adapter_step}"
-            )
+        _write_adapter(run, run_info)
     except Exception as error:
         run_info.status = "failed"
         # An error that ended the training stays the error of the run.
         run_info.error = run_info.error or error_summary(error)
-        warn_user(f"The end of the run is incomplete: {error_summary(error)}.")
+        _warn_of_incomplete_end(error)
     actions = [partial(run.write_info, run_info), recorder.close, partial(write_model_card, run)]
     if run_info.status == "finished":
         # More steps can be added from the last checkpoint, so the others only take space.
@@ -285,22 +283,32 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
         try:
             action()
         except Exception as error:
-            warn_user(f"The end of the run is incomplete: {error_summary(error)}.")
+            _warn_of_incomplete_end(error)
 
 
-def _write_adapter(run: Run) -> int | None:
-    """Copy the newest checkpoint's adapter with the templates, load it, and return its step.
+def _warn_of_incomplete_end(error: Exception) -> None:
+    warn_user(f"The training has ended, but its folder is incomplete: {error_summary(error)}")
 
-    Return None if the training ended before its first checkpoint.
+
+def _write_adapter(run: Run, run_info: RunInfo) -> None:
+    """Copy the newest checkpoint's adapter with the templates, load it, and record its step.
+
+    Raises:
+        ValueError: The run is finished, but its last step has no complete checkpoint.
     """
     source, step, _ = newest_checkpoint(run.path / "checkpoints")
-    if source is None:
-        return None
-    with staged_folder(run.adapter_path) as staged:
-        copy_files(source, staged, "adapter_*")
-        # `load_model(adapter=...)` looks for the templates next to the adapter.
-        copy_files(run.path, staged, "*_template.*")
-        put_in_place(staged, run.adapter_path)
-    # Later cells use the model in memory, which must have the adapter that was saved.
-    load_adapter(run.model, run.adapter_path)
-    return step
+    # A training can end before its first checkpoint.
+    if source is not None:
+        with staged_folder(run.adapter_path) as staged:
+            copy_files(source, staged, "adapter_*")
+            # `load_model(adapter=...)` looks for the templates next to the adapter.
+            copy_files(run.path, staged, "*_template.*")
+            put_in_place(staged, run.adapter_path)
+        # Later cells use the model in memory, which must have the adapter that was saved.
+        load_adapter(run.model, run.adapter_path)
+        run_info.adapter_step = step
+    # The trainer saves no checkpoint with values that are not finite.
+    if run_info.status == "finished" and step != run_info.settings["max_steps"]:
+        raise ValueError(
+            f"the last step has no complete checkpoint, so the adapter is that of step {step}"
+        )

@@ -1,4 +1,4 @@
-"""TRL's trainer (1.15) with exactly resumable checkpoints, a CPU engine, and limits for tools.
+"""Subclass of TRL's `GRPOTrainer`, written for TRL 1.15.
 
 On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine`, the
 methods for sampling and log-probabilities call TRL's.
@@ -42,8 +42,8 @@ RECORDED_GENERATIONS = 3
 class ResumableTrainer(GRPOTrainer):
     """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
 
-    transformers saves optimizer, scheduler, random state and its counters. A checkpoint of this
-    trainer also has:
+    As in transformers, a checkpoint has optimizer, scheduler, random state and counters. This
+    trainer also saves and loads:
 
     - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
     - TRL's count of micro-batches, and the state of rewards and observers;
@@ -60,8 +60,8 @@ class ResumableTrainer(GRPOTrainer):
         task_tools: The tools of the task, or None.
 
     Attributes:
-        stateful: Rewards and observers that remember something from step to step, by name. Set it
-            before `train()`.
+        stateful_functions: Rewards and observers that remember something from step to step, by
+            name. Set it before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
     """
 
@@ -76,7 +76,7 @@ class ResumableTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.engine = engine
         self.task_tools = task_tools
-        self.stateful: Mapping[str, Any] = {}
+        self.stateful_functions: Mapping[str, Any] = {}
         self.record_generation: Callable[..., None] | None = None
         self._resumed_from: Path | None = None
         # Step and time of the last save, or of the resumption.
@@ -132,6 +132,7 @@ class ResumableTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
+        # Also if the step is not saved below: the next attempt is due one interval later.
         self._saved_step = step
         self._saved_at = time.monotonic()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -156,7 +157,7 @@ class ResumableTrainer(GRPOTrainer):
         # The rows are in metrics.jsonl.
         state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
-        states = {name: fn.state_dict() for name, fn in self.stateful.items()}
+        states = {name: fn.state_dict() for name, fn in self.stateful_functions.items()}
         # Older checkpoints have these keys, so the keys must not change.
         loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
         try:
@@ -179,14 +180,14 @@ class ResumableTrainer(GRPOTrainer):
             self._buffered_inputs = torch.load(
                 rest_of_generation, map_location=self.args.device, weights_only=True
             )
-        restore_state(self.stateful, folder)
+        restore_state(self.stateful_functions, folder)
         self._resumed_from = folder
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
         if getattr(sampler, "generator", None) is not None:
             # TRL's sampler draws a new order for each pass over the data, but a resumed one would
-            # start with the order of the first pass.
+            # start with the order of the first pass. accelerate calls `set_epoch` before each pass.
             sampler.set_epoch = partial(_set_order_of_pass, sampler)
         return sampler
 
@@ -253,12 +254,12 @@ def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have `state_dict` and `load_state_dict`.
 
-    Keys are `<position> <name>`, because two functions can share a name. The position also counts
-    functions that have only `state_dict`, so that older checkpoints keep their keys.
+    Keys are `<position> <name>`, because two functions can share a name.
     """
-    with_state = [fn for fn in functions if hasattr(fn, "state_dict")]
-    named = {f"{number} {reward_name(fn)}": fn for number, fn in enumerate(with_state)}
-    return {name: fn for name, fn in named.items() if hasattr(fn, "load_state_dict")}
+    stateful = [
+        fn for fn in functions if hasattr(fn, "state_dict") and hasattr(fn, "load_state_dict")
+    ]
+    return {f"{position} {reward_name(fn)}": fn for position, fn in enumerate(stateful)}
 
 
 def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:

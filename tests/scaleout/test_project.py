@@ -348,6 +348,9 @@ def test_edited_run_yaml_is_in_the_run(
     file = copy / "run.yaml"
     values = yaml.safe_load(file.read_text())
     values |= {"reward_weights": {"signs": 3.0, "partial_format": 0.5}, "dtype": "bfloat16"}
+    # Without a line, TRL takes its own default.
+    del values["trainer"]["learning_rate"]
+    del values["trainer"]["loss_type"]
     file.write_text(yaml.safe_dump(values | {"reference": START_REFERENCE}, sort_keys=False))
     start_warm(copy, plain_trl)
     run = gn.scaleout.open(copy).run
@@ -357,6 +360,7 @@ def test_edited_run_yaml_is_in_the_run(
     assert table["total"].tolist() == pytest.approx(expected.tolist())
     assert (run.info["dtype"], run.settings.dtype) == ("bfloat16", "bfloat16")
     assert run.reference == START_REFERENCE
+    assert (run.settings.learning_rate, run.settings.loss_type) == (1e-6, "dapo")
 
 
 def test_total_counts_rewards_with_a_new_name(copy: Path) -> None:

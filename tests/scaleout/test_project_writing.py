@@ -94,7 +94,7 @@ def test_plan_never_splits_a_group(
         (("--set", "use_vllm"), "--set use_vllm has no value: write --set use_vllm=VALUE"),
         (
             ("--set", "output_dir=elsewhere"),
-            "output_dir cannot be set: train.py sets it. It reads the weights",
+            "output_dir cannot be set, because train.py sets output_dir, reward_weights, use_cpu",
         ),
     ],
 )
@@ -148,6 +148,18 @@ def test_replay_of_fewer_steps_compares_those(
     assert "The same numbers in 1 steps" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="NOTHING was compared"):
         compare(recorded, [], 1e-4)
+
+
+def test_replay_finds_an_infinite_number_that_became_finite(project: gn.scaleout.Project) -> None:
+    """A gradient norm is infinite in the first steps of float16."""
+    difference = runpy.run_path(str(project.path / "replay.py"))["difference"]
+    infinite = float("inf")
+    missing = float("nan")
+    assert difference("grad_norm", infinite, infinite) == 0.0
+    assert difference("reward", missing, missing) == 0.0
+    for recorded, new in ((infinite, 1.5), (1.5, infinite), (infinite, -infinite), (1.0, missing)):
+        assert difference("grad_norm", recorded, new) == infinite
+    assert difference("loss", 2.0, 1.0) == 0.5
 
 
 def test_replay_compares_a_loss_only_if_dapo_equals_bnpo(
@@ -336,10 +348,12 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
 
 
+@pytest.mark.parametrize("size", [6, 0])
 def test_plan_of_a_batch_without_whole_groups_is_refused(
-    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], size: int
 ) -> None:
-    message = said_by(project.path, capsys, "--plan", "--set", "per_device_train_batch_size=6")
+    argument = f"per_device_train_batch_size={size}"
+    message = said_by(project.path, capsys, "--plan", "--set", argument)
     assert "Change the number of processes or the batch." in message
 
 

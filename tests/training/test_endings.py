@@ -201,7 +201,7 @@ def test_run_lost_after_its_last_step_restores_rewards(tiny, tiny_settings) -> N
     run = gn.train(*tiny, [first], tiny_settings, name="a")
     rewrite_status(run, "failed")
     again = Counted()
-    gn.train(*tiny, [again], tiny_settings, resume="a")
+    gn.train(*tiny, [again], tiny_settings, resume=run.path)
     assert again.calls == first.calls
 
 
@@ -251,7 +251,8 @@ def test_failed_run_without_its_adapter_keeps_its_error_and_files(
         pytest.raises(ValueError, match="broken observer"),
         pytest.warns(
             UserWarning,
-            match=r"^The end of the run is incomplete: OSError: \[Errno 5\] Input/output error\.$",
+            match=r"^The training has ended, but its folder is incomplete: "
+            r"OSError: \[Errno 5\] Input/output error$",
         ),
     ):
         gn.train(*tiny, [brevity], tiny_settings, name="a", observers=[broken])
@@ -308,6 +309,20 @@ def test_train_refuses_arguments_before_it_resumes(
     with pytest.raises(ValueError, match=message):
         gn.train(*tiny, [brevity], tiny_settings, resume="auto", **arguments)
     assert notes.is_dir()
+
+
+def test_auto_refuses_a_name_taken_by_other_files_at_once(tiny, tiny_settings) -> None:
+    notes = Path(tiny_settings.run_root) / "notes"
+    notes.mkdir(parents=True)
+    tried = []
+
+    def counting(completions: list, **columns: object) -> list[float]:
+        tried.append(completions)
+        return brevity(completions)
+
+    with pytest.raises(FileExistsError, match=r"A folder without run\.json is no run"):
+        gn.train(*tiny, [counting], tiny_settings, name="notes", resume="auto")
+    assert tried == []
 
 
 def test_first_interrupt_only_sets_the_flag_to_end() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
+import pandas
 import pytest
 import torch
 from peft import get_peft_model_state_dict
@@ -51,17 +52,38 @@ def test_logged_metrics_reach_rows_and_health_rules(tiny, settings: gn.Settings)
     assert [(alert.rule, alert.subject) for alert in run.alerts] == [("not_finite", "broken")]
 
 
-def test_observer_value_that_json_cannot_hold_is_stored_as_text(tiny, settings) -> None:
+def test_observer_numbers_of_other_libraries_are_stored_as_floats(tiny, settings) -> None:
     def added(row: dict, completions: object) -> None:
-        row.update(several=torch.tensor([1.0, 2.0]), one=torch.tensor(0.5), noted={"yes"})
-        row["large"] = Fraction(10**400)
+        row.update(tensor=torch.tensor(0.5), count=numpy.int64(3), part=Fraction(1, 4))
 
     run = gn.train(*tiny, [brevity], settings.replace(max_steps=1), observers=[added])
     (row,) = run.rows
-    assert row["several"] == "tensor([1., 2.])"
-    assert row["one"] == 0.5
-    assert row["noted"] == "{'yes'}"
-    assert row["large"] == str(10**400)
+    assert (row["tensor"], row["count"], row["part"]) == (0.5, 3.0, 0.25)
+
+
+def test_observer_cannot_remove_what_is_recorded(tiny, settings) -> None:
+    def damaging(row: dict, completions: pandas.DataFrame) -> None:
+        row.clear()
+        completions.drop(columns="total", inplace=True)
+
+    def adding(row: dict, completions: pandas.DataFrame) -> None:
+        row["mean_total"] = completions["total"].mean()
+
+    observers = [damaging, adding]
+    run = gn.train(*tiny, [brevity], settings.replace(max_steps=1), observers=observers)
+    assert run.completions(1)["total"].notna().all()
+    assert run.rows[0]["step"] == 1
+    assert run.rows[0]["mean_total"] == pytest.approx(run.completions(1)["total"].mean())
+
+
+def test_interrupt_in_an_observer_asks_no_further_observer(tiny, settings) -> None:
+    def interrupted(row: dict, completions: object) -> None:
+        raise KeyboardInterrupt
+
+    asked = []
+    observers = [interrupted, lambda row, completions: asked.append(row["step"])]
+    run = gn.train(*tiny, [brevity], settings, observers=observers)
+    assert (run.status, asked, len(run.rows)) == ("interrupted", [], 1)
 
 
 CIRCULAR: list = []
@@ -73,6 +95,7 @@ CIRCULAR.append(CIRCULAR)
     [
         (("a", 1), 0.5, TypeError, "keys must be str"),
         ("image", CIRCULAR, ValueError, "Circular reference"),
+        ("image", {"a set"}, TypeError, "must be a string or a real number, not 'set'"),
     ],
 )
 def test_observer_entry_that_json_cannot_hold_keeps_the_step(
@@ -111,7 +134,7 @@ def test_failing_display_is_switched_off(tiny, settings, monkeypatch, where: str
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished"
     assert len(run.rows) == 3
-    assert not any("The end of the run is incomplete" in str(warning.message) for warning in caught)
+    assert not any("its folder is incomplete" in str(warning.message) for warning in caught)
     told = [
         str(warning.message)
         for warning in caught
@@ -139,7 +162,7 @@ def test_run_without_signal_stops_on_critical_alert(tiny, settings, capsys) -> N
         assert re.search(rf"{severity} +{step} +{rule}", said)
 
     # Gone on with without the stop, nothing is told twice and nothing forgotten.
-    resumed = gn.train(*tiny, [nothing], settings, resume=run.name)
+    resumed = gn.train(*tiny, [nothing], settings, resume=run.path)
     assert resumed.status == "finished"
     assert len(resumed.rows) == settings.max_steps
     again = [(alert.rule, alert.subject) for alert in resumed.alerts]

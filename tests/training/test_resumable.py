@@ -170,7 +170,7 @@ def test_interrupted_and_resumed_is_uninterrupted(
         back()
         rewards = [Fading(brevity), gn.rewards.partial_format()]
         assert gn.open_run(Path(settings.run_root) / f"whole-{step}").status == "crashed"
-        run = gn.train(*fresh, rewards, settings, resume=f"whole-{step}")
+        run = gn.train(*fresh, rewards, settings, resume=f"{settings.run_root}/whole-{step}")
         assert run.status == "finished"
         assert run.info["resumed"][0]["step"] == checkpoint
         assert_same_run(run, whole)
@@ -216,7 +216,7 @@ def test_reference_adapter_is_kept_on_resume(fresh, back, settings: gn.Settings)
     assert whole.rows[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert whole.rows[-1]["kl"] > 1e-3
     back()  # a fresh process has neither the adapter that it started from nor the trained one
-    resumed = gn.train(*fresh, [brevity], settings, resume="second-4")
+    resumed = gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/second-4")
     assert_same_run(resumed, whole)
     assert set(model.peft_config) == {"default"}
     build = prepare.build_trainer
@@ -230,7 +230,12 @@ def test_reference_adapter_is_kept_on_resume(fresh, back, settings: gn.Settings)
         patch.setattr("grpo_nb.training.train.build_trainer", without_copy)
         refused = {name: p.detach().clone() for name, p in model.named_parameters()}
         with pytest.raises(ValueError, match="on a GPU Unsloth measures it against the base model"):
-            gn.train(*fresh, [brevity], settings.replace(max_steps=5), resume="second-4")
+            gn.train(
+                *fresh,
+                [brevity],
+                settings.replace(max_steps=5),
+                resume=f"{settings.run_root}/second-4",
+            )
     # A refused resumption leaves the adapter in memory as it was.
     assert all(torch.equal(p, refused[name]) for name, p in model.named_parameters())
 
@@ -255,7 +260,7 @@ def test_adapter_that_transformers_zeroed_is_restored(
 def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, monkeypatch) -> None:
     monkeypatch.setattr("peft.set_peft_model_state_dict", lambda *args, **kwargs: None)
     with pytest.raises(ValueError, match=r"was not loaded: .* did not arrive"):
-        gn.train(*fresh, [brevity], settings, resume="whole-5")
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/whole-5")
     monkeypatch.undo()
     assert crashed.status == "failed"
     # The adapter on the disk is that of the checkpoint, not the one in memory.
@@ -289,14 +294,16 @@ def test_damaged_checkpoint_is_passed_over(fresh, settings, whole, crashed) -> N
 def test_finished_run_continues_for_more_steps(fresh, settings, crashed) -> None:
     whole = gn.open_run(crashed.path.with_name("whole"))
     with pytest.raises(ValueError, match="has already done 5 steps"):
-        gn.train(*fresh, [brevity], settings, resume="whole")
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/whole")
     before = whole.rows
     (whole.path / "comparison").mkdir()
     (whole.path / "comparison" / "comparison.json").write_text(
         '{"sentence": "of the model at step 5"}'
     )
     with pytest.warns(UserWarning, match="max_steps was 5, is 7"):
-        run = gn.train(*fresh, [brevity], settings.replace(max_steps=7), resume="whole")
+        run = gn.train(
+            *fresh, [brevity], settings.replace(max_steps=7), resume=f"{settings.run_root}/whole"
+        )
     assert [row["step"] for row in run.rows] == list(range(1, 8))
     assert run.rows[:5] == before
     assert run.settings.max_steps == 7
@@ -382,7 +389,9 @@ def test_reward_error_costs_steps_since_the_checkpoint(
     kept = adapter_in(run.path / "checkpoints" / "checkpoint-2")
     assert all(torch.equal(adapter[name], kept[name]) for name in kept)
     back()
-    assert_same_run(gn.train(*fresh, [brevity], settings, resume="broken"), whole)
+    assert_same_run(
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/broken"), whole
+    )
 
 
 @pytest.mark.parametrize(
@@ -442,7 +451,9 @@ def test_error_within_an_update_keeps_the_last_checkpoint(
     left = adapter_in(run.adapter_path)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert not any(torch.equal(p, torch.ones_like(p)) for p in (*left.values(), *trained.values()))
-    assert_same_run(gn.train(*fresh, [brevity], settings, resume="lost"), whole)
+    assert_same_run(
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/lost"), whole
+    )
 
 
 def test_diverged_run_resumes_from_its_last_finite_adapter(
@@ -459,11 +470,13 @@ def test_diverged_run_resumes_from_its_last_finite_adapter(
     with pytest.warns(UserWarning, match="values that are not finite at step 4") as caught:
         run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
     assert run.status == "stopped"
-    assert not any("The end of the run is incomplete" in str(warning.message) for warning in caught)
+    assert not any("its folder is incomplete" in str(warning.message) for warning in caught)
     assert run.info["adapter_step"] == checkpoint_step(run) == 2
     assert all(tensor.isfinite().all() for tensor in adapter_in(run.adapter_path).values())
     assert all(parameter.isfinite().all() for parameter in model.parameters())
-    assert_same_run(gn.train(*fresh, [brevity], settings, resume="diverged"), whole)
+    assert_same_run(
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/diverged"), whole
+    )
 
 
 def test_run_that_diverges_at_its_last_step_is_not_finished(fresh, settings) -> None:
@@ -474,7 +487,10 @@ def test_run_that_diverges_at_its_last_step_is_not_finished(fresh, settings) -> 
             trained = next(p for p in model.parameters() if p.requires_grad)
             torch.nn.init.constant_(trained, float("nan"))
 
-    with pytest.warns(UserWarning, match="so the adapter is that of step 4"):
+    with pytest.warns(
+        UserWarning,
+        match="the last step has no complete checkpoint, so the adapter is that of step 4",
+    ):
         run = gn.train(*fresh, [brevity], settings, name="diverged", observers=[diverge])
     assert run.status == "failed"
     assert run.info["adapter_step"] == checkpoint_step(run) == 4
@@ -554,7 +570,9 @@ def test_step_of_an_interrupt_is_kept(fresh, settings, whole, how) -> None:
     assert (run.path / "figures" / "training.png").is_file()
     assert f"gn.train(..., resume={str(run.path)!r})" in repr(run)
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
-    assert_same_run(gn.train(*fresh, [brevity], settings, resume="stopped"), whole)
+    assert_same_run(
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/stopped"), whole
+    )
 
 
 @pytest.mark.parametrize(("times", "steps"), [(1, 4), (2, 3)])
@@ -575,7 +593,9 @@ def test_one_press_ends_after_the_step_and_two_end_at_once(
     assert run.status == "interrupted"
     assert len(run.rows) == checkpoint_step(run) == steps
     is_pressed = False
-    assert_same_run(gn.train(*fresh, [brevity], settings, resume="pressed"), whole)
+    assert_same_run(
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/pressed"), whole
+    )
 
 
 class Watcher:
@@ -605,7 +625,11 @@ def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) 
     assert "stopped: Watcher" in repr(run)
     assert len(run.rows) == checkpoint_step(run) == 3
     run = gn.train(
-        *fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)]
+        *fresh,
+        [brevity],
+        settings,
+        resume=f"{settings.run_root}/watched",
+        observers=[Watcher(98), Watcher(99)],
     )
     assert run.status == "finished"
     assert [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
@@ -637,7 +661,7 @@ def test_train_keeps_the_run_locked_until_its_end(
             holding_lock(Path(settings.run_root) / name).__enter__()
         seen.append(caught.type)
 
-    for name, resume in (("begun", None), ("whole-5", "whole-5")):
+    for name, resume in (("begun", None), ("whole-5", f"{settings.run_root}/whole-5")):
         back()
         run = gn.train(*fresh, [brevity], settings, name=name, resume=resume, observers=[look])
         assert run.status == "finished"
@@ -687,7 +711,7 @@ def test_full_disk_keeps_earlier_work(fresh, back, settings, whole, small_disk: 
 
     with (
         pytest.raises(OSError, match="No space left on device"),
-        pytest.warns(UserWarning, match="The end of the run is incomplete"),
+        pytest.warns(UserWarning, match="its folder is incomplete"),
     ):
         gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
     run = gn.open_run(small_disk / "runs" / "full")

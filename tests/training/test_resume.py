@@ -129,11 +129,11 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     for steps in (3, 4):
         with pytest.raises(ValueError, match=r"has already done 4 steps.*max_steps=8"):
-            find_run(settings.replace(max_steps=steps), None, "a")
-    for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
+            find_run(settings.replace(max_steps=steps), None, root / "a")
+    for name, resume in ((None, run.path), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.is_complete, "the cell asks for more steps now"
+        assert not more.is_finished, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -145,7 +145,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_complete
+    assert found.is_finished
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -160,24 +160,24 @@ def test_auto_returns_a_finished_run_of_the_same_training(
         assert "Resume it" not in str(caught.value)
 
 
-@pytest.mark.parametrize("resume", ["auto", "a"])
+@pytest.mark.parametrize("resume", ["auto", "{root}/a"])
 def test_finished_run_without_adapter_is_restored(
     root: Path, settings: gn.Settings, resume: str
 ) -> None:
     make_run(root / "a", steps=9, saved=(9,), status="finished")
-    found = find_run(settings, None, resume)
+    found = find_run(settings, None, resume.format(root=root))
     assert found.checkpoint.step == 9
-    assert not found.is_complete, "train writes the adapter of the checkpoint"
+    assert not found.is_finished, "train writes the adapter of the checkpoint"
 
 
-@pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "a")])
+@pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "{root}/a")])
 def test_run_without_checkpoint_is_kept_and_refused(
     root: Path, settings: gn.Settings, name: str | None, resume: str
 ) -> None:
     run = make_run(root / "a", steps=0, saved=())
     file = put(run.path / "checkpoints" / "checkpoint-4" / "x", b"weeks of work")
     with pytest.raises(ValueError, match="the run 'a' has no complete checkpoint to resume from"):
-        find_run(settings, name, resume)
+        find_run(settings, name, resume.format(root=root))
     assert file.read_bytes() == b"weeks of work"
 
 
@@ -257,6 +257,13 @@ def test_rewind_removes_later_files(root: Path) -> None:
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
 
 
+def test_resume_compares_only_recorded_values(root: Path) -> None:
+    task = {name: value for name, value in TASK.items() if name != "is_ordered"}
+    run = make_run(root / "a", task=task, host=None)
+    now = {"task": {**TASK, "is_ordered": True}, "host": "here"}
+    assert continued(run, **now)["resumed"][-1]["changed"] == []
+
+
 # Two processes, clocks, neighbours, drives.
 
 
@@ -264,7 +271,7 @@ def test_auto_refuses_a_locked_run(root: Path, settings: gn.Settings) -> None:
     """The holder has not written a byte yet: run.json still says that the run has crashed."""
     run = make_run(root / "a")
     with holder_of(run.path):
-        for resume in ("auto", "a"):
+        for resume in ("auto", run.path):
             with pytest.raises(ValueError, match="'a' is being trained right now by another"):
                 find_run(settings, None, resume)
     assert find_run(settings, None, "auto").run.path == run.path
@@ -300,7 +307,7 @@ def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) ->
         find_run(settings, None, "auto")
     with pytest.raises(ValueError, match="started Field required"):
         find_run(settings, "b", "auto")
-    assert find_run(settings, None, "a").run.path == run.path
+    assert find_run(settings, None, root / "a").run.path == run.path
 
 
 def test_auto_refuses_a_damaged_only_run(root: Path, settings: gn.Settings) -> None:
@@ -472,9 +479,14 @@ def test_manifest_on_a_failing_drive_raises(
 
 
 def test_resume_path_with_another_name_is_refused(root: Path, settings: gn.Settings) -> None:
-    make_run(root / "a")
-    with pytest.raises(ValueError, match=r"resume='a' is the run 'a', not 'b'\. Leave out name="):
-        find_run(settings, "b", "a")
+    run = make_run(root / "a")
+    with pytest.raises(ValueError, match=r"/a' is the run 'a', not 'b'\. Leave out name="):
+        find_run(settings, "b", run.path)
+    # The folder of a run is a path, as everywhere.
+    with pytest.raises(FileNotFoundError, match="'a' is not a run"):
+        find_run(settings, None, "a")
+    with pytest.raises(TypeError, match="run"):
+        find_run(settings, None, True)
 
 
 def test_resume_path_expands_the_home_folder(
@@ -485,7 +497,7 @@ def test_resume_path_expands_the_home_folder(
     assert find_run(settings, None, "~/elsewhere/a").run.path == run.path
 
 
-@pytest.mark.parametrize(("name", "resume"), [(None, "auto"), ("a", "auto"), (None, "a")])
+@pytest.mark.parametrize(("name", "resume"), [(None, "auto"), ("a", "auto"), (None, "~/mine/a")])
 def test_run_root_expands_the_home_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, resume: str
 ) -> None:

@@ -148,7 +148,7 @@ def test_run_records_its_thinking_mode(trained: Thinking) -> None:
         gn.compare(run, other)
     with pytest.raises(ValueError, match="was another training"):
         more = trained.settings.replace(max_steps=4)
-        gn.train(trained.model, trained.tokenizer, other, [brevity], more, resume=run.name)
+        gn.train(trained.model, trained.tokenizer, other, [brevity], more, resume=run.path)
 
 
 def test_extra_without_the_arguments_of_the_task_is_refused(folder: Path, tmp_path: Path) -> None:
