@@ -196,7 +196,7 @@ def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool
     # Percentages are compared as they are written: 42 and 42% are the same.
     if abs(_value_as_written(given) - _value_as_written(gold)) <= tolerance:
         return True
-    # For the gold answer 50%, 0.5 is right too.
+    # For the gold answer 50%, 0.5 is right too. The tolerance counts percentage points.
     return gold.unit == "%" and 100 * difference <= tolerance
 
 
@@ -325,16 +325,11 @@ def _folded_unit(spelling: str) -> str:
     return spelling.casefold() if len(spelling) > 2 else spelling
 
 
-def _names_of_units() -> dict[str, str]:
-    """Return the name of a unit for each spelling in `_UNITS`."""
-    names = {}
-    for line in _UNITS.splitlines():
-        spellings = line.replace(":", "").split()
-        names |= dict.fromkeys(map(_folded_unit, spellings), spellings[0])
-    return names
-
-
-_NAME_OF_UNIT = _names_of_units()
+# The name of a unit for each of its spellings.
+_NAME_OF_UNIT: dict[str, str] = {}
+for _line in _UNITS.splitlines():
+    _spellings = _line.replace(":", "").split()
+    _NAME_OF_UNIT |= dict.fromkeys(map(_folded_unit, _spellings), _spellings[0])
 # Words after a number that change it, take it back or are numbers themselves.
 _NOT_A_UNIT = re.compile(
     "(?:"
@@ -361,7 +356,7 @@ _UNIT_SPELLINGS = {
     r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 _UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Left out of the name of a unit, in which each thing that is counted is still in < >.
+# Removed at the end of `unit_name`, where each thing that is counted is still marked: <apple>.
 _NOT_IN_NAME = re.compile(
     r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
     r"|<\w+> (?=<)"  # a word before a thing: red apples

@@ -7,7 +7,6 @@ import codecs
 import io
 import itertools
 import json
-import os
 import random
 import re
 import zipfile
@@ -42,8 +41,8 @@ class SourceRows:
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> Rows:
     """Return up to `limit` random rows in their original order; all rows for None.
 
-    The same seed chooses the same rows. Rows are chosen at random: in a file sorted by label, the
-    first rows have one label, and where labels alternate, every n-th row may have one label too.
+    The same seed chooses the same rows. The choice is random, because the first rows of a sorted
+    file, or every n-th row, may all have the same label.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
     indices = random.Random(seed).sample(range(len(rows)), count)
@@ -66,7 +65,7 @@ def read_rows(source: Source, split: str = "train") -> SourceRows:
 
     if isinstance(source, (str, Path)):
         if str(source).lower().endswith(_FILE_ENDINGS):
-            return _read_file(Path(os.path.expanduser(source)))
+            return _read_file(Path(source).expanduser())
         return _read_hub(str(source), split)
     if isinstance(source, Mapping):
         if split not in source:

@@ -191,7 +191,7 @@ class Task(ReprMixin):
                 template leaves out the system prompt.
             TemplateError: The chat template refuses a prompt.
         """
-        # Every prompt, because a template may render a system message in the first place alone.
+        # All prompts: some templates render a system message only if it is the first message.
         for prompt in (*self.train["prompt"], *self.holdout["prompt"]):
             require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
@@ -274,7 +274,7 @@ class Task(ReprMixin):
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
         )
-        # Only `code` has a monospaced font on the pages of notebooks.
+        # `pre` keeps line breaks; only `code` is monospaced on the pages of notebooks.
         yield RichText(
             rendered,
             f"<pre style='{_BOX_STYLE}'><code style='{_TEXT_STYLE}'>"
