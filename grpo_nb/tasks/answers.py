@@ -120,11 +120,8 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     'one of: no, yes'
     """
     # Answers that differ only in capitals are one label, in its first spelling.
-    first_spelling = {}
-    counts = Counter()
-    for gold in golds:
-        label = first_spelling.setdefault(gold.casefold(), gold)
-        counts[label] += 1
+    first_spelling = {gold.casefold(): gold for gold in reversed(golds)}
+    counts = Counter(first_spelling[gold.casefold()] for gold in golds)
     are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)

@@ -181,8 +181,9 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
         del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
-            advice = dict.fromkeys(column_of, "<column>")
-            advice |= {key: column for key, column in column_of.items() if column in names}
+            advice = {
+                key: column if column in names else "<column>" for key, column in column_of.items()
+            }
             if len(names) == 2 and not columns:
                 # The first column is usually the question, unless it is called "answer".
                 question, answer = sorted(names, key=lambda name: name == "answer")

@@ -74,9 +74,9 @@ class AnswerFormat:
         for tag in filter(None, other_tags):
             if tag.isspace() or self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
-                    f"the tag {tag!r} is there twice, is white space or has answer_open = "
-                    f"{self.answer_open!r} in it, so no completion would have it exactly once: "
-                    "write tags that differ, such as <answer> and </answer>."
+                    f"the tag {tag!r} must not be white space, equal another tag or contain "
+                    f"answer_open = {self.answer_open!r}, because no completion would have it "
+                    "exactly once: write tags that differ, such as <answer> and </answer>."
                 )
 
     @property

@@ -15,6 +15,11 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.words import require_choice, require_whole_number, short_repr
 from grpo_nb.tasks.answers import AnswerKind, AnswerSummary, summarize_answers
+from grpo_nb.tasks.arithmetic import (
+    ARITHMETIC_EXAMPLE,
+    ARITHMETIC_HOLDOUT_SIZE,
+    arithmetic_rows,
+)
 from grpo_nb.tasks.cleaning import (
     CleaningReport,
     Columns,
@@ -31,15 +36,7 @@ from grpo_nb.tasks.prompts import (
     require_chat_template,
     with_prompts,
 )
-from grpo_nb.tasks.read_rows import (
-    ARITHMETIC_EXAMPLE,
-    ARITHMETIC_HOLDOUT_SIZE,
-    Rows,
-    Source,
-    SourceRows,
-    arithmetic_rows,
-    read_rows,
-)
+from grpo_nb.tasks.read_rows import Rows, Source, SourceRows, read_rows
 from grpo_nb.tasks.task import Task
 
 # Share of the rows that is held out by default.

@@ -23,10 +23,10 @@ def fitting_format(
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with a hint that fits the answers."""
     # `gn.tasks.boxed` without () is the function that makes the format.
-    if callable(format):
+    if not isinstance(format, AnswerFormat | None):
         raise TypeError(
-            f"format = {short_repr(format)} is a function: call it, such as "
-            "format=gn.tasks.boxed()."
+            f"format = {short_repr(format)} is not an answer format: write format=gn.tasks.boxed() "
+            "or call another function of gn.tasks."
         )
     format = format or xml()
     if system:
@@ -124,8 +124,7 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
     rendered = tokenizer.apply_chat_template(
         prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
     )
-    system, _ = split_system(prompt)
-    for message in system:
+    for message in split_system(prompt)[0]:
         if message["content"].strip() not in rendered:
             raise ValueError(
                 "the model's chat template leaves out the system prompt. Put the text of "

@@ -69,11 +69,6 @@ class Tools:
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 
-    @property
-    def fingerprint_parts(self) -> list[str]:
-        """Number of rounds and the names of environment and tools, for a task's fingerprint."""
-        return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
-
     @functools.cached_property
     def environment_factory(self) -> type | None:
         """The environment as a class whose `reset` starts each episode with an empty object.
