@@ -254,7 +254,7 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
         said = "group mean, leave-one-out" if name == "group mean" else name
         ends.append((float(rows["angle"].iloc[-1]), said, colour))
     axis.axhline(90, color=INK, linewidth=0.9)
-    axis.annotate("90 degrees: no information", (1, 92), fontsize=8.5, color=INK)
+    axis.annotate("90 degrees: no information", (1, 92), fontsize=9, color=INK)
     axis.set_ylim(0, 120)
     axis.set_xlim(0, 100)
     place = 120.0
@@ -274,7 +274,7 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
         f"degrees between the estimate and the exact gradient, 4 prompts x {group} completions",
         loc="left",
         color=INK,
-        fontsize=10,
+        fontsize=12,
         fontweight="bold",
     )
     axis.set_xlabel("pass rate, %", fontsize=9, color=INK)
@@ -479,7 +479,7 @@ def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
         "relative difference of two gradients",
         loc="left",
         color=INK,
-        fontsize=10,
+        fontsize=12,
         fontweight="bold",
     )
     axis.spines[["top", "right", "left"]].set_visible(False)

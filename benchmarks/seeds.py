@@ -382,7 +382,7 @@ def seeds_figure(scores: SeedScores, bands: Mapping[str, Band], curve_title: str
     figure.supxlabel(
         "Dots: seeds. Diamonds: interquartile means. Bars and bands: 95 % intervals. "
         "Hollow: no difference shown.",
-        fontsize=8.5,
+        fontsize=10,
         color=INK,
     )
     return figure
@@ -426,7 +426,7 @@ def _draw_differences(axes: Axes, scores: SeedScores, colours: Mapping[str, str]
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
-            fontsize=8.5,
+            fontsize=10,
             color=INK,
             annotation_clip=False,
         )
@@ -443,10 +443,10 @@ def _draw_bands(
         steps = range(1, len(band.middle) + 1)
         axes.fill_between(steps, band.low, band.high, color=colours[name], alpha=0.15, linewidth=0)
         axes.plot(steps, band.middle, color=colours[name], linewidth=2, linestyle=style, label=name)
-    axes.set_xlabel("sampling", fontsize=9, color=INK)
+    axes.set_xlabel("sampling", fontsize=10, color=INK)
     axes.legend(
         frameon=False,
-        fontsize=8.5,
+        fontsize=10,
         loc="center left",
         bbox_to_anchor=(1, 0.5),
         labelcolor="linecolor",
@@ -455,10 +455,10 @@ def _draw_bands(
 
 def _style(axes: Axes, title: str, grid: str) -> None:
     """Set the title, and ink that is readable on white and on dark pages."""
-    axes.set_title(title, loc="left", color=INK, fontsize=10, fontweight="bold", parse_math=False)
+    axes.set_title(title, loc="left", color=INK, fontsize=12, fontweight="bold", parse_math=False)
     axes.patch.set_alpha(0.0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
-    axes.tick_params(colors=INK, labelsize=9, length=0)
+    axes.tick_params(colors=INK, labelsize=10, length=0)
     axes.grid(axis=grid, color=GRID)
     axes.set_axisbelow(True)

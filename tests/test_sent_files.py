@@ -143,7 +143,7 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(
     ):
         gn.open_run(run.path)
     listed = gn.runs.list(run.path.parent)
-    assert not listed.runs
+    assert not listed
     assert "a symbolic link" in listed.unreadable["sent"]
     (run.path / name).unlink()
     assert gn.open_run(run.path).name == "sent"
@@ -175,7 +175,7 @@ READS = {
     "run.json": lambda run: run.info,
     "metrics.jsonl": lambda run: run.rows,
     "holdout.jsonl": lambda run: run.holdout,
-    "train_questions.txt": lambda run: run.train_hashes,
+    "train_questions.txt": lambda run: run.train_question_hashes,
     "completions/step_000001.parquet": lambda run: run.completions(1),
     "comparison/comparison.json": lambda run: run.comparison,
 }

@@ -25,7 +25,7 @@ from grpo_nb.evaluation.comparison_card import (
     power_sentence,
 )
 from grpo_nb.evaluation.results import MEASURES, Evaluation
-from grpo_nb.runs.outcome import MajorityBaseline
+from grpo_nb.runs.run_info import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:

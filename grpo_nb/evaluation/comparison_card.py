@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core.palette import BLUE, GREY, INK
+from grpo_nb.core.palette import BLUE, GREY
 from grpo_nb.core.statistics import MIN_QUESTIONS, NO_DIFFERENCE, PairedResult
 from grpo_nb.core.tables import RichText, Table, notes
 from grpo_nb.evaluation.results import MEASURES
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from grpo_nb.evaluation.comparison import Comparison
 
-STYLES = {"before": (GREY, "s"), "after": (BLUE, "o")}
-"""Colour and marker of each model. In greyscale, the markers distinguish the models."""
+STYLES = {"before": (GREY, "none", -0.17), "after": (BLUE, BLUE, 0.17)}
+"""Colour, fill of the mark, and distance from the middle of the line, as a part of its height.
 
-LINE_INCHES = 0.42
-"""Height of one line, which shows one measure of one model."""
+In greyscale, hollow and filled marks distinguish the models."""
+
+LINE_INCHES = 0.36
+"""Height of one line, which shows one measure of both models."""
 
 
 def measures_sentence(comparison: Comparison) -> str:
@@ -118,36 +120,63 @@ def comparison_notes(comparison: Comparison) -> RichText:
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw the measures of each model, except those without a result."""
+    """Draw one line for each tested measure: both shares, their intervals and the change."""
     # Imported here, so that the numbers of a comparison load no matplotlib.
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
 
-    measures = [name for name, test in comparison.tests.items() if test is not None]
-    height = 1.0 + LINE_INCHES * len(measures) * len(STYLES)
-    figure = Figure(figsize=(8.0, height), layout="constrained", facecolor="none")
+    from grpo_nb.runs.figure import style_axes
+
+    tests = {name: test for name, test in comparison.tests.items() if test}
+    figure = Figure(
+        # Title, axis and legend need 0.75 inches.
+        figsize=(8.0, 0.75 + LINE_INCHES * len(tests)),
+        layout="constrained",
+        facecolor="none",
+    )
     axes = figure.subplots()
-    axes.set_facecolor("none")
-    labels = []
-    for measure in measures:
+    style_axes(
+        axes,
+        f"Share of answers, {comparison.after.question_count} questions, 95 % intervals",
+        grid="x",
+    )
+    for line, (measure, test) in enumerate(tests.items()):
         for name, side in comparison.sides.items():
             share = side.share_of(measure)
-            colour, marker = STYLES[name]
-            y = len(labels)
-            labels.append(f"{MEASURES[measure].label}: {side.label} {share:.0%}")
-            # The interval is the message, so it is drawn thick. The share is a point on it.
-            axes.hlines(y, *side.interval_of(measure), color=colour, linewidth=3, alpha=0.55)
-            axes.plot(share, y, marker, color=colour, markersize=8, clip_on=False)
-    axes.set_yticks(range(len(labels)), labels, parse_math=False)
-    # As in the table, the first measure is at the top.
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_title(
-        f"Share of answers, {comparison.accuracy_test.questions} questions, 95 % intervals",
-        color=INK,
+            low, high = side.interval_of(measure)
+            colour, fill, offset = STYLES[name]
+            y = line + offset
+            axes.hlines(y, low, high, color=colour)
+            axes.plot(share, y, "o", color=colour, markerfacecolor=fill)
+            # The smaller share is written to the left of its interval and the larger one to the
+            # right, so that they never overlap.
+            is_smaller = (test.difference < 0) == (name == "after")
+            axes.text(
+                low if is_smaller else high,
+                y,
+                f"  {share:.0%}  ",
+                color=colour,
+                ha="right" if is_smaller else "left",
+                va="center",
+            )
+        # `share` is the one after. A pale band leads to it from the one before.
+        axes.hlines(line, share - test.difference, share, color=GREY, linewidth=12, alpha=0.15)
+    axes.set(
+        yticks=range(len(tests)),
+        yticklabels=[MEASURES[measure].label for measure in tests],
+        # As in the table, the first measure is at the top.
+        ylim=(len(tests) - 0.5, -0.5),
+        # The shares are also written next to 0 % and 100 %.
+        xlim=(-0.09, 1.09),
+        frame_on=False,
     )
-    axes.spines[:].set_visible(False)
-    axes.grid(axis="x", color=INK, alpha=0.25)
-    axes.tick_params(colors=INK)
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    # Each line has the same two marks.
+    figure.legend(
+        axes.lines[:2],
+        STYLES,
+        loc="outside lower left",
+        ncols=2,
+        frameon=False,
+        labelcolor="linecolor",
+    )
     return figure

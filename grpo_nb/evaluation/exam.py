@@ -26,7 +26,7 @@ from grpo_nb.evaluation.results import Evaluation, Grading
 from grpo_nb.rewards.answers import correctness, golds_of_row
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.runs.reading import read_json_lines
-from grpo_nb.runs.run_folder import Run, sources_of_questions
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.scoring.record import (
     RecordedReward,
@@ -34,7 +34,7 @@ from grpo_nb.scoring.record import (
     record_of,
     rewards_from_records,
 )
-from grpo_nb.tasks.contamination import Contamination, find_contamination
+from grpo_nb.tasks.contamination import Contamination, find_contamination, question_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, split_system
 from grpo_nb.tasks.read_rows import Source, sample_rows
@@ -235,11 +235,19 @@ class Exam:
         some training questions are unknown, because that count proves nothing.
         """
         runs = self._involved_runs()
-        trained = sources_of_questions(self.question_set.train, runs)
+        train = self.question_set.train
+        # The task or run of each training question, by the hash of the question.
+        trained = {}
+        if train is not None:
+            hashes = question_hashes(train["question"])
+            trained |= dict.fromkeys(hashes, "the training part of the task")
+        for run in runs:
+            source = f"the training questions of the run {run.name}"
+            trained |= dict.fromkeys(run.train_question_hashes or (), source)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
         if not self.allow_contaminated:
             contamination.require_none()
-        is_complete = bool(trained) and all(run.train_hashes is not None for run in runs)
+        is_complete = bool(trained) and all(run.train_question_hashes is not None for run in runs)
         return contamination if is_complete or contamination.trained_count else None
 
     def _require_same_template(self) -> None:

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from grpo_nb.core.files import (
     check_target,
+    copy_files,
     put_in_place,
     resolved_target,
     sha256_of,
     staged_folder,
     write_json,
+    write_text,
 )
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
@@ -29,8 +31,8 @@ from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.base_weights import weights_hash
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.unsloth_import import import_unsloth
-from grpo_nb.runs.card import write_export_card
-from grpo_nb.runs.run_folder import Run
+from grpo_nb.runs.card import model_card
+from grpo_nb.runs.run_folder import FIGURE_FILE, Run
 
 #: Number of held-out prompts that a verification answers, and the longest answer in tokens. Both
 #: together give hundreds of tokens to compare. More tokens would make the check slower.
@@ -112,6 +114,22 @@ def make_export(
         check_target(target, overwrite, protected_folders)
         put_in_place(staged, target)
     return Export(target, verification, run)
+
+
+def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[str, Any]) -> None:
+    """Write the card of an export with its figure into the export's folder.
+
+    Args:
+        run: The run that was exported.
+        folder: The folder of the export.
+        kind: "adapter", "merged" or "gguf".
+        verification: Content of the export's `verification.json`.
+    """
+    # The card names the figure by a relative path, so each export needs its own copy.
+    figure = run.path / FIGURE_FILE
+    if figure.is_file():
+        copy_files(figure.parent, folder / figure.parent.name, figure.name)
+    write_text(folder / "README.md", model_card(run, kind, verification))
 
 
 def fetch_base_folder(run: Run) -> Path:

@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
-from grpo_nb.runs.alert import STATES_WORST_FIRST, Alert, alert_table, worst_first
+from grpo_nb.runs.alert import STATES_WORST_FIRST, Alert, alert_table
 from grpo_nb.runs.run_folder import Run, open_run
 
 AlertKey = tuple[str, str]
@@ -160,7 +160,7 @@ class HealthReport(ReprMixin):
     def _shown_parts(self) -> Iterator[Part]:
         yield bold(f"Alerts: {len(self.alerts)}. Checked {self.row_count} rows with a reward.")
         if self.alerts:
-            yield alert_table(worst_first(self.alerts))
+            yield alert_table(self.alerts)
 
 
 def check_health(

@@ -44,7 +44,7 @@ class Alert(ReprMixin):
     """Step at which the alert was withdrawn because it was no longer true; None if it is open."""
 
     def __post_init__(self) -> None:
-        # The file of a run can hold any text, and `worst_first` needs a known one.
+        # The file of a run can hold any text, and `alert_table` sorts by known ones.
         require_choice("severity", self.severity, get_args(Severity))
 
     @property
@@ -68,19 +68,15 @@ class Alert(ReprMixin):
 
 
 def alert_table(alerts: Iterable[Alert]) -> Table:
-    """Return alerts as a table."""
+    """Return alerts as a table, the worst first and withdrawn ones last."""
     rows = []
-    for alert in alerts:
+    # The sort is stable, so alerts of one severity keep their order.
+    for alert in sorted(alerts, key=lambda alert: STATES_WORST_FIRST.index(alert.state)):
         # A rule that watches several things reports each of them by its name.
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         finding = f"{name}: {alert.message}"
         rows.append((bold(alert.state_text), alert.step, finding, alert.advice))
     return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
-
-
-def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """Sort by severity, with withdrawn alerts last. Alerts of one severity keep their order."""
-    return sorted(alerts, key=lambda alert: STATES_WORST_FIRST.index(alert.state))
 
 
 def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
@@ -95,11 +91,7 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
     """
     latest: dict[tuple[str, str], Alert] = {}
     for row in rows:
-        for values in row.get("alerts", ()):
-            fields = dict(values)
-            # Earlier versions had another name for this field.
-            if "ended" in fields:
-                fields["withdrawn_step"] = fields.pop("ended")
+        for fields in row.get("alerts", ()):
             alert = Alert(**fields)
             # A key that is set again keeps its place, which is that of the first report.
             latest[alert.rule, alert.subject] = alert

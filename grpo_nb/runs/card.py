@@ -1,4 +1,4 @@
-"""Write the model card of a run and of its exports: model, data, rewards, results, settings.
+"""Write the model card of a run or an export: model, data, rewards, results, settings.
 
 The card holds only what was measured or recorded. Because it is made to be published, home folders
 in their usual places, and the logins and keys in addresses, are removed (`PRIVATE_PART`). So are
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
-from grpo_nb.core.files import copy_files, write_text
+from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.measures import HOLDOUT_MEASURES, percent_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: differ, so an adapter trained on the embedded model must not name the original as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: Names of settings and of other recorded values that are secrets.
+#: The whole name of a setting, or of another recorded value, that is a secret.
 SECRET_NAME = re.compile(
     # Not "tokens": `max_tokens` is a number of tokens.
     r"(.*[_-])?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
@@ -42,9 +42,9 @@ PRIVATE_PART = re.compile(
     # A key: "api_key=5" in "?api_key=5", also after an escaped "&amp;".
     | (?<=[?&;])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
     # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. A name
-    # with spaces counts before the same slash: "C:\Users\Jane Doe\x".
-    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)([/\\])\1*
-      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=\1))?
+    # has spaces only if the same kind of slash ends it: "C:\Users\Jane Doe\x".
+    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)(?P<slash>[/\\])(?P=slash)*
+      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=(?P=slash)))?
     # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website
     # has no such part: "https://example.org/home/index.html".
     | (?<![\w.])(?:(?:/nfs)?/home|/Users|(?:/run)?/media)[/\\]+[\w.@-]+
@@ -58,28 +58,15 @@ def write_model_card(run: Run) -> None:
     write_text(run.path / "README.md", model_card(run))
 
 
-def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[str, Any]) -> None:
-    """Write the card of an export with its figure into the export's folder.
-
-    Args:
-        run: The run that was exported.
-        folder: The folder of the export.
-        kind: "adapter", "merged" or "gguf".
-        verification: Content of the export's `verification.json`.
-    """
-    # The card names the figure by a relative path, so each export needs its own copy.
-    figure = run.path / FIGURE_FILE
-    if figure.is_file():
-        copy_files(figure.parent, folder / figure.parent.name, figure.name)
-    write_text(folder / "README.md", model_card(run, kind, verification))
-
-
 def model_card(
     run: Run, kind: str = "adapter", verification: Mapping[str, Any] | None = None
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
-    The arguments are those of `write_export_card`.
+    Args:
+        run: The run, which may have been exported.
+        kind: "adapter", "merged" or "gguf".
+        verification: Content of the export's `verification.json`; None for the run itself.
     """
     info = run.info
     settings = run.settings
@@ -129,9 +116,9 @@ def published_base(run: Run) -> str | None:
     a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
-    # A run that did not record it must not name a base that may not be on the Hub.
-    is_local = run.info.get("is_base_local", True)
-    return model if is_hub_name(model) and not is_local else None
+    # Not `not`: a run that recorded None must not name a base that may not be on the Hub.
+    is_published = run.read_info().is_base_local is False
+    return model if is_published and is_hub_name(model) else None
 
 
 def is_hub_name(model: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
-from grpo_nb.runs.reading import READ_ERRORS
+from grpo_nb.runs.reading import DAMAGE_ERRORS
 
 MANIFEST_FILE = "manifest.json"
 #: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
@@ -104,8 +104,8 @@ def find_damage(folder: Path) -> str | None:
         # A copy of a checkpoint can have the name of another step.
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
-    # Valid JSON of another shape is damage too.
-    except READ_ERRORS as error:
+    except DAMAGE_ERRORS as error:
+        # Valid JSON of another shape is damage too. A number of another kind is a failing drive.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise
         return f"its manifest cannot be read, or a file that it lists ({error})"
@@ -115,7 +115,8 @@ def find_damage(folder: Path) -> str | None:
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints, which is at least 1.
 
-    Damaged checkpoints count too, so call `set_aside_damaged` first if there may be any.
+    A damaged checkpoint takes one of the `count` places, so call `set_aside_damaged` first if there
+    may be any.
     """
     for _, folder in checkpoint_folders(root)[:-count]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
@@ -124,10 +125,10 @@ def keep_newest(root: Path, count: int) -> None:
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename skipped checkpoints to `damaged-N`.
+    """Rename skipped checkpoints to `damaged-N`; an earlier `damaged-N` is replaced.
 
-    With its old name, such a folder would count in `keep_newest`, which would delete a complete
-    checkpoint instead. It is not deleted, because its files may still be worth something.
+    With its old name, such a folder would take a place in `keep_newest`, which would delete a
+    complete checkpoint instead. It is kept, because its files may still be worth something.
     """
     for step, folder in checkpoint_folders(root):
         if step > newest.step:

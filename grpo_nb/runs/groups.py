@@ -35,7 +35,7 @@ def completion_texts(table: pandas.DataFrame) -> pandas.Series:
 
 
 def completions_table(
-    logs: Mapping[str, Any],
+    batch: Mapping[str, Any],
     step: int,
     group_size: int,
     weights: Mapping[str, float],
@@ -44,7 +44,7 @@ def completions_table(
     """Return the last generation batch of a trainer as the table that `Run.completions` returns.
 
     Args:
-        logs: TRL's record of the batch (`upstream.trl.last_generation`).
+        batch: TRL's record of the batch (`upstream.trl.last_generation`).
         step: The trainer's step.
         group_size: Completions per prompt. The rows of a group are consecutive, because TRL's
             RepeatSampler repeats each prompt `num_generations` times.
@@ -54,23 +54,23 @@ def completions_table(
     import pandas
 
     # TRL keeps the scores in deques, one for each reward.
-    scores = pandas.DataFrame(logs["rewards"])
+    scores = pandas.DataFrame(batch["rewards"])
     columns: dict[str, Any] = {
         "step": step,
         "group": scores.index // group_size,
-        "prompt": [json.dumps(messages) for messages in logs["prompt"]],
-        "completion": [completion_text(completion) for completion in logs["completion"]],
+        "prompt": [json.dumps(messages) for messages in batch["prompt"]],
+        "completion": [completion_text(completion) for completion in batch["completion"]],
     }
     if has_tools:
         # Unlike the messages of a prompt, turns can hold values of tools that JSON does not know.
-        columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
+        columns["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
     columns |= scores.to_dict("series")
     # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
     weighted = scores * pandas.Series(weights)
     columns["total"] = weighted.sum(axis=1, min_count=1)
-    columns["advantage"] = list(logs["advantages"])
+    columns["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
-    for name, values in logs.get("extra", {}).items():
+    for name, values in batch.get("extra", {}).items():
         if name not in columns:
             # A judge's reply can hold a lone surrogate, which no parquet file can store.
             columns[name] = pandas.Series([displayable(str(value)) for value in values])
@@ -113,7 +113,7 @@ class CompletionGroup:
     def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
         """Rows of the view: number, row of the table and text.
 
-        Equal completions that follow each other are one row, with the number `1 to 6`.
+        Neighbours that are equal in every column are one row, with the number `1 to 6`.
         """
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []
@@ -150,7 +150,7 @@ class CompletionGroup:
         return f"{self.title}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        return _view("group", group=self)
+        return _view("group", group=self, title=self.title)
 
 
 @dataclass(frozen=True, eq=False)

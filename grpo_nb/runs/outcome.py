@@ -4,20 +4,15 @@ Prompts and samples differ from step to step, so a comparison of the first and l
 could show a rise that is luck. The test uses all steps.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.rows import Row, finite_values, metric_values
-
-if TYPE_CHECKING:
-    from grpo_nb.runs.run_info import SavedComparison
+from grpo_nb.runs.run_info import SavedComparison
 
 #: Significance level: of 100 runs that learn nothing, the test finds a rise in about one.
 SIGNIFICANCE_LEVEL = 0.01
@@ -144,20 +139,6 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
 
 
 @dataclass(frozen=True)
-class MajorityBaseline:
-    """The most frequent gold answer of the questions, compared with the accuracy of the model."""
-
-    answer: str
-    """The most frequent gold answer."""
-    share: float
-    """Share of the questions that this answer alone would get right."""
-    is_beaten: bool
-    """True if the whole 95 % interval of the model's accuracy lies above `share`."""
-    sentence: str
-    """The comparison in words."""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The verdict on a run, for the end of a notebook. Shows itself as one paragraph per fact."""
 
@@ -208,8 +189,15 @@ def decide_outcome(
     >>> decide_outcome(rise, better).has_worked
     True
     """
-    # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = [*obstacles, *_missing_in_comparison(comparison)]
+    if comparison is None:
+        missing = ["the held-out answers were not compared"]
+        facts = [
+            "gn.compare(run, task) compares them. A task without held-out questions needs "
+            "gn.load_task(..., holdout=0.2)."
+        ]
+    else:
+        missing = [*obstacles, *_missing_in_comparison(comparison)]
+        facts = _facts_of_comparison(comparison)
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
     verdict = "It worked."
@@ -217,16 +205,13 @@ def decide_outcome(
         # A comparison with an obstacle proves no gain, however good its verdict is.
         is_better = comparison is not None and comparison.verdict == "better" and not obstacles
         start = "A gain is shown, but " if is_better else "No gain is shown: "
+        # All missing evidence is named, not only the first, so that one rerun can supply it all.
         verdict = f"{start}{', and '.join(missing)}."
-    facts = (f"{verdict} {rise.sentence}", *_facts_of_comparison(comparison))
-    return Outcome(has_worked=not missing, facts=facts)
+    return Outcome(has_worked=not missing, facts=(f"{verdict} {rise.sentence}", *facts))
 
 
-def _missing_in_comparison(comparison: SavedComparison | None) -> Iterator[str]:
+def _missing_in_comparison(comparison: SavedComparison) -> Iterator[str]:
     """Yield the reasons why a comparison does not show that a run worked."""
-    if comparison is None:
-        yield "the held-out answers were not compared"
-        return
     if comparison.verdict == "worse":
         yield "the held-out answers got worse"
     elif comparison.verdict != "better":
@@ -239,14 +224,8 @@ def _missing_in_comparison(comparison: SavedComparison | None) -> Iterator[str]:
         yield "the majority-class baseline is not beaten"
 
 
-def _facts_of_comparison(comparison: SavedComparison | None) -> Iterator[str]:
-    """Yield the results of a comparison in words, or advice to make a comparison."""
-    if comparison is None:
-        yield (
-            "gn.compare(run, task) compares them. A task without held-out questions needs "
-            "gn.load_task(..., holdout=0.2)."
-        )
-        return
+def _facts_of_comparison(comparison: SavedComparison) -> Iterator[str]:
+    """Yield the results of a comparison in words."""
     yield f"Held-out: {comparison.sentence}"
     if comparison.majority is not None:
         yield comparison.majority.sentence

@@ -10,7 +10,7 @@ from grpo_nb.core.words import short_repr
 
 #: Errors that a damaged file can cause when it is read, parsed and checked. Lookup and attribute
 #: errors are among them, because valid JSON can have any shape.
-READ_ERRORS = (
+DAMAGE_ERRORS = (
     ValueError,
     TypeError,
     LookupError,
@@ -33,7 +33,7 @@ def reporting_damage_in(place: Path | str) -> Iterator[None]:
     """
     try:
         yield
-    except READ_ERRORS as error:
+    except DAMAGE_ERRORS as error:
         # For a damaged file, pyarrow raises an OSError without a number. A failing drive gives one.
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas
 
+#: A row of a run: the metrics of a logged step, by name.
 Row = Mapping[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
 #: whatever their scores were. If a row lacks this key, its step reused earlier completions.

@@ -24,7 +24,6 @@ from __future__ import annotations
 import datetime
 import json
 import os.path
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,7 +40,6 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
-from grpo_nb.core.words import short_repr
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
@@ -58,43 +56,6 @@ if TYPE_CHECKING:
 FIGURE_FILE = "figures/training.png"
 #: Digits of the step in the name of a file of completions. No run of GRPO has a million steps.
 STEP_DIGITS = 6
-
-
-def new_run_folder(root: Path, name: str | None) -> Path:
-    """Create and return the folder of a new run.
-
-    Args:
-        root: Folder of all runs.
-        name: Name of the run, which the caller has checked with `require_run_name`. Default: the
-            time of the start.
-
-    Raises:
-        FileExistsError: A run of that name exists. Nothing is overwritten.
-    """
-    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-    require_free_path(folder)
-    folder.mkdir(parents=True)
-    return folder
-
-
-def require_free_path(folder: Path) -> None:
-    """Raise a `FileExistsError` if a folder exists, because a new run overwrites nothing."""
-    if folder.exists():
-        raise FileExistsError(
-            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
-            "or pass resume='auto' to resume the run of that name. A folder without run.json is no "
-            "run. If it is left from an interrupted start, you may delete it."
-        )
-
-
-def require_run_name(name: str) -> None:
-    """Raise a `ValueError` unless a run can have this name."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
-        raise ValueError(
-            f"{short_repr(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
-            "'_' and '-', and begin with a letter or digit. 'auto' is no name, but a value of "
-            "`resume`."
-        )
 
 
 class Run(ReprMixin):
@@ -126,7 +87,8 @@ class Run(ReprMixin):
     def _checked_path(self, name: str) -> Path:
         """Return the path of a file in the folder; raise `ValueError` if it is a symbolic link.
 
-        `open_run` refuses links too, but somebody may add one later, and `Run(path)` checks none.
+        `open_run` has refused all links in the folder. This second check finds a link that was
+        added since, so that no file elsewhere is read or written.
         """
         return safe_path(self.path, name)
 
@@ -142,7 +104,7 @@ class Run(ReprMixin):
 
     @property
     def info(self) -> dict[str, Any]:
-        """Content of `run.json`, with the fields of `RunInfo` that were recorded."""
+        """Content of `run.json` as a dict, with the fields of `RunInfo` that were recorded."""
         return self.read_info().to_dict()
 
     @property
@@ -207,10 +169,9 @@ class Run(ReprMixin):
     @property
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
-        status = self.status
         info = self.read_info()
-        reason = {"failed": info.error, "stopped": info.stopped_by}.get(status)
-        return f"{status}: {reason}" if reason else status
+        reason = {"failed": info.error, "stopped": info.stopped_by}.get(info.status)
+        return f"{info.status}: {reason}" if reason else self.status
 
     # What the run logged
 
@@ -303,9 +264,13 @@ class Run(ReprMixin):
         """Return the verdict on the run.
 
         `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also meet
-        two conditions. It is between the start of this run and its present adapter (not checked if
-        the comparison did not record its models). As far as is known, no question in it was trained
-        on. The sentence names the conditions that are not met.
+        these conditions:
+
+        - Its two models are the start of this run and the adapter that the run has now. This is not
+          checked if the comparison did not record its models.
+        - None of its questions is known to have been trained on.
+
+        The sentence of the verdict names the conditions that are not met.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -315,22 +280,23 @@ class Run(ReprMixin):
         """
         # With the saved comparison, a finished run can be judged without its model.
         comparison = comparison or self.comparison
-        return decide_outcome(self.rise(), comparison, list(self._obstacles(comparison)))
-
-    def _obstacles(self, comparison: SavedComparison | None) -> Iterator[str]:
-        """Yield reasons why a comparison cannot show that this run worked."""
-        if comparison is None:
-            return
-        if comparison.after.model_id not in (None, self.model_id("adapter")):
-            yield "the comparison is not of the adapter that this run has now"
-        if comparison.before.model_id not in (None, self.model_id("start")):
-            yield "the comparison does not start with the model that this run started from"
-        contamination = comparison.contamination
-        if contamination is not None and contamination.trained_count:
-            yield f"{contamination.trained_count} of the held-out questions were trained on"
+        obstacles = []
+        if comparison is not None:
+            if comparison.after.model_id not in (None, self.model_id("adapter")):
+                obstacles.append("the comparison is not of the adapter that this run has now")
+            if comparison.before.model_id not in (None, self.model_id("start")):
+                obstacles.append(
+                    "the comparison does not start with the model that this run started from"
+                )
+            contamination = comparison.contamination
+            if contamination is not None and contamination.trained_count:
+                obstacles.append(
+                    f"{contamination.trained_count} of the held-out questions were trained on"
+                )
+        return decide_outcome(self.rise(), comparison, obstacles)
 
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:
-        """Return the hash of an adapter of this run; None if the run does not have it.
+        """Return the identity of an adapter: its part and hash; None if the run does not have it.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
@@ -360,7 +326,7 @@ class Run(ReprMixin):
         return read_json_lines(self._checked_path("holdout.jsonl"))
 
     @property
-    def train_hashes(self) -> list[str] | None:
+    def train_question_hashes(self) -> list[str] | None:
         """Hashes of the training questions; None if the run did not keep them.
 
         Raises:
@@ -371,7 +337,7 @@ class Run(ReprMixin):
         if not file.is_file():
             return None
         with reporting_damage_in(file):
-            hashes = file.read_text().split()
+            hashes = file.read_text("utf-8").split()
             if {len(text) for text in hashes} != {16}:
                 raise ValueError("it is empty, or a line is truncated")
             return hashes
@@ -398,7 +364,8 @@ class Run(ReprMixin):
     def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
         """Write the completions of a step, if there are any, and then its row.
 
-        So a crash in between leaves completions without a row, never a row without completions.
+        In this order, a crash in between leaves completions without a row, never a row without
+        completions.
 
         Raises:
             TypeError: A value of the row cannot be written as JSON.
@@ -437,13 +404,16 @@ class Run(ReprMixin):
     # Display
 
     def _shown_parts(self) -> Iterator[Part]:
-        yield bold(f"Run {self.name}: {self.status_sentence}.")
+        status = self.status_sentence
+        yield bold(f"Run {self.name}: {status}.")
         yield self.sentence
-        # A run that is finished or is being trained needs no advice. The status of a run on another
-        # machine is unknown, hence the "If".
-        if self.status not in ("finished", "running"):
-            resume = f"gn.train(..., resume={str(self.path)!r})"
-            yield f"If nothing trains it any more, resume it: {resume}"
+        # A run that is finished or is being trained needs no advice. A run of unknown status may
+        # still be training on another machine, so the advice begins with "If".
+        if status not in ("finished", "running"):
+            yield (
+                "If nothing trains it any more, resume it: "
+                f"gn.train(..., resume={str(self.path)!r})"
+            )
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
@@ -476,20 +446,3 @@ def open_run(path: str | Path | Run) -> Run:
     # Somebody else may have made the folder.
     refuse_links(path)
     return Run(path)
-
-
-def sources_of_questions(train: Any, runs: Iterable[Run]) -> dict[str, str]:
-    """Map the hash of each training question to the name of its task or run.
-
-    Args:
-        train: The training part of a task; None if there is none.
-        runs: Runs whose training questions count too.
-    """
-    sources = {}
-    if train is not None:
-        hashes = question_hashes(train["question"])
-        sources |= dict.fromkeys(hashes, "the training part of the task")
-    for run in runs:
-        source = f"the training questions of the run {run.name}"
-        sources |= dict.fromkeys(run.train_hashes or (), source)
-    return sources

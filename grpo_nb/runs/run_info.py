@@ -1,7 +1,8 @@
 """Describe and read `run.json` (`RunInfo`), and check the shape of a run's other files.
 
-The folder of a run or an export can come from anybody, and from another version of grpo_nb. So
-pydantic first checks the fields that grpo_nb reads. Errors name the file, field and value.
+The folder of a run or an export can come from anybody, and from another version of grpo_nb.
+Therefore pydantic checks the fields that grpo_nb reads before anything uses them. Errors name the
+file, field and value.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 # Before Python 3.12, pydantic does not accept the `TypedDict` of `typing`.
 from typing_extensions import TypedDict
 
-from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
@@ -36,13 +36,6 @@ DROPPED_SETTINGS = (
     "unsloth_logit_chunk_multiplier",
     "unsloth_grpo_mini_batch",
 )
-#: Names that fields had in earlier versions, and their names now.
-RENAMED_FIELDS = {
-    "number_type": "dtype",
-    "rollout": "engine",
-    "holdout_grader": "grader_description",
-    "base": "base_weights_hash",
-}
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -79,6 +72,7 @@ class RewardRecord(CheckedDict):
     call: Text
     source: Text
     hash: Text
+    state: NotRequired[Text]
     range: NotRequired[Interval | None]
 
 
@@ -111,7 +105,7 @@ class RunInfo:
     format_version: Literal[1] = 1
     """Version of this file's format. Increase it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
-    """`Run.status` also distinguishes a crashed run from a running one."""
+    """Status as last written. A crashed run is still "running" here; `Run.status` knows better."""
     started: Text
     """Time with the offset of the clock, in ISO 8601."""
     settings: SettingsRecord
@@ -165,7 +159,6 @@ def read_run_info(path: Path) -> RunInfo:
     """
     with reporting_damage_in(path):
         content = json.loads(path.read_text("utf-8"))
-        content = {RENAMED_FIELDS.get(name, name): value for name, value in content.items()}
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
         # Earlier versions wrote settings that no longer exist.
@@ -173,8 +166,9 @@ def read_run_info(path: Path) -> RunInfo:
             info.settings.pop(name, None)
             info.settings.get("extra", {}).pop(name, None)
         # They also wrote `warmup_steps=None` for a tenth of the steps, which is now written 0.1.
-        if info.settings.get("warmup_steps", 0) is None:
+        if "warmup_steps" in info.settings and info.settings["warmup_steps"] is None:
             info.settings["warmup_steps"] = 0.1
+        # Raises an error if the recorded format is not valid.
         AnswerFormat(**info.task["format"])
     return info
 
@@ -198,13 +192,27 @@ class SavedEvaluation(ComparisonPart):
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
     model_id: Text | None
-    """Hash of the adapter as in `Run.model_id`; None if it was not recorded."""
+    """Identity of the adapter as in `Run.model_id`; None if it was not recorded."""
 
 
 class SavedTest(ComparisonPart):
     """Paired test of one measure."""
 
     verdict: Text
+
+
+@dataclass(frozen=True)
+class MajorityBaseline:
+    """The most frequent gold answer of the questions, compared with the accuracy of the model."""
+
+    answer: str
+    """The most frequent gold answer."""
+    share: float
+    """Share of the questions that this answer alone would get right."""
+    is_beaten: bool
+    """True if the whole 95 % interval of the model's accuracy lies above `share`."""
+    sentence: str
+    """The comparison in words."""
 
 
 class SavedComparison(ComparisonPart):

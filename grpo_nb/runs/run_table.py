@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, ReprMixin, Table, bold
@@ -20,34 +20,45 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class RunSummary(NamedTuple):
+    """A run with what the table shows of it."""
+
+    run: Run
+    """The run."""
+    cells: tuple[str, ...]
+    """Name, status, steps, reward and held-out answers."""
+    values: list[str]
+    """Settings, versions of packages, rewards and task, as `name=value`."""
+
+
 @dataclass(frozen=True, repr=False)
 class RunTable(ReprMixin, Sequence):
     """Several runs, shown as a table and, if they were chosen one by one, as curves.
 
-    Indexing and iteration give the runs.
+    Indexing and iteration give the runs. The table shows them as they were when it was made.
     """
 
     title: str
     """Title of the table."""
-    runs: tuple[Run, ...]
-    """The runs."""
+    summaries: Sequence[RunSummary]
+    """The runs with their cells."""
     shows_curves: bool
     """True if the curves are shown above the table."""
     unreadable: Mapping[str, str]
     """Reason why a run cannot be read, by the name of its folder."""
 
     def __len__(self) -> int:
-        return len(self.runs)
+        return len(self.summaries)
 
     def __getitem__(self, index: int) -> Run:
-        return self.runs[index]
+        return self.summaries[index].run
 
     def plot(self) -> Figure:
         """Draw reward, held-out accuracy and KL, one colour for each run."""
         # Imported here, so that a table without curves loads no matplotlib.
         from grpo_nb.runs.figure import figure_of_runs
 
-        return figure_of_runs(self.runs)
+        return figure_of_runs(self)
 
     def _shown_parts(self) -> Iterable[Part]:
         yield bold(self.title)
@@ -55,13 +66,12 @@ class RunTable(ReprMixin, Sequence):
             from grpo_nb.runs.figure import figure_html
 
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
-        values_of_runs = [_recorded_values(run) for run in self.runs]
         # A value that all runs have is no difference, so it is left out.
-        counts = Counter(itertools.chain(*values_of_runs))
+        counts = Counter(itertools.chain(*(summary.values for summary in self.summaries)))
         rows = []
-        for run, values in zip(self.runs, values_of_runs, strict=True):
-            differing = [value for value in values if counts[value] < len(self.runs)]
-            rows.append((run.name, *_cells_of(run), ", ".join(differing)))
+        for summary in self.summaries:
+            differing = [value for value in summary.values if counts[value] < len(self)]
+            rows.append((*summary.cells, ", ".join(differing)))
         yield Table(
             rows,
             head=("name", "status", "steps", "reward", "held-out", "what differs"),
@@ -83,21 +93,19 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     True
     """
     root = Path(root or Settings().run_root).expanduser()
-    started = {}
+    summaries = {}
     unreadable = {}
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            # Read the run now, so that a damaged one is listed below the table.
-            _cells_of(run)
-            started[run] = run.started
+            # The key is the recorded start, because a network drive or a copy changes the times of
+            # files. Runs that were started in the same second are sorted by name.
+            summaries[run.started, run.name] = _summary_of(run)
         except (OSError, ValueError, ArithmeticError) as error:
             unreadable[file.parent.name] = str(error)
-    # Sort by the recorded start, because a network drive or a copy changes the times of files.
-    runs = sorted(started, key=started.get)
-    return RunTable(
-        f"Runs in {root}: {len(runs)}", tuple(runs), shows_curves=False, unreadable=unreadable
-    )
+    ordered = [summaries[key] for key in sorted(summaries)]
+    title = f"Runs in {root}: {len(ordered)}"
+    return RunTable(title, ordered, shows_curves=False, unreadable=unreadable)
 
 
 def side_by_side(*runs: Run | str | Path) -> RunTable:
@@ -112,12 +120,12 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
     >>> len(gn.runs.side_by_side(run))
     1
     """
-    opened_runs = tuple(open_run(run) for run in runs)
-    return RunTable("Runs side by side", opened_runs, shows_curves=True, unreadable={})
+    summaries = [_summary_of(open_run(run)) for run in runs]
+    return RunTable("Runs side by side", summaries, shows_curves=True, unreadable={})
 
 
-def _cells_of(run: Run) -> tuple[str, ...]:
-    """Return status, steps, reward and held-out answers of a run.
+def _summary_of(run: Run) -> RunSummary:
+    """Read what the table shows of a run.
 
     Raises:
         ValueError: A file is damaged.
@@ -127,12 +135,25 @@ def _cells_of(run: Run) -> tuple[str, ...]:
     # The last row has the highest step, because a resumed run removes the rows that it repeats.
     done = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
-    return (
+    info = run.read_info()
+    cells = (
+        run.name,
         run.status,
         f"{done} of {run.settings.max_steps}",
         f"{rise.last_mean:.2f}" if rise.step_count else "not measured",
         _holdout_in_words(run.comparison),
     )
+    values = {
+        **info.settings,
+        **info.versions,
+        "task": info.task["name"],
+        "task fingerprint": info.task["fingerprint"],
+    }
+    for reward in info.rewards:
+        # The two hashes show a change of its code, its parameters or the values that it holds.
+        identity = reward["hash"][:8] + reward.get("state", "")[:8]
+        values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({identity})"
+    return RunSummary(run, cells, [f"{name}={value}" for name, value in values.items()])
 
 
 def _holdout_in_words(comparison: SavedComparison | None) -> str:
@@ -147,19 +168,3 @@ def _holdout_in_words(comparison: SavedComparison | None) -> str:
         if None not in (before, after):
             parts.append(f"{before:.0%} to {after:.0%} {measure.label}")
     return ", ".join(parts)
-
-
-def _recorded_values(run: Run) -> list[str]:
-    """Return settings, versions of packages, rewards and task of a run as `name=value`."""
-    info = run.read_info()
-    task = info.task
-    values = {
-        **info.settings,
-        **info.versions,
-        "task": task["name"],
-        "task fingerprint": task["fingerprint"],
-    }
-    for reward in info.rewards:
-        # The hash shows a change of its code or parameters.
-        values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({reward['hash'][:8]})"
-    return [f"{name}={value}" for name, value in values.items()]

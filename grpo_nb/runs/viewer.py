@@ -1,4 +1,4 @@
-"""The run viewer: a widget that shows the groups of a step. `Run.step` returns the same.
+"""The run viewer: a widget that shows the groups that `Run.step` returns.
 
 The viewer uses only widgets that ipywidgets 7.7 to 8 have. Callbacks run on the kernel's main
 thread between cells, so the viewer does not react during a training in the same kernel. Opened in

@@ -29,7 +29,7 @@ from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.runs.alert import Alert, alert_table, worst_first
+from grpo_nb.runs.alert import Alert, alert_table
 from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
@@ -223,7 +223,7 @@ class Recorder(TrainerCallback):
                 self._plot.update()
                 # Rendering the table takes longer than a small step, so only new alerts do it.
                 if new_alerts:
-                    table = alert_table(worst_first(self.health.alerts))
+                    table = alert_table(self.health.alerts)
                     self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
             elif new_alerts:
                 tqdm.write(alert_table(new_alerts).text())

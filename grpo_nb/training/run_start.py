@@ -1,4 +1,4 @@
-"""Record what a run starts from: the `RunInfo` of its run.json, and its `start/` folder.
+"""Make the folder of a run, and record what the run starts from: `RunInfo` and `start/` folder.
 
 `grpo_nb.scaleout` uses the start folder to repeat the first steps elsewhere:
 
@@ -14,9 +14,11 @@ runs/<name>/start/
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from typing_extensions import TypedDict
 
 from grpo_nb.config.hardware import choose_dtype
 from grpo_nb.core.files import write_json, write_text
+from grpo_nb.core.words import short_repr
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
@@ -58,6 +61,42 @@ class Generation(TypedDict):
 
 
 GENERATION_SCHEMA = TypeAdapter(Generation)
+
+
+def new_run_folder(root: Path, name: str | None) -> Path:
+    """Create and return the folder of a new run.
+
+    Args:
+        root: Folder of all runs.
+        name: Name of the run, checked with `require_run_name`. Default: the time of the start.
+
+    Raises:
+        FileExistsError: The folder exists already. Nothing is overwritten.
+    """
+    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
+    require_free_path(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def require_free_path(folder: Path) -> None:
+    """Raise a `FileExistsError` if a folder exists, because a new run overwrites nothing."""
+    if folder.exists():
+        raise FileExistsError(
+            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
+            "or pass resume='auto' to resume the run of that name. A folder without run.json is no "
+            "run. If it is left from an interrupted start, you may delete it."
+        )
+
+
+def require_run_name(name: str) -> None:
+    """Raise a `ValueError` unless a run can have this name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
+        raise ValueError(
+            f"{short_repr(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
+            "'_' and '-', and begin with a letter or digit. 'auto' is no name, but a value of "
+            "`resume`."
+        )
 
 
 def new_run_info(prepared: PreparedTraining) -> RunInfo:

@@ -21,7 +21,7 @@ from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import NewestCheckpoint, keep_newest, newest_checkpoint
-from grpo_nb.runs.run_folder import Run, new_run_folder, require_free_path, require_run_name
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
@@ -36,7 +36,10 @@ from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
 from grpo_nb.training.resume import EarlierRun, find_run, lock_run, resumed_info, rewind
 from grpo_nb.training.run_start import (
     START_REFERENCE,
+    new_run_folder,
     new_run_info,
+    require_free_path,
+    require_run_name,
     set_kl_reference,
     write_generation,
     write_start_folder,

@@ -18,8 +18,8 @@
 #
 # The model never sees the solution of a training question. It gets only a score for what it wrote, and learns from these scores with GRPO
 # (*group relative policy optimization*). Supervised fine-tuning needs a good answer to every prompt. GRPO needs only a program that checks
-# answers: here it compares with the right number. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our example
-# because you can check them by eye.
+# answers. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our
+# example because you can check them by eye.
 #
 # ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
 #
@@ -38,10 +38,16 @@
 # ## Settings
 #
 # You can leave everything as it is. `auto` chooses the preset for your machine: on a CPU the small model that came with the
-# installation, on a GPU a larger one in 4 bit. `CHANGES = {"max_steps": 50}` changes a setting by its name. In Colab,
-# `DRIVE = "grpo_nb/quickstart"` keeps the runs on your Google Drive: if Colab takes the machine back, run all cells again, and the
-# training is resumed. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb). Which setting to turn first, and
-# when: the table in section 8 of [GRPO by hand](01_grpo_by_hand.ipynb).
+# installation, on a GPU a larger one in 4 bit.
+#
+# <details><summary>To change something</summary>
+#
+# * `CHANGES = {"max_steps": 50}` changes a setting by its name. Which one to turn, and when: the last table of
+#   [Train](04_train.ipynb).
+# * In Colab, `DRIVE = "grpo_nb/quickstart"` keeps the runs on your Google Drive. If Colab takes the machine back, run all cells again, and
+#   the training is resumed.
+# * To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
+# </details>
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -136,8 +142,8 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
 # this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
-# On a CPU that is level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean bad sums or missing tags.
-# [Before and after](#Before-and-after) separates the two.
+# On a CPU that is level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean
+# bad sums or missing tags. [Before and after](#Before-and-after) separates the two.
 
 # %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
@@ -157,10 +163,10 @@ print(choice.sentence)
 # figure updates itself.
 #
 # **Predict before you run:** the figure at the top shows that the format is learned first. Yet both are rewarded from step 1, and a correct
-# answer is worth twice as much. Take a step with the questions 2 + 10 and 18 + 6. What do both groups push in the same direction, and what does only one of
-# them push?
+# answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? Which
+# of the two can all 84 questions push in the same direction?
 #
-# <details><summary>The same in plain TRL</summary>
+# <details><summary>The same call in TRL</summary>
 #
 # `gn.train` builds TRL's `GRPOConfig` and `GRPOTrainer`. By hand, with the values of the preset `cpu`:
 #
@@ -174,6 +180,7 @@ print(choice.sentence)
 # trainer.train()
 # ```
 #
+# `model`, `rewards` and `task.train` are the ones from above. [Scale out](a2_scale_out.ipynb) writes a script in which these are plain, too.
 # `num_generations` is the size of a group, and 16 completions a step are 2 groups. `gn.train` adds the figure, the alerts, the held-out
 # questions, the stored completions and a faster path on a CPU. [Which argument is which](../docs/guide/from_other_tools.md).
 # </details>
@@ -185,10 +192,10 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ### Read the figure
 #
-# <details><summary>What you should see</summary>
+# <details><summary>Answer to the prediction</summary>
 #
-# The format is near its maximum from about step 12 on. The four tags are the same for all questions, so the pushes of different groups can add up.
-# The right number is another one for each question. So correct answers follow later.
+# The format is near its maximum from about step 12 on, and correct answers follow later. The four tags are the same in all perfect answers, so the
+# pushes of different groups can add up. The right number is another one for each question.
 # </details>
 #
 # * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
@@ -197,8 +204,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
-# * *KL* (below the figure the mean of the last third, in the progress bar the last step alone): how far the model's token probabilities have moved from those of the original model. A small penalty in the loss
-#   (`beta`) makes moving away costly.
+# * *KL:* how far the model's token probabilities have moved from those of the original model. A small penalty in the loss (`beta`) makes
+#   moving away costly. Below the figure it is the mean of the last third of the steps, in the progress bar that of the last step alone.
 # * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If these are right, as the curve suggests, there
 #   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
 #
@@ -217,8 +224,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # GRPO knows only these numbers. They add up to zero: what some completions gain, others lose. On a CPU you see two consequences.
 #
-# 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.444 each), because they are in the
-#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.524 each), because their last tag is missing.
+# 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.44 each), because they are in the
+#    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.52 each), because their last tag is missing.
 #    So apart from the best completion, which has both, form counts more in this group than the right answer.
 # 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
 #    *18 + 6 = 24*. On these words six texts push up with 6 × 0.540 = 3.24, and two push down with 2 × 1.620 = 3.24. A push remains only from the first word on that differs.
@@ -275,40 +282,34 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 numbers_before = learned["before"].str.findall(r"\d+")
 had_it = [gold in numbers for gold, numbers in zip(learned["answer"], numbers_before)]
 print(f"{sum(had_it)} of the {len(learned)} had the right number in the text before.")
-learned[["question", "before", "after"]].head().style.format(escape="html").hide()
+table = learned[["question", "before", "after"]].head().style.format(escape="html").hide()
+table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 
 # %% [markdown]
-# **Were these 96 questions lucky?** Of the sums, 29 became right and 5 became wrong. If each change were a coin toss, 34 coins would split 29 to 5,
-# or more unevenly, less than once in 1,000 cases. That is the *p-value*: how often chance alone would make a change this large.
+# **Is the gain in the sums real?** Five doubts, and what we did about each:
 #
-# **Was this training lucky?** Probably not: on two other seeds the sums rose from 54 % to 72 % and from 53 % to 80 %
-# ([all numbers](../docs/evidence/quickstart_seeds.md)). Shorter is not enough: after 14 steps
-# instead of 42 the gain in the sums is clear on only one of the three. (Each seed has other held-out sums, so *before* differs too.)
+# | doubt | what we did | result |
+# | --- | --- | --- |
+# | Were these 96 questions lucky? | 29 sums became right and 5 wrong. Suppose that each were a coin toss. | 34 coins split 29 to 5, or more unevenly, less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
+# | Was this training lucky? | Trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. With 14 steps in place of 42 the gain is clear on only one of the three. |
+# | Was only the first tag missing? | Wrote the tag `<reasoning>` for the original model. | 58 sums are right then, and not 53. After the training 77 are. So the tag explains 5 of the 24 gained. |
+# | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | Looked for the right number in the answers before (second printed line). | In none of the 29 was it anywhere in the text. |
+# | Was 8 + 18 trained as 18 + 8? | Counted swapped sums among the trained prompts. | SWAPPED |
 #
-# **Was only the first tag missing?** Perhaps the original model adds better if it begins in the right place. We wrote the tag `<reasoning>` for it:
-# 58 of the 96 sums are right instead of 53 ([measured outside this notebook](../docs/evidence/quickstart_seeds.md)). The trained model has 77. So a
-# better start explains 5 of the 24 sums gained.
-#
-# **Did it learn to add, or to copy?** In the early group above, a completion adds correctly (`2 + 10 = 12`) and then answers 21. *Correct anywhere*
-# counts the last number, so it calls that a wrong sum. The second printed line counts such cases among the sums that became right. There are none:
-# in all 29 the right number was nowhere in the answer before. So this gain is not better copying.
+# So the gain is not luck, not the tag and not better copying. The numbers of rows 2, 3 and 5 were
+# [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
 # answers, one text for each question: the likeliest. In training the model *samples*, and now and then a less likely number is written. If it is right,
 # it is pushed up. All questions share one LoRA, so a step on one sum also changes the answers to others. In the five rows the right number has
 # become the likeliest. Why this carries over to sums that were not trained, the run does not show.
 #
-# <details><summary>Another doubt: was 8 + 18 trained as 18 + 8?</summary>
-#
-# It may be: 51 of these 96 sums are among the 224 training prompts with their numbers swapped (counted outside this notebook; a CPU run uses 84 of them). But [Rewards](02_rewards.ipynb) has no swapped
-# pair, because its first number is never the smaller one, and its held-out sums rise as well, from 58 % to 83 %.
-# </details>
-#
 # ## Ask your own question, and take the model with you
 #
 # `ask` puts any question to the model before and after the training. The first question below is harder than any in the training,
-# where no number is above 20. `export_merged` adds the LoRA to the frozen weights, saves one ordinary model, and checks in a separate
-# process that it is the model you trained ([Export](06_export.ipynb) explains the checks).
+# where no number is above 20. `export_merged` adds the LoRA to the frozen weights, saves one ordinary model in `exports/quickstart`, next to this
+# notebook, and checks in a separate process that it is the model you trained ([Export](06_export.ipynb) explains the checks).
+# `AutoModelForCausalLM.from_pretrained("exports/quickstart")` loads it without this kit.
 #
 # You should see on a CPU that 17 + 25 was wrong before and is right now. That is one sum: try others. 6 + 7 was right before, so only its form
 # is new.
@@ -321,8 +322,8 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things that agree: the reward rose by more than chance (if its values are put in a random order, such a rise is rare), and
-# the held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
+# *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
+# held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 
 # %%
@@ -339,17 +340,18 @@ print(outcome)
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *must not be imported before* | another import came first | restart the kernel and run from the top |
-# | the reward stays flat | in every group all completions got the same total | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
+# | the reward stays flat | in every group all completions got the same total (`run.metrics["frac_reward_zero_std"]` is 1) | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None`: then the time of the start is the name |
-#
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. A group by hand** (two minutes). A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
 #
 # <details><summary>Answer</summary>
 #
-# The mean is 1.25 and the standard deviation (with n - 1) is 1.5. The first gets (3.5 - 1.25) / 1.5 = +1.5, the others -0.5 each.
+# The mean is 1.25 and the standard deviation (with n − 1) is 1.5. The first gets (3.5 − 1.25) / 1.5 = +1.5, the others −0.5 each.
 # Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
 # </details>
 #
@@ -375,8 +377,19 @@ print(outcome)
 #
 # <details><summary>Answer</summary>
 #
-# Three seeds gave 80, 72 and 80 %. So two runs with different settings, one seed each, must differ by much more than 8 points before it means
-# anything.
+# Three seeds gave 80, 72 and 80 %. So two runs with other settings, one seed each, must differ by much more than 8 points to mean anything.
+# </details>
+#
+# **4. Groups that teach nothing** (one minute). TRL counts the groups in which all completions earn the same. **Predict:** more at first or at the end?
+#
+# ```python
+# silent = run.metrics["frac_reward_zero_std"]
+# print([round(third.mean(), 2) for third in (silent[:14], silent[14:28], silent[28:])])
+# ```
+#
+# <details><summary>Answer</summary>
+#
+# SILENT
 # </details>
 #
 # ## Next
@@ -384,7 +397,6 @@ print(outcome)
 # * See inside the training: [GRPO by hand](01_grpo_by_hand.ipynb).
 # * Write your own reward, and learn how models cheat: [Rewards](02_rewards.ipynb).
 # * Use your own data: [from a CSV to a trained model](03_your_data.ipynb).
-# * Take a training along as a plain TRL script, for several GPUs: [Scale out](a2_scale_out.ipynb).
 # * Look at this run again later, without the model: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).
 #
 # @NEIGHBOURS@

@@ -58,9 +58,11 @@ lora = [weight for weight in model.parameters() if weight.requires_grad]
 print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
 # Grey text without a background is readable in light and dark notebooks.
 grey = dict.fromkeys(
-    ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#767676"
+    ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#797979"
 )
-plt.rcParams.update({"axes.facecolor": "none", "font.size": 11, "figure.autolayout": True, **grey})
+titles = {"axes.titlelocation": "left", "axes.titleweight": "bold"}
+open_axes = {"axes.spines.top": False, "axes.spines.right": False, "axes.facecolor": "none"}
+plt.rcParams.update({"figure.autolayout": True, **titles, **open_axes, **grey})
 InlineBackend.instance().print_figure_kwargs = {"facecolor": "none", "bbox_inches": "tight"}
 left = [{"selector": "th, td", "props": "text-align: left"}]
 
@@ -99,11 +101,11 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # A **reward** is any function that turns a completion into a number. Ours gives one point for *Canberra* without *Sydney*, and half a point for at
 # most eight words. When you read the table, cover its last column and score the eight yourself first.
 
+
 # %%
 question = [{"role": "user", "content": "What is the capital of Australia?"}]
-prompt = tokenizer.apply_chat_template(
-    question, add_generation_prompt=True, return_tensors="pt", return_dict=True
-).to(model.device)
+template = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+prompt = tokenizer.apply_chat_template(question, **template).to(model.device)
 prompt_length = prompt["input_ids"].shape[1]
 
 
@@ -139,7 +141,7 @@ table.style.format(precision=1, escape="html").set_table_styles(left)
 # <details><summary>What you should see</summary>
 #
 # * A reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its group.
-# * The group decides. In the picture the mean was 1.0, here it is 0.81: the same reward of 1.0 gets 0 there and +0.32 here.
+# * The group decides. In the picture of *The idea* the mean is 1.0, here it is 0.81: the same reward of 1.0 gets 0 there and +0.32 here.
 # * The advantages of a group add up to zero: some completions gain at the expense of others.
 # * Where all rewards are equal, every advantage is exactly 0. The model learns nothing from that prompt, whether all answers were
 #   perfect or all were wrong. This is a common reason why a GRPO run does not get anywhere.
@@ -213,7 +215,7 @@ shown = log_probs[best][mask[best] == 1].detach()
 print(f"{texts[best]}  Sum {shown.sum():.2f}: one time in {(-shown.sum()).exp():.0f}")
 tokens = [repr(tokenizer.decode(token)) for token in best_tokens]
 table = pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability": shown})
-share_bar = {"vmin": 0, "vmax": 1, "color": "#007FC666"}
+share_bar = {"vmin": 0, "vmax": 1, "width": 60, "color": "#007FC666"}
 table.style.format(precision=2, escape="html").bar(["probability"], **share_bar).hide()
 
 # %% [markdown]
@@ -236,42 +238,17 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # The value of the loss means nothing by itself. What counts is its **gradient** $\nabla$: for each of the LoRA weights a number that says in
 # which direction the loss grows, and how fast.
 #
-# The table below follows the formula. *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3).
-# So its mean is −1.81 / 8 = −0.226, and its term is −1.157 · −0.226 = +0.26. The loss is the mean of the eight terms.
+# An example: *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3). So its mean is −1.81 / 8 = −0.226,
+# and its term is −1.157 · −0.226 = +0.26. The loss is the mean of the eight terms in the table below.
 #
-# **Why subtract the mean?** Let the right answer have the probability 0.2 and the reward 11, and the other answer the reward 10. The mean reward is
-# 0.2 · 11 + 0.8 · 10 = 10.2. Each drawn text moves the model's weights by a factor times the gradient of *its own* log-probability: +5 $\nabla p$ for the
-# right answer, −1.25 $\nabla p$ for the other one (the folded text shows why). So the table counts in $\nabla p$. Plus makes the right answer more likely:
+# **Predict before you run:** is the largest term (plus or minus) that of the text whose tokens are pushed hardest?
 #
-# | drawn | how often | gradient | move, factor = reward | move, factor = reward − 10.2 |
-# | --- | --- | --- | --- | --- |
-# | the right answer | 0.2 | +5 | 11 · 5 = +55 | 0.8 · 5 = +4 |
-# | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
-# | **average** | | | **+1** | **+1** |
+# <details><summary>What you should see</summary>
 #
-# On average both do the same. But eight draws are few: in 0.8⁸ = 17 % of the groups all eight are the wrong answer. Without the mean they then move
-# 8 · 12.5 = 100 $\nabla p$ the wrong way. With the mean the moves are small, and both point the right way. (GRPO subtracts the mean of the
-# group. If all eight are wrong, that is 10: all advantages are 0, and nothing changes.)
-#
-# <details><summary>Where +5 and −1.25 come from, and why this raises the expected reward</summary>
-#
-# For the right answer $\nabla \log p = \nabla p / p = 5 \nabla p$. The other one has the probability $1 - p$, so
-# $\nabla \log (1-p) = -\nabla p / 0.8 = -1.25 \nabla p$.
-#
-# Let the weight be the reward $r$ itself. A text with the probability $p$ is drawn in a share $p$ of the samples, and each time its weight is
-# multiplied by $\nabla p / p$. The two $p$ cancel: a rare text is drawn seldom and raised a lot. So the average change is $\sum r \nabla p$, the slope of
-# the expected reward $\sum r p$. Subtracting a fixed $b$ from all rewards changes this by $b \sum \nabla p = 0$, because the probabilities add up to 1.
-# ([The details](../docs/reference/losses.md#why-the-mean-may-be-subtracted).) This is the *policy gradient*, or REINFORCE. PPO trains a second
-# model for the mean; GRPO needs none.
+# No. The largest is −4.52, of the long rambling text. It is so large because its tokens are unlikely: −3.31 on average. What pushes a token is
+# $A_i / T_i$, the last column: −1.37 / 24 = −0.06 for this text, and +1.16 / 8 = +0.14 for *The capital of Australia is Canberra.* So the value of
+# the loss says little about the step.
 # </details>
-#
-# **How much does each token count?** Every loss divides the sum over the tokens by something. Exercise 1 shows where the choice matters.
-#
-# | divided by | so | name in TRL | where |
-# | --- | --- | --- | --- |
-# | the length $T_i$ of its own text | every *text* counts the same | `grpo` | here, and in the first paper |
-# | the number of all tokens in the batch | every *token* counts the same | `bnpo`, `dapo` | the quickstart; the tree of section 6 |
-# | a fixed number, 8 texts · 24 | the same, and the same in every batch | `dr_grpo` | exercise 3 |
 
 # %%
 per_token = -advantages[:, None] * log_probs
@@ -287,26 +264,47 @@ def gradient_of(loss):
 plain_gradient = gradient_of(loss)
 print(f"loss {loss:.4f}; the gradient has {len(plain_gradient):,} numbers")
 mean_log_probs = ((log_probs * mask).sum(dim=1) / mask.sum(dim=1)).detach()
-table = {"advantage": advantages, "mean log-probability": mean_log_probs}
-table = pandas.DataFrame({**table, "term": -advantages * mean_log_probs, "completion": texts})
-table.style.format(precision=2, escape="html").set_table_styles(left)
+table = {"completion": texts, "advantage": advantages, "mean log-probability": mean_log_probs}
+table |= {"term": -advantages * mean_log_probs, "push per token": advantages / mask.sum(dim=1)}
+table = pandas.DataFrame(table).sort_values("advantage", ascending=False)
+signs = dict.fromkeys(["advantage", "term", "push per token"], "{:+.2f}")
+table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 
 # %% [markdown]
+# ### Two questions about this loss
+#
+# **Why subtract the mean?** Take a question with two possible answers. The right one has the probability $p$ = 0.2 and earns 11, the other one earns 10.
+# So the mean reward is 0.2 · 11 + 0.8 · 10 = 10.2. A drawn text moves the weights along the gradient of its own log-probability, times a factor:
+# its reward, or its reward minus the mean. Both gradients are multiples of $\nabla p$, the direction that makes the right answer more likely:
+# $\nabla \log p = \nabla p / 0.2 = 5 \nabla p$, and $\nabla \log (1 - p) = -\nabla p / 0.8 = -1.25 \nabla p$. So count each move in $\nabla p$:
+#
+# | drawn | how often | gradient | move, factor = reward | move, factor = reward − 10.2 |
+# | --- | --- | --- | --- | --- |
+# | the right answer | 0.2 | +5 | 11 · 5 = +55 | 0.8 · 5 = +4 |
+# | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
+# | **average** | | | **+1** | **+1** |
+#
+# [On average](../docs/reference/losses.md#why-the-mean-may-be-subtracted) both do the same. But without the mean, single draws pull far in opposite
+# directions, and a group has only eight. With the mean every move is small and points the right way. (PPO, the method before GRPO, trains a second
+# model that estimates this mean. GRPO takes it from the group.)
+#
+# **How much does each token count?** Every loss divides the sum over the tokens by something:
+#
+# | divided by | so | name in TRL | where |
+# | --- | --- | --- | --- |
+# | the length $T_i$ of its own text | every *text* counts the same | `grpo` | here, and in the first paper |
+# | the number of all tokens in the batch | every *token* counts the same | `bnpo`, `dapo` | the quickstart; the tree of section 6 |
+# | a fixed number, 8 texts · 24 | every token counts the same, in every batch | `dr_grpo` | exercise 3 ([all losses](../docs/reference/losses.md)) |
+#
 # ## 5. The loss, complete: ratio, clipping and KL
 #
 # *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*
 #
-# **In a hurry?** You need three words from this section, then run its cell and go on. The *ratio* of a token is its probability now, divided by its
-# probability when it was sampled. *Clipping*: a token that has moved 20 % in the wanted direction is not pushed any further. *KL*: how far the model has
-# moved from its start. In the first step the ratio is 1 and the KL is 0, so the gradient is that of section 4. Read the rest before section 7, which takes
-# two steps on one batch.
-#
-# Sampling is slow, so one would like to use a batch of completions for several steps. After the first step,
-# however, they come from a model that no longer exists. Two ideas of PPO handle this.
+# Sampling is slow, so one would like to use a batch of completions for several steps. After the first step, however, they come from a model that no
+# longer exists. Two ideas of PPO handle this. (In the first step nothing has moved: the ratio is 1, the KL is 0, and the gradient is that of section 4.)
 #
 # **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The new model would draw a
-# token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus
-# the average gain.
+# token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus its mean.
 #
 # **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more
 # than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A
@@ -325,16 +323,7 @@ table.style.format(precision=2, escape="html").set_table_styles(left)
 # **KL.** A third part keeps the model near its start, the *reference*: here the same model with its LoRA switched off. Let
 # $d = \log p_{\text{ref}} - \log p$ for a token. It costs $e^d - d - 1$ (right half of the figure): nothing where both models agree, and more on
 # both sides. `beta` says how much this counts: 0 in many recent recipes, 0.04 in the first GRPO paper.
-# [What four values do](../docs/reference/losses.md#what-beta-costs).
-#
-# <details><summary>Why this cost, and not simply −d?</summary>
-#
-# The *Kullback–Leibler divergence* (KL) is the average of $-d$ over what the model samples. The average of $e^d - d - 1$ is the KL too,
-# because $e^d - 1$ averages to 0. Why not add $-d$? Take two tokens, 0.8 and 0.2. The first, drawn 0.8 of the time, lowers its own
-# logit by 0.2. The second, drawn 0.2 of the time, raises that logit by 0.8. On average: 0.8 · (−0.2) + 0.2 · 0.8 = 0. The model is pulled nowhere. The right value is not enough, the gradient must be right
-# too. If the reference gives both tokens 0.5, the gradient of the KL with respect to the logit of the first token is 0.22. Averaged over draws,
-# $e^d - d - 1$ gives 0.30 without $\rho$ in front, and 0.22 with it. TRL multiplies by $\rho$, the first GRPO did not.
-# </details>
+# ([What four values do](../docs/reference/losses.md#what-beta-costs), and [why not simply −d](../docs/reference/losses.md#why-this-cost-for-the-kl).)
 
 
 # %%
@@ -379,7 +368,7 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 #
 # <details><summary>What you should see</summary>
 #
-# The green bars (advantage above zero) point to the right and the orange ones to the left. A label such as × 1.58 means that this
+# The bars of advantages above zero point to the right, the others to the left. A label such as × 1.58 means that this
 # exact completion is now 1.58 times as likely. The length does not follow the advantage alone:
 #
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
@@ -410,8 +399,9 @@ bars = axes.barh(range(8), change[order], color=colours)
 axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
 names = [texts[i][:40] + "…" * (len(texts[i]) > 40) for i in order]
 axes.set_yticks(range(8), [f"{name}  {advantages[i]:+.2f}" for name, i in zip(names, order)])
-title = "green: advantage above 0, orange: below 0"
-axes.set(title=title, xlabel="change of log-probability")
+axes.set_title("Change of log-probability (×: factor of the probability)")
+legend = {"loc": "center left", "frameon": False}
+axes.legend([bars[-1], bars[0]], ["advantage above 0", "advantage below 0"], **legend)
 axes.margins(x=0.18)
 
 # %% [markdown]
@@ -423,18 +413,19 @@ axes.margins(x=0.18)
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
 # *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line,* where given: the probability of this continuation. Each token
-# counts the same here. (The loss of section 4 divides each advantage by $T_i$. Then +0.15 remains on *The*, and at the two later forks every push
-# keeps its sign.)
+# counts the same here.
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
 # finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text
-# on this branch adds $A (1 - p)$ to the logit of the branch, and each text on another branch subtracts $A\,p$ from it. Together that is the sum of $A$ over the texts on
-# the branch, minus $p$ times the sum over all texts at the fork:
+# on this branch adds $A (1 - p)$ to the logit of the branch, and each text on another branch subtracts $A\,p$ from it. (The gradient of a log-softmax is
+# $1 - p$ for the drawn token, and $-p$ for each other one.) Together that is the sum of $A$ over the texts on the branch, minus $p$ times the sum
+# over all texts at the fork:
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
 # In short: a branch gains when its mean advantage is above that of its fork. (This holds if it was drawn about as often as $p$ says.) Expect the direction from
-# the rule, not the size, because all branches share their weights.
+# the rule, not the size, because all branches share their weights. (With the $1/T_i$ of section 4, +0.15 remains on *The*. At the two later forks the
+# pushes have the same signs.)
 #
 # **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say, and what does
 # the model do?
@@ -446,7 +437,8 @@ axes.margins(x=0.18)
 # with the comma is +0.32, of all five with *Canberra* +0.65: the comma is below the average of its fork.
 #
 # Would a second step on this batch be clipped? *Sydney* has the ratio 0.20 / 0.31 = 0.65, below 0.8, and its advantage is
-# negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed.
+# negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed. So clipping is a safety belt. It acts only if a
+# batch is used for more than one step, and the quickstart uses each batch once.
 # </details>
 
 
@@ -581,9 +573,6 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # * The KL does not rise smoothly: it is a mean over only eight completions, and one unusual text raises it, as in step 6.
 # * In the last group the rambling is gone, and nearly all completions are the same. So this prompt has nothing more to teach.
 # </details>
-#
-# Has the model learned geography? Nothing here shows it. It gave the right answer in five of the eight samples above, and now gives it nearly
-# always, to this one prompt. A real training has hundreds of prompts, so that it also helps with new ones.
 
 # %%
 vector_to_parameters(start.clone(), lora)
@@ -607,37 +596,29 @@ for step in range(STEPS):
     history.append(torch.stack([rewards.mean(), kl, rewards.std()]).tolist())
 names = ["mean reward", "KL per token", "standard deviation"]
 history = pandas.DataFrame(history, range(1, STEPS + 1), names)
-panels = {"subplots": True, "layout": (1, 3), "figsize": (9, 2.4), "legend": False, "title": names}
+panels = {"subplots": True, "layout": (1, 3), "figsize": (10, 2.6), "legend": False, "title": names}
 history.plot(**panels, style="o-", color="#007FC6", xlabel="step", ylim=(0, None), clip_on=False)
 plt.show()
 pandas.Series(texts, name="in the last group").value_counts().to_frame()
 
 # %% [markdown]
-# **Which setting to turn, and when?** In `gn.train`:
-#
-# | setting | here | quickstart | turn it when |
-# | --- | --- | --- | --- |
-# | `num_generations`, the size of a group | 8 | 8 | most groups have equal rewards: larger |
-# | prompts per step | 1 | 2 | the curve jumps from step to step: more |
-# | `learning_rate` | 0.0002 | 0.0001 | the reward collapses or the KL stays high: lower. Nothing moves: higher |
-# | `beta`, the weight of the KL | 0.04 | 0.04 | the texts drift into nonsense: higher |
-# | `temperature` | 1 | 1 | the completions of a group are all alike, and wrong: higher |
-# | `max_completion_length` | 24 | 48 | many completions are truncated: higher |
-# | `loss_type` | `grpo` | `bnpo` | long and short texts should weigh differently: [all losses](../docs/reference/losses.md) |
-#
 # ## Did it work?
 #
 # Two questions decide. Do our gradients agree with TRL's? And did the mean reward rise, from the first two steps to the last two? This is
 # the prompt that was trained on. Whether a model got better at new questions is what [the quickstart](00_quickstart.ipynb) tests.
 #
 # Section 3 asked how likely the best completion of the first group is, token by token. Ask again. **Predict before you
-# run:** which two probabilities have changed most?
+# run:** which two probabilities have changed most? And does an answer change to a question that was never trained, the capital of Canada?
 #
 # <details><summary>What you should see</summary>
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %: the two forks of the tree on the way to
 # this sentence. The model now writes it five times out of six, and wrote it one time in six before. *The* rose too, although the tree has 0 there: with
 # $1/T_i$ the first group leaves +0.15 on it, and seven more groups followed.
+#
+# *The capital of Canada is Ottawa, Canada.* became *The capital of Canada is Ottawa.* The city was right before, so the model has not learned geography. What
+# carried over to the new question is the form: the sentence ends after the city. This is one question. A real training has hundreds of prompts, and
+# many held-out questions to test it.
 # </details>
 
 # %%
@@ -646,6 +627,14 @@ mean_rewards = history["mean reward"]
 first, last = mean_rewards.iloc[:2].mean(), mean_rewards.iloc[-2:].mean()
 with torch.no_grad():
     now = token_log_probs(best_tokens[None])[0]
+other_question = [{"role": "user", "content": "What is the capital of Canada?"}]
+canada = tokenizer.apply_chat_template(other_question, **template).to(model.device)
+greedy = {"do_sample": False, "max_new_tokens": 24}
+with model.disable_adapter():
+    answer_before = model.generate(**canada, **greedy)
+for name, ids in (("before", answer_before), ("now", model.generate(**canada, **greedy))):
+    written = tokenizer.decode(ids[0, canada["input_ids"].shape[1] :], skip_special_tokens=True)
+    print(f"Canada, {name}: {written}")
 print(f"The best completion of the first group: one time in {(-now.sum()).exp():.1f}")
 table = pandas.DataFrame({"token": tokens, "before": shown.exp(), "now": now.exp()})
 display(table.style.format(precision=2, escape="html").bar(["before", "now"], **share_bar).hide())
@@ -671,40 +660,41 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # <details><summary>Answer</summary>
 #
 # The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
-# a little more often than its probability says, and that is enough. That is noise: more completions or more prompts average it
-# out. With $1/T_i$, as in section 4, the two short texts count three times as much, and the signs turn. Dividing by the length is not noise but a bias:
-# it favours the short text at this fork, however many samples you draw.
+# a little more often than its probability says, and that is enough. That is noise: more completions average it out. With $1/T_i$ the two short texts
+# count three times as much, and the signs turn. That is no noise but a bias: it favours the short text here, however many samples you draw.
 # </details>
 #
-# **2. Your own reward** (ten minutes). Let `reward` return 1 for a text with a comma. Predict the curve and the last group of section 8, restart and run
-# all. Then do the same with the word *kangaroo*.
+# **2. A reward that goes wrong** (ten minutes). Let `reward` return 1.0 for a text with a comma, and 0.0 for any other. Predict the curve and the last group
+# of section 8, restart and run all. Then do the same with the word *kangaroo*.
 #
 # <details><summary>Answer</summary>
 #
-# Five of the eight texts have a comma, so the reward can rise. None says *kangaroo*: all rewards are 0, all advantages are 0, the gradient is 0, and the
-# curve stays flat. **It can only do more often what it already does sometimes.** (Section 7 then divides 0 by 0 and says no.)
+# The reward for a comma rises from 0.6 to 1.0 in step 4, and then stays at about 0.8: a curve like a success. But in the last group only two of the eight
+# texts name a capital. One begins *Imagine a world without tweets, online gaming, or panoramic telescopes.* The reward did not ask for an answer, so the
+# answer was lost. For the capital of France, where the model said *Paris*, it now says *L'Étoile, la Cité, la Nation, la Géologie*.
+#
+# None of the eight says *kangaroo*: all rewards, advantages and the gradient are 0, and the curve stays flat. **It can only do more often what it
+# already does sometimes.** (Section 7 then divides 0 by 0 and says no.)
 # </details>
 #
 # **3. Dr. GRPO, checked by TRL** (twenty minutes). *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves two divisions out. Advantages
 # are not divided by the standard deviation, and the sum over the tokens of *every* completion is divided by 24, the most that we sample, instead of
 # its own length. Change `advantages_of` and `grpo_loss`, add `loss_type="dr_grpo"`, `scale_rewards="none"` and `max_completion_length=24` to `same`
-# in section 7, restart and run all, until both gradients agree again. What would the change mean in a training with many prompts?
+# in section 7, restart and run all, until both gradients agree again. What does the change mean if there are many prompts?
 #
 # <details><summary>Answer</summary>
 #
 # `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. Dividing by 24 makes long
-# texts weigh more. (The cell with `grpo_loss` then prints a difference from section 4, which still divides by each length.)
-# All eight advantages were divided by the same 0.59; with many prompts each group is divided by *its own* number. Seven rewards of 1.00 and one of
-# 1.01 give an advantage of 2.41 with the division, and 0.01 without. So a difference of a hundredth pushes as strongly as a real success.
+# texts weigh more. (Section 5 then prints a difference from section 4, which still divides by each length.) All eight advantages were divided by the
+# same 0.59; with many prompts each group is divided by *its own* number. Seven rewards of 1.00 and one of 1.01 give an advantage of 2.41 with the
+# division, and 0.01 without. So a difference of a hundredth pushes as strongly as a real success.
 # </details>
 #
 # ## Next
 #
-# * Let the kit do all this, with curves, held-out questions and a test of whether it worked: [the quickstart](00_quickstart.ipynb).
+# * Let the kit do all this, and test whether it worked: [the quickstart](00_quickstart.ipynb). Which setting to turn, and when: [Train](04_train.ipynb).
 # * Our reward can be cheated: *"Canberra? Melbourne!"* earns everything. Find such loopholes before you train: [rewards](02_rewards.ipynb).
-# * `grpo`, `dr_grpo`, `dapo` and `bnpo` differ in how they average over tokens: [all losses](../docs/reference/losses.md).
 # * A simpler relative: keep only the good samples and fine-tune on them (*rejection sampling*). It has no negative weights, so nothing is made less likely.
-# * The papers: GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), clipping from PPO ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347)), and
-#   the ratio before the KL term ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)).
+# * Papers: [GRPO](https://arxiv.org/abs/2402.03300), clipping [from PPO](https://arxiv.org/abs/1707.06347), [the ratio before the KL](https://arxiv.org/abs/2512.02556).
 #
 # @NEIGHBOURS@

@@ -31,8 +31,14 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `PROMPTS` is how many questions are sampled to see whether a training can learn. `STEPS` is the length
-# of the two trainings. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
+# You can leave everything as it is. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
+#
+# | setting | meaning |
+# | --- | --- |
+# | `PROMPTS` | how many questions are sampled to see if a training can learn |
+# | `STEPS` | the length of each of the two trainings |
+# | `CHANGES` | other settings of the preset, such as `{"learning_rate": 1e-4}` |
+# | `TASK` | other arguments of `load_task`, such as `{"holdout": 0.2}` |
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -53,6 +59,9 @@ TASK = {}  # @param {"type": "raw"}
 # You should see the number of rows, the kind of answers and the first prompt.
 
 # %%
+import pandas
+from IPython.display import HTML, Markdown
+
 changes = {"max_steps": STEPS, "learning_rate": 2e-4, "max_completion_length": 64}
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
@@ -69,27 +78,25 @@ task
 # %% [markdown]
 # ## Rewards, tried and checked
 #
-# A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, and 0 for
-# everything else. The number may be written in several ways: 42, 42.0 or x = 42. `gn.score` calls the reward as the trainer would.
+# A reward is a function that turns completions into numbers. The cell has two parts.
 #
-# **Predict before you run:** which of these six completions deserve the point?
+# **1. One reward.** `correctness` gives 1 for the right answer between the answer tags, and 0 for everything else. The number may be
+# written in several ways: 42, 42.0 or x = 42. `gn.score` calls the reward as the trainer would.
+#
+# **2. All rewards together.** On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format
+# are added. They weigh less than a correct answer: 1 and 0.5 against 2. `check_rewards` then tries to cheat. From your rows it builds about
+# two thousand completions and looks at what each one earns. It needs no model.
+#
+# **Predict before you run:** look at the six `texts` in the cell below. Which of them deserve the point?
 #
 # <details><summary>What you should see</summary>
 #
 # Only the first two get it. The third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the
 # last has no answer tags.
+#
+# The check finds nothing, and shows one line for each reward. *Tells right from wrong* means only that a simple right answer scores above a
+# simple wrong one. No tricks are tried for this line, so a reward with a loophole can get it too.
 # </details>
-#
-# ### All rewards together
-#
-# On its own, `correctness` gives nothing until the answer is between its tags. So two rewards for the format are added. They weigh
-# less than a correct answer: 1 and 0.5 against 2.
-#
-# `check_rewards` then tries to cheat. From your rows it builds about two thousand completions and looks at what each one earns. It needs
-# no model. You should see that nothing is found, and one line for each reward.
-#
-# *Tells right from wrong* says only that a simple right answer scores above a simple wrong one. No tricks are tried for this line, so even
-# `gold_somewhere` below gets it.
 
 # %%
 right = gn.rewards.correctness(weight=2.0)
@@ -114,11 +121,8 @@ report
 # Try the same by hand. Change a completion and watch its scores, its total and its advantage. Move a weight. Let the model write a
 # group. On a page without a kernel, such as GitHub, you see a picture of the lab.
 #
-# The lab starts with three completions:
-#
-# 1. right, in the format,
-# 2. right in the reasoning, wrong in the answer,
-# 3. right, without any format.
+# The lab starts with three completions: (1) right, in the format, (2) right in the reasoning, wrong in the answer, (3) right, without any
+# format.
 #
 # Under *Scores by hand* you can give your own marks; [a later notebook](08_judge.ipynb) measures a reward against such marks.
 #
@@ -154,28 +158,38 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# The check finds faults of both. The cell shows the count and two findings, and folds the whole list below them. *Critical* means that a
-# training that finds the trick learns the wrong thing, *warning* that it learns less well. Both words say how much harm a trick does, and not how likely
-# it is: which trick is learned first depends on what the model samples.
+# <details><summary>Answer</summary>
 #
-# <details><summary>How to read a finding</summary>
+# Write a list of all possible answers: the gold answer is among them. Or write any text again and again: each 20 characters are one more
+# point. In Table 1 these tricks are *every candidate* and *repetition is rewarded*.
+# </details>
 #
-# *Every candidate* is the name of the trick: the list of all answers contains the right one. *4 of 4 such completions score like a right
-# answer* is the measurement. The *example* is one of the four, and *fix* is what to change in the function. A *slot* is the place between the
-# answer tags.
+# The check finds six faults, two of them critical, and lists them in Table 1. Unfold the line below the table for an example and a
+# fix of each.
+#
+# * *Critical*: a training that finds the trick learns the wrong thing.
+# * *Warning*: it learns less well.
+#
+# Both words say how much harm a trick does, not how likely it is. Which trick is learned first depends on what the model samples.
+#
+# <details><summary>How to read a line of the table</summary>
+#
+# *Every candidate* is the name of a trick. *4 of 4 such completions score like a right
+# answer* is the measurement. The *slot* is the place between the answer tags. The last line may surprise you, because no reward for the
+# format is in the list. But tags are text, and `thinks_long` gives points for their characters.
 # </details>
 
+
 # %%
-from IPython.display import HTML
+def show(caption, table):
+    """Show a table under its caption."""
+    display(Markdown(f"**{caption}**"), table)
 
 
 def gold_somewhere(completions, answer, **columns):
     """Return 1 for each completion that contains the gold answer anywhere."""
-    scores = []
-    for completion, gold in zip(completions, answer, strict=True):
-        text = gn.rewards.completion_text(completion)
-        scores.append(1.0 if gold in text else 0.0)
-    return scores
+    texts = [gn.rewards.completion_text(completion) for completion in completions]
+    return [1.0 if gold in text else 0.0 for text, gold in zip(texts, answer, strict=True)]
 
 
 def thinks_long(completions, **columns):
@@ -183,13 +197,15 @@ def thinks_long(completions, **columns):
     return [len(gn.rewards.completion_text(completion)) / 20 for completion in completions]
 
 
+left = [{"selector": "th, td", "props": "text-align: left"}]
 gold_somewhere.weight = 2.0
 with_loopholes = [gold_somewhere, thinks_long]
 found = gn.check_rewards(with_loopholes, task, tokenizer=tokenizer)
 print(found.sentence)
-shown = ("every candidate", "repetition is rewarded")
-display(*[finding for finding in found.findings if finding.kind in shown])
-display(HTML(f"<details><summary>All findings</summary>{found._repr_html_()}</details>"))
+tricks = pandas.DataFrame(found.findings)[["severity", "reward", "kind", "observation"]]
+tricks = tricks.style.format(escape="html").hide().set_table_styles(left)
+show("Table 1. Tricks that the check found", tricks)
+display(HTML(f"<details><summary>Examples and fixes</summary>{found._repr_html_()}</details>"))
 
 # %% [markdown]
 # ## Watch it happen
@@ -197,65 +213,74 @@ display(HTML(f"<details><summary>All findings</summary>{found._repr_html_()}</de
 # Ignore the findings and train. You should see a curve that looks like a success: within sixteen steps the total reward doubles.
 #
 # **Predict before you run:** which of the two loopholes will the model find first? Look at the right half of the figure: which curve rises?
+#
+# <details><summary>What you should see</summary>
+#
+# Length. `thinks_long` rises from about 3 to more than 5 points, while `gold_somewhere` hardly moves before step 13.
+# </details>
+#
+# After the figure come four short tables. Tables 2 and 3 sum up the training, 4 and 5 show a group of the first step and one of the last, with
+# the first 75 characters of each completion. All points are weighted. The *spread* is their standard deviation within a group.
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
-groups = {"first": hacked.step(1).groups[0], "last": hacked.step(STEPS).groups[0]}
-display(*groups.values())
-print("Standard deviation of the weighted scores")
-for when, group in groups.items():
-    for name, weight in group.weights.items():
-        spread = (weight * group.table[name]).std()
-        print(f"  in the {when} group, {name}: {spread:.2f}")
 
-table = hacked.completions().query("step > 1")  # in step 1 the learning rate is 0
-names = ["thinks_long", "gold_somewhere"]
-from_mean = table[names] - table.groupby(["step", "group"])[names].transform("mean")
-correlation = from_mean.corrwith(table["advantage"]).round(2)
-print("Steps 2 to", STEPS, "correlation with the advantage:", correlation.to_dict())
-table["length"] = (from_mean["thinks_long"] > 0).map({True: "above the group", False: "below"})
-table["sum"] = table["gold_somewhere"].map({1: "right sum somewhere", 0: "no right sum"})
-print("Mean advantage, by length and sum:")
-means = table.pivot_table("advantage", "length", "sum").rename_axis(index=None, columns=None)
-display(means.style.format("{:+.2f}"))
+table = hacked.completions().rename(columns={"thinks_long": "length"})
+table["sum"] = 2 * table["gold_somewhere"]
+points = table.groupby(["step", "group"])[["sum", "length"]]
+from_mean = table[["sum", "length"]] - points.transform("mean")
+learned = table["step"] > 1  # in step 1 the learning rate is 0
+correlation = from_mean[learned].corrwith(table["advantage"])
+decides = pandas.DataFrame({"correlation with the advantage": correlation})
+decides["spread, first group"] = points.std().loc[(1, 0)]
+decides["spread, last group"] = points.std().loc[(STEPS, 0)]
+show("Table 2. What the advantage follows, from step 2 on", decides.style.format(precision=2))
+is_long = (from_mean["length"] > 0).map({True: "longer than its group", False: "shorter"})
+has_sum = table["sum"].map({2: "right sum somewhere", 0: "no right sum"})
+means = table[learned].groupby([is_long, has_sum])["advantage"].mean().unstack()
+means = means.rename_axis(index=None, columns=None).style.format("{:+.2f}")
+show("Table 3. Mean advantage, from step 2 on", means)
+table["completion"] = table["completion"].str.split().str.join(" ").str[:75]
+columns = ["sum", "length", "total", "advantage", "completion"]
+for number, step in ((4, 1), (5, STEPS)):
+    group = table.query("step == @step and group == 0").sort_values("advantage", ascending=False)
+    question = hacked.step(step).groups[0].question
+    lines = group[columns].style.format(precision=2, escape="html").hide().set_table_styles(left)
+    show(f"Table {number}. Points and advantages in step {step}: {question}", lines)
 
 # %% [markdown]
 # ### Why this one?
 #
-# The model finds length first: in the figure it rises from about 3 to more than 5 points, while the sum hardly moves before step 13. Why not the list
-# of all answers, which the check called *critical*? None of the completions above lists them, and GRPO can only make more frequent what
-# the model samples. Long texts are among its samples.
+# Why length, and not the list of all answers, which the check called *critical*? None of the completions above lists them, and GRPO can
+# only make more frequent what the model samples. Long texts are among its samples.
 #
-# Long texts also win, because the advantage is computed from the *total*. Compare two completions of the first group:
+# Long texts also win, because the advantage is computed from the *total*. Table 2: in steps 2 to 16 the advantage follows the length
+# (correlation 0.82) more than the sum (0.45). Table 3: on average, a text longer than its group was pushed up *even without* the right sum
+# (+0.84), and a shorter one was pushed down *even with* it (−0.19).
 #
-# | first group | for the sum | for the length | total | advantage |
-# | --- | --- | --- | --- | --- |
-# | the right answer, in its place | 2 | 2.85 | 4.85 | −0.316 |
-# | a long text without the sum | 0 | 15.75 | 15.75 | +2.071 |
+# Table 4 shows how this happens. Its first line is a long text without the sum. It earns 15.75 for its length, and its advantage is +2.07. The
+# fourth line is the right answer, in its place. It earns 2 + 2.85 = 4.85, and its advantage is −0.32. (This group shows what the original model
+# samples. In step 1 the learning rate is still 0, so this group itself changed nothing. Steps 2 to 16 did.)
 #
-# In step 1 the learning rate is still 0: this group shows what the original model samples, and changes nothing. So read the end of the output too: steps 2 to
-# 16, which changed the model. The advantage follows the length
-# (correlation 0.82) more than the sum (0.45). On average, a text longer than its group was pushed up *even without* the right sum (+0.84),
-# and a shorter one was pushed down *even with* it (−0.19). This is **reward hacking**: the model learns what you scored, not what you wanted. The
-# check called it only a *warning*: read warnings too.
+# This is **reward hacking**: the model learns what you scored, not what you wanted. The check called it only a *warning*: read warnings too.
 #
-# **Which reward decides?** For each reward, multiply its weight by the spread of its scores within the group. Usually the largest product decides, whatever the
-# finding is called.
+# **Which reward decides?** For each reward, multiply its weight by the spread of its scores within the group. Usually the largest product
+# decides, whatever the finding is called. In the first group it is 4.98 for the length and 0.93 for the sum.
 #
-# **Look again** at the last group: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer tags?
-# What does the model learn from these points?
+# **Look again** at the last group, Table 5: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer
+# tags? What does the model learn from these points?
 #
 # <details><summary>Answer</summary>
 #
 # None. All eight write the sum first, and the long ones then fill the place of the answer with words. Two even answer 22 and 10. All eight
-# earn the 2 points because the 7 is in the reasoning: the finding *answer outside the slot*. Since all earn them, these points move no advantage
+# earn the 2 points because the 7 is in the reasoning: the trick *answer outside the slot*. Since all earn them, these points move no advantage
 # (spread 0.00). Only length is left.
 # </details>
 #
 # ### Does the held-out measure see it?
 #
 # The comparison asks the held-out questions and grades with `correctness`, which this training never used. *Correct anywhere* reads the last
-# number of a completion. The picture at the top shows that it falls.
+# number of a completion. You know from the picture at the top that it falls.
 #
 # **Predict before you run:** the limit is 64 tokens, and none of the greedy answers before the training runs into it. How many do after it? And
 # what happens to *correct*?
@@ -265,8 +290,8 @@ display(means.style.format("{:+.2f}"))
 # 30 % of the answers are truncated. *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to
 # 29 %, although no reward was given for it. Why it rose, this run does not show.
 #
-# The total shows none of this: it rises. Three things show it: a check of
-# the reward beforehand, the completions themselves, and a held-out measure that is not the reward.
+# The total shows none of this: it rises. Three things show it: a check of the reward beforehand, the completions themselves, and a held-out
+# measure that was not trained on.
 # </details>
 
 # %%
@@ -281,13 +306,13 @@ after_hacking
 # * the model no longer computes the sum, or
 # * it computes the sum, and then writes on until another number is the last one.
 #
-# **Predict before you run:** which of the two? The cell counts the completions in which the right sum stands after a `=`.
+# **Predict before you run:** which of the two? The cell counts the completions that have the right sum after a `=`.
 #
 # <details><summary>What you should see</summary>
 #
-# The right sum stands there in 49 of 84 completions before the training, and in 54 after it. So this model can still add, though a text of twice the
-# length also has more chances to contain a sum. Its habit changed: it writes on where the answer belongs. One run shows that this can happen,
-# not that it always does.
+# The second. The right sum is there in 49 of 84 completions before the training, and in 54 after it. So this model can still add (though a text
+# of twice the length also has more chances to contain a sum). Its habit changed: it writes on where the answer belongs. One run shows that this
+# can happen, not that it always does.
 # </details>
 
 # %%
@@ -299,7 +324,7 @@ for name in ("before", "after"):
         bool(re.search(rf"= {gold}\b", str(text)))
         for gold, text in zip(answers["answer"], answers[name], strict=True)
     ]
-    print(f"{name}: the right sum stands after = in {sum(has_sum)} of {len(has_sum)} completions")
+    print(f"{name}: the right sum is after a = in {sum(has_sum)} of {len(has_sum)} completions")
 
 # %% [markdown]
 # ## Close the loopholes
@@ -344,10 +369,11 @@ fixed
 #   no error.
 # * With the example: **signal**. The totals differ in all 8 groups. A larger model may know the format without an example.
 #
-# Then read two columns of the table by reward:
+# Then read two columns of the table by reward. *Groups with a signal* counts the groups in which the reward differs at all: only 2 of 8 for
+# `gold_in_its_place`. *Std within groups* is the spread inside a group. Times the weight, it says how much this reward decides.
 #
-# * *groups with a signal* counts the groups in which the reward differs at all. For `gold_in_its_place` these are only 2 of 8.
-# * *std within groups* says how much the reward differs inside a group. Times the weight, it says how much this reward decides.
+# *0 % of the greedy ones* does not contradict the 10 % of the comparison above. Here none of 8 questions is right, there 8 of 84 were. Eight
+# questions are enough to see if groups differ, and too few to measure a share.
 # </details>
 
 # %%
@@ -356,7 +382,8 @@ model, tokenizer = gn.load_model(settings, report=print)
 plain_task = gn.load_task(**{**data, "example": None}, settings=settings, tokenizer=tokenizer)
 without_example = gn.baseline(model, tokenizer, plain_task, repaired, settings, prompts=PROMPTS)
 with_example = gn.baseline(model, tokenizer, task, repaired, settings, prompts=PROMPTS)
-display(without_example, with_example)
+display(Markdown("#### Without the example"), without_example)
+display(Markdown("#### With the example"), with_example)
 
 # %% [markdown]
 # ## Train with the sound rewards
@@ -364,13 +391,13 @@ display(without_example, with_example)
 # The original model, the same prompts and the same number of steps. Only the rewards differ: this time `gold_in_its_place` and the two for the
 # format. You should see the reward rise again. This time the held-out answers improve too.
 #
-# **Predict before you run:** what decides the advantages in the first steps, in the middle, and at the end: the format or the sum? The cell
-# prints how much each differs within a group, four steps at a time. Then look at the curve of `gold_in_its_place`: when does it rise?
+# **Predict before you run:** what decides the advantages in the first steps, in the middle, and at the end: the format or the sum? Table 6
+# shows the spread of both, four steps at a time. Then look at the curve of `gold_in_its_place`: when does it rise?
 #
 # <details><summary>What you should see</summary>
 #
-# First the format: in the first eight steps it differs by 0.51 and 0.45, the sum by 0.27 and 0.26. Then nearly all completions are in the
-# format, and the sum decides: 0.66 and 0.44, against 0.11 and 0.04. In the figure, `gold_in_its_place` rises last.
+# First the format. In steps 1 to 4 its spread is 0.51, that of the sum 0.27; in steps 5 to 8 it is 0.45 against 0.26. Then nearly all
+# completions are in the format, and the sum decides: 0.66 against 0.11, then 0.44 against 0.04. In the figure, `gold_in_its_place` rises last.
 # </details>
 
 # %%
@@ -379,9 +406,10 @@ table = sound.completions()
 table["format"] = table["exact_format"] + 0.5 * table["partial_format"]
 table["sum"] = 2 * table["gold_in_its_place"]
 spread = table.groupby(["step", "group"])[["format", "sum"]].std()
-spread["first step"] = (spread.index.get_level_values("step") - 1) // 4 * 4 + 1
-print("Standard deviation within a group, of the weighted scores; mean of four steps")
-display(spread.groupby("first step").mean().round(2))
+first = (spread.index.get_level_values("step") - 1) // 4 * 4 + 1
+spread["steps"] = [f"steps {step} to {step + 3}" for step in first]
+by_steps = spread.groupby("steps", sort=False).mean().round(2).rename_axis(None)
+show("Table 6. Spread of the points within a group, mean of four steps", by_steps)
 comparison = gn.compare(sound, task, grader=gn.rewards.correctness())
 comparison
 
@@ -390,20 +418,24 @@ comparison
 #
 # The cell stops with a message if one of four checks fails. Then it prints the results.
 #
-# Both trainings raised their reward by more than chance, so the reward alone would call both a success. The KL gives no warning either: its mean over
-# the last third of the steps is 0.094 with loopholes and 0.184 without (the progress bar shows the last step alone). Two numbers should have made you
-# look: 22 % of the completions were truncated, against 1 %, and most of the rise came from the length. Neither shows a wrong answer. For that, read a
-# group: the last one answers 22 and 10 to 4 + 3. The held-out questions then say how often: the last number is right in only 12 % of them.
+# **What the curves show.** Both trainings raised their reward by more than chance: steps in a random order would hardly ever rise as steadily (the
+# *Mann-Kendall test*). So the reward alone would call both a success. The KL gives no warning either. In the captions, which show its mean over the last third of the steps, it is 0.094 with loopholes and 0.184 without. (The progress
+# bar shows the last step alone: 0.078 and 0.024.)
 #
-# **Why is the format learned first?** The format differs in more groups: before the training the sums differed in only 2 of 8. And the tags are the same
-# in every prompt, so the pushes of different groups can add up. Each sum has another answer.
+# **What should have made you look.** With loopholes 22 % of the completions were truncated, against 1 % without, and most of the rise came from the
+# length. Neither shows a wrong answer. For that, read a group: Table 5 has the answers 22 and 10 to 4 + 3. The held-out questions then say how often:
+# the last number is right in only 12 % of them.
+#
+# **Why is the format learned first?** The format differs in more groups: before the training `partial_format` differed in all 8, the sum in only 2. And
+# the tags are the same in every prompt, so the pushes of different groups can add up. Each sum has another answer.
 #
 # **What cured it?** Three things changed: where the answer is read, no bonus for length, and two rewards for the format. One run with one seed
-# cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies. In
-# exercise 2 you change only the first of the three: the bonus for length stays.
+# cannot say which of them did it. [The quickstart's seeds](../docs/evidence/quickstart_seeds.md) show how much such a gain varies. Exercise 2
+# changes only where the answer is read.
 #
-# **Before each training:** (1) `check_rewards`, (2) weight times spread within a group, for each reward, (3) read one group, (4) a held-out
-# measure that is not the reward.
+# **Before each training:** `check_rewards`, then weight times spread for each reward, then read one group. **After it:** held-out questions, with a
+# measure that was not trained on. Here that is *correct anywhere*, the last number in the text. (*Correct* is such a measure for the first training
+# only: in the second, `gold_in_its_place` is nearly the same function.)
 
 # %%
 import textwrap
@@ -433,7 +465,7 @@ print(f"Signal without an example: {without_example.verdict}. With one: {with_ex
 #
 # ## Exercises
 #
-# **1. Would a larger weight have helped?** (five minutes, with pencil and paper). In the first group of the hacked training, six of eight
+# **1. Would a larger weight have helped?** (five minutes, with pencil and paper). In the first group of the hacked training (Table 4), six of eight
 # completions contain the right sum, and length earns 4.79 points on average. The right answer in its place earns 2.85 for its length. How large
 # must the weight $w$ of `gold_somewhere` be, so that this answer is above the average of the group? What would you change instead?
 #
@@ -444,13 +476,13 @@ print(f"Signal without an example: {without_example.verdict}. With one: {with_ex
 # </details>
 #
 # **2. What cured it?** (five minutes, with pencil and paper). The sound training reads the answer in its place, and it does not reward
-# length. Suppose that `gold_in_its_place` replaces `gold_somewhere`, and `thinks_long` stays. Of the first group, only the right answer in its
-# place keeps its 2 points. Is it pushed up now?
+# length. Suppose that `gold_in_its_place` replaces `gold_somewhere`, `thinks_long` stays, and no reward for the format is added. In the first
+# group (Table 4), only the right answer in its place keeps its 2 points. Is it pushed up now?
 #
 # <details><summary>Answer</summary>
 #
 # No. The totals are 15.75, 8.20, 4.85, 4.30, 2.65, 2.35, 1.75 and 0.50, and their mean is 5.04. The right answer (4.85) is still pushed down, by
-# −0.04, and the long text gets +2.17. A sound reward does not save you from an unbounded one beside it.
+# −0.04, and the long text gets +2.17. A sound reward does not save you from an unbounded one next to it.
 #
 # With at most one point for length, the totals are 3, six times 1, and 0.5. Their mean is 1.19, and the right answer gets +2.41.
 # </details>

@@ -50,9 +50,11 @@
 # | `DATA` | the path of your file, a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub |
 # | `COLUMNS` | the name of the column with the question, and of the one with the answer |
 # | `EXAMPLE` | one solved question: question, reasoning, answer. Every prompt shows it, and a small model needs it |
-# | `MORE_DATA` | `None`, or a second file: all rows of the first, and new rows with the rarest label |
+# | `MORE_DATA` | `None` for one training. For a second one: a file that repeats all rows of `DATA` and adds new ones |
 #
 # Give your own file another name than `reviews.csv`. The cell of *A file as it comes* writes a file of that name.
+#
+# The tables by mood are for labels. If your answers are numbers or texts, set `MORE_DATA = None` and skip *Why it fails*. Exercise 3 is on your own file.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -113,8 +115,8 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the columns and a decision. The small table counts the moods. Each has the same share in both parts: 21 % of the training rows
-# and 21 % of the held-out rows are *neutral*.
+# Now with the columns and a decision. Table 1 counts the moods. Each has the same share in both parts: 21 % of the training rows and 21 % of
+# the held-out rows are *neutral*.
 #
 # Read the rest from top to bottom:
 #
@@ -124,6 +126,13 @@ for attempt in ({}, {"columns": COLUMNS}):
 
 # %%
 import pandas
+from IPython.display import Markdown
+
+
+def show(caption, table):
+    """Show a table under its caption, with one line of column names."""
+    display(Markdown(f"**{caption}**"), table.rename_axis(index=None, columns=None))
+
 
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(
@@ -137,7 +146,8 @@ task = gn.load_task(
 )
 parts = {"trained on": task.train, "held out": task.holdout}
 moods = {part: pandas.Series([row["answer"] for row in rows]) for part, rows in parts.items()}
-display(pandas.DataFrame({part: labels.value_counts() for part, labels in moods.items()}))
+counts = pandas.DataFrame({part: labels.value_counts() for part, labels in moods.items()})
+show("Table 1. Rows of each mood", counts)
 task
 
 # %% [markdown]
@@ -151,6 +161,11 @@ task
 #
 # **Predict before you run:** write a wrong completion that still earns the point of the first reward. The output shows the worst trick that
 # the check found. A *slot* is the place between the answer tags.
+#
+# <details><summary>Answer</summary>
+#
+# `positive negative neutral`: it contains every label, so it earns the point for every remark. The check calls this trick *every candidate*.
+# </details>
 
 
 # %%
@@ -181,7 +196,7 @@ display(*with_loophole.findings[:1])
 # %% [markdown]
 # ## The loophole, closed
 #
-# A completion that names all three labels always gets the point. `rewards_for` returns rewards that fit the answers of this task:
+# `rewards_for` returns rewards that fit the answers of this task:
 # `exact_text` (weight 2), which reads only what is between the answer tags, and two rewards for the format (1 and 0.5). Your second reward
 # stays, with the weight 0.25.
 #
@@ -198,7 +213,7 @@ report
 # `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of correct
 # answers if you always give the most frequent label. A model that does not beat it may only have learned which label is frequent.
 #
-# The second table counts the right answers by mood. It matters, because GRPO can only make more frequent what the model already samples.
+# Table 2 counts the right answers by mood. It matters, because GRPO can only make more frequent what the model already samples.
 # A group in which nobody answers *neutral* cannot teach *neutral*.
 #
 # <details><summary>What you should see</summary>
@@ -206,18 +221,18 @@ report
 # *Signal*. Sampled, 22 % of the answers are right; greedily, 68 %. Sampling picks an unlikely token now and then, and 45 % of the samples have
 # no answer that can be read. The model is sometimes right, but not reliably. Training can improve this.
 #
-# The verdict looks at all groups together. The table by mood is the warning: of 40 sampled answers to *neutral* remarks 4 are right, and 3 of
-# the 5 groups have none.
+# The verdict looks at all groups together. Table 2 is the warning: of 40 sampled answers to *neutral* remarks 4 are right, and 3 of the 5 groups
+# have none.
 # </details>
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=40)
 sampled = pandas.DataFrame({"mood": [row["answer"] for row in gate.rows]})
+sampled["groups"] = 1
 sampled["right answers"] = [sum(group) for group in gate.is_correct_by_group]
 sampled["groups without one"] = sampled["right answers"].eq(0)
-sampled["groups"] = 1
 display(gate)
-sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
+show("Table 2. Sampled answers, eight in a group", sampled.groupby("mood").sum())
 
 # %% [markdown]
 # ## Train
@@ -236,8 +251,8 @@ sampled.groupby("mood").sum()[["groups", "right answers", "groups without one"]]
 # the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
 # learned by itself.
 #
-# **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer stands in its
-# tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
+# **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer is between
+# its tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -246,22 +261,24 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after
 #
-# The model answers each held-out remark greedily, as somebody who uses it would do. In the first table below read the three rows *correct*, *in the
+# The model answers each held-out remark greedily, as somebody who uses it would do. In the comparison read the three rows *correct*, *in the
 # format* and *correct anywhere*, and then the sentence about the majority-class baseline.
 #
-# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. The last two tables show
-# which labels each mood got, before and after the training.
+# One number for all remarks hides *which* answers are wrong. `transcripts()` returns every answer with its grade. Tables 3 and 4 show which
+# labels the remarks of each mood got, before and after the training: a line for each mood, a column for each answer.
 #
 # **Predict before you run:** none of the 9 *neutral* remarks will be right. What does the model call them? And is the average of all 42 still above
 # *always positive* (43 %)?
 #
 # <details><summary>What you should see</summary>
 #
-# The model gains, and clearly: 23 of 42 remarks are right before, 33 after (79 %). The baseline said 68 % before the training: of the 40 remarks that it
-# asked only 5 were neutral, and 21 positive, the label that the model gives anyway.
+# The model gains, and clearly: 23 of the 42 remarks are right before, 33 after (79 %). Ten became right and none became wrong (p-value 0.002).
 #
-# The last table shows what the average hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of
-# them are called *positive*. The first table shows that *positive* was the likeliest label from the start, also for neutral remarks.
+# Table 4 shows what the average hides. All *negative* and all *positive* remarks are right. Of the 9 *neutral* ones none is, and 8 of them are called
+# *positive*. Table 3 shows that *positive* was the likeliest label from the start, also for neutral remarks.
+#
+# Why 55 % before, when `baseline` counted 68 %? It asked an easier mix: 21 of its 40 remarks were positive, the label that the model prefers, and
+# only 5 were neutral.
 # </details>
 
 # %%
@@ -274,28 +291,31 @@ def labels_given(comparison, when="after"):
     answers = comparison.transcripts()
     given = answers[when].map(task.format.extract_final)
     given = given.where(given.isin(labels), "no label")
-    return pandas.crosstab(answers["answer"].rename("mood"), given.rename(f"answer {when}"))
+    table = pandas.crosstab(answers["answer"], given)
+    return table.reindex(columns=[*labels, "no label"], fill_value=0)
 
 
-display(comparison, labels_given(comparison, "before"))
-labels_given(comparison)
+display(comparison)
+show("Table 3. Answers to each mood before the training", labels_given(comparison, "before"))
+show("Table 4. Answers to each mood after the training", labels_given(comparison))
 
 # %% [markdown]
 # ## Why it fails
 #
-# The run has kept every completion of the training with its advantage, so you can look for the reason. Three tables:
+# The run has kept every completion of the training with its advantage, so you can look for the reason.
 #
-# 1. the right answers to each mood, in the first, middle and last third of the steps,
-# 2. for each mood (row) and each answer (column) the sum of the advantages. *All* adds the moods up. As with the comma in
-#    [GRPO by hand](01_grpo_by_hand.ipynb), a sum above 0 is not enough: table 3 tells whether the label gains,
-# 3. for each third of the steps: of the answers with a label, which share said *neutral* ($p$), and which share of their advantages *neutral* got.
+# | table | shows | question |
+# | --- | --- | --- |
+# | 5 | the right answers to each mood, in each third of the steps | is *neutral* ever right? |
+# | 6 | the sum of the advantages: a line for the mood of the remark, a column for the answer | who pushes *neutral* up, and who down? |
+# | 7 | two shares of *neutral* in each third: of the answers with a label ($p$), and of the sum of their advantages | is the second share larger than $p$? |
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
 # <details><summary>What you should see</summary>
 #
-# The neutral remarks push *neutral* up (+36.9) and *positive* down (−7.0), as they should. All other remarks push *neutral* down: for them it is
-# a wrong answer.
+# The neutral remarks push *neutral* up (+36.9) and *positive* down (−7.0), as they should. All other remarks push *neutral* down (−7.4 and −15.4):
+# for them it is a wrong answer.
 # </details>
 
 # %%
@@ -305,49 +325,53 @@ mood_of = {json.dumps(row["prompt"]): row["answer"] for row in task.train}
 tried = run.completions()
 tried["mood"] = tried["prompt"].map(mood_of)
 tried["right"] = tried["exact_text"].eq(1)
-tried["steps"] = pandas.cut(tried["step"], 3, labels=["first third", "middle", "last third"])
+tried["steps"] = pandas.cut(tried["step"], 3, labels=["first third", "middle third", "last third"])
 counts = tried.groupby(["mood", "steps"], observed=True)["right"].agg(["sum", "count"])
 of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
-display(of_all.unstack().rename_axis(columns="right answers"))
+show("Table 5. Right answers in the training", of_all.unstack())
 
 given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
 sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "fill_value": 0}
-pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all")
-display(pushes.drop(columns="all").round(1).rename_axis(columns="sum of the advantages"))
+pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all").round(1)
+show("Table 6. Sum of the advantages", pushes.reindex(columns=[*labels, "no label"], fill_value=0))
 rare = tried["mood"].value_counts().idxmin()
 labelled = tried[tried["given"].isin(labels)]
 by_third = labelled.pivot_table(index="steps", **sums, observed=True).reindex(columns=labels)
 p = pandas.crosstab(labelled["steps"], labelled["given"], normalize="index").reindex(columns=labels)
 shares = {"p": p[rare], "share of the sum": by_third[rare] / by_third.sum(axis=1)}
-display(pandas.DataFrame(shares).map("{:.0%}".format).rename_axis(columns=rare))
+show(f"Table 7. The share of {rare}", pandas.DataFrame(shares).map("{:.0%}".format))
 has_right = tried.groupby(["step", "prompt"])["right"].any()
 is_rare = has_right.index.get_level_values("prompt").map(mood_of) == rare
 print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have no right answer.")
 
 # %% [markdown]
-# **A rare label can lose although its own remarks push it up.** The fork here is the word after `<answer>`: *negative*, *neutral* or *positive*. At first
-# the model answers every remark in nearly the same way, so all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for
-# neutral remarks too. Then the rule of [GRPO by hand](01_grpo_by_hand.ipynb) holds: a branch is pushed by its sum minus $p$ times the sum of the fork. So a
-# label becomes more frequent only if its share of the sum is larger than its share $p$ of the answers. Over all steps *neutral* got 14.2 of the 130.1 of
-# the three labels, 11 %. By thirds (table 3):
+# ### How a label can lose although its own remarks push it up
 #
-# | | neutral groups | $p$ | share of the sum | so *neutral* |
-# | --- | --- | --- | --- | --- |
-# | first third | 9 of 32 | 16 % | 20 % | gains a little |
-# | middle | 4 of 32, by chance | 7 % | −9 %: its advantages add up to less than 0 | loses: the other 28 groups push it down |
-# | last third | 8 of 32 | 9 % | 13 % | gains a little, and then the training ends |
+# 1. **All remarks share one fork.** The label is the word after `<answer>`: *negative*, *neutral* or *positive*. At first the model hardly tells the
+#    remarks apart. So all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for neutral remarks too.
+# 2. **Two sides pull at *neutral*.** In Table 6 the neutral remarks push it up by 36.9. The others push it down by 7.4 and 15.4. So +14.2
+#    remains, in the line *all* (the numbers are rounded).
+# 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. Together they have 72.4 +
+#    14.2 + 43.5 = 130.1, and *neutral* has 11 % of it. But at a fork one label can become more frequent only if another becomes less frequent. So its
+#    share of the sum must be larger than its share $p$ of the answers. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
+# 4. **Third by third**, in Table 7:
+#    * *First third:* 16 % of the answers and 20 % of the sum. *Neutral* gains a little.
+#    * *Middle third:* 7 % of the answers, and a sum below 0 (−9 %). By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral*
+#      down. It loses.
+#    * *Last third:* 9 % of the answers and 13 % of the sum. *Neutral* gains a little, and then the training ends.
+# 5. **So *neutral* gains too little** to become the likeliest answer to any remark.
 #
-# Compare within a row. $p$ is no curve: each third asks other remarks, with more or fewer neutral ones among them. So *neutral* gains too little to
-# become the likeliest answer to any remark. (Every prompt shows a solved *neutral* example. Whether it helps or harms, we did not test.)
+# Compare the two shares within a line of Table 7, but not $p$ from line to line: 9, 4 and 8 of the 32 groups are neutral, so $p$ changes with the
+# questions too.
 #
-# Two things hold *neutral* back. It has fewer groups: 21, next to 40 and 35. And each of them pushes less: 36.9 / 21 = 1.8, against 2.3 (*positive*)
-# and 2.9 (*negative*).
+# **Why does it gain so little?** It has fewer groups: 21, next to 40 (*positive*) and 35 (*negative*). And each neutral group pushes its own label
+# less: 36.9 / 21 = 1.8, against 93.4 / 40 = 2.3 and 100.0 / 35 = 2.9.
 #
-# (The 8 neutral groups without a right answer push up tidy *wrong* answers. Over all 21 groups the answer *positive* still lost, −7.0, so this is not
-# the main reason.)
+# **Two other suspects.** Eight neutral groups have no right answer, and such a group pushes up a tidy *wrong* one. But over all 21 groups *positive* was
+# pushed down (−7.0), so this is not the main reason. And every prompt shows a solved *neutral* example. Whether it helps or harms, we did not test.
 #
-# This explanation fits the numbers. Whether it is right, only another training can tell.
+# The explanation fits the numbers, although one fork for all remarks is only roughly true. Whether it is right, only another training can tell.
 #
 # ## The remedy: more rows of the rare label
 #
@@ -360,10 +384,12 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #
 # <details><summary>What you should see</summary>
 #
-# *Neutral* rises from 0 to 9 of 9: all 9 changes go one way, $p$ = 0.004 by the coins of the quickstart. Of all 42 remarks 38 are right, 5 more than after the
-# first training: 9 gained and 4 lost, $p$ = 0.27, so the total is not shown to be better. The four new errors are all called
-# *neutral*: at the shared fork the new rows push *neutral* up for the other remarks too. In the same 24 steps fewer *negative* and *positive* remarks are
-# seen, which may add to it, so more steps are the next thing to try. It is one run: another seed may give other numbers.
+# They are called *neutral*: at the shared fork the new rows push *neutral* up for the other remarks too. In the same 24 steps fewer *negative* and
+# *positive* remarks are seen, which may add to it.
+#
+# Is the gain luck? Count coins, as in [the quickstart](00_quickstart.ipynb). *Neutral* rises from 0 to 9 of 9, and nine coins rarely fall the same way
+# (p-value 0.004). Of all 42 remarks 38 are right, 5 more than after the first training: 9 became right and 4 became wrong, and 13 coins often fall as
+# unevenly as this (p-value 0.27). So *neutral* is better, and the total is not shown to be better. It is one run: another seed may give other numbers.
 # </details>
 
 # %%
@@ -384,15 +410,15 @@ if MORE_DATA is not None:
     print(pandas.Series([row["answer"] for row in more_task.train]).value_counts().to_dict())
     second = gn.train(model, tokenizer, more_task, rewards, settings)
     second_comparison = gn.compare(second, more_task)
-labels_given(second_comparison)
+show("Table 8. Answers to each mood after the second training", labels_given(second_comparison))
 
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs three measurements that agree, one more than for the sums, because labels have a majority class: the answers are better by a test, they are clearly above the majority-class baseline,
-# and the reward rose. If one is missing, the sentence says which one.
+# *It worked* needs three measurements that agree, one more than for the sums, because labels have a majority class: the answers are better by a
+# test, they are clearly above the majority-class baseline, and the reward rose. If one is missing, the sentence says which one.
 #
-# You see both runs. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
+# The cell prints the first verdict in full, and the first sentences of the second. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
 # a look at the parts.**
 #
 # ### What you take with you
@@ -403,10 +429,13 @@ labels_given(second_comparison)
 # | `baseline`: do groups differ, for *each* kind of answer? | read one group: who is pushed up, and why? | *in the format* apart from *correct anywhere* |
 # | weight times spread: which reward decides? | truncated and repeated answers | every part by itself, then a second seed |
 #
+# **One measure that was not trained on:** *correct* uses `exact_text` here, and the model was trained on `exact_text`. That is sound only because the
+# check found no trick, and because *correct anywhere*, which was not trained on, shows the same 79 %. [Rewards](02_rewards.ipynb) shows what happens otherwise.
+#
 # ### A competitor
 #
-# The last line comes from a few lines of code that count which words came with which mood. They see the 98 rows of the first training only, and get all
-# 42 remarks right: for labels alone, a small classifier is the better tool.
+# The last line comes from a few lines of code that count which words came with which mood. They see only the 98 rows of the first training, without
+# the 20 new ones, and get all 42 remarks right: for labels alone, a small classifier is the better tool.
 
 # %%
 import collections
@@ -416,7 +445,8 @@ assert not with_loophole.ok
 assert report.ok, report.sentence
 assert run.status == second.status == "finished", second.status_sentence
 print(f"First training. {run.outcome(comparison)}\n")
-print(f"Second training. {second.outcome(second_comparison)}\n")
+verdict = second.outcome(second_comparison).facts[0]
+print(textwrap.fill(f"Second training. {verdict} {second_comparison.headline}", 90), "\n")
 
 seen, total = collections.Counter(), collections.Counter()
 for row in task.train:
@@ -447,46 +477,46 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 #
 # ## Exercises
 #
-# **1. Rows or phrases?** (seven minutes of computing). In the cell of the second training write `phrases = ["next to the stairs"]`: ten new rows with
-# one new phrase, in place of 20 with two. What would 9 of 9 right *neutral* answers tell you, and what 0 of 9?
+# **1. Rows or phrases?** (seven minutes of computing). In the cell of the second training write `phrases = ["next to the stairs"]`: ten new rows with one new phrase, in place of 20 with two. What would 9 of 9 right *neutral* answers tell you, and what 0 of 9?
 #
 # <details><summary>Answer</summary>
 #
-# With 9 of 9, ten rows and one phrase are enough. With 0 of 9 they are not: then try two phrases with five things each, to separate rows from
-# phrases. Either way it is a hint: nine remarks, one seed. Run a second seed before you decide.
+# With 9 of 9, ten rows and one phrase are enough. With 0 of 9 they are not: then try two phrases with five things each, to separate rows from phrases. Or would more steps do without new rows? `"max_steps": 48` and `MORE_DATA = None` tell. Each is a hint: nine remarks, one seed.
 # </details>
 #
-# **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Complete this reward, then score the
-# three replies. Which one cheats, and what would you change?
+# **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Complete this reward, then score the three replies. Which one cheats, and what would you change?
 #
 # ```python
 # def fit_reply(completions, answer, thing, **columns):
-#     scores = []
-#     for completion, mood, name in zip(completions, answer, thing):
-#         text = gn.rewards.completion_text(completion).lower()
-#         score = ...  # 1/3 each: at most 30 words; names the thing; says "sorry" exactly if the mood is negative
-#         scores.append(score)
-#     return scores
-#
+#     texts = [gn.rewards.completion_text(completion).lower() for completion in completions]
+#     # 1/3 each: at most 30 words; names the thing; says "sorry" exactly if the mood is negative
+#     return [... for text, mood, name in zip(texts, answer, thing, strict=True)]
 # replies = ["We are sorry about the soup.", "Soup sorry.", "We are glad!"]
 # gn.score(fit_reply, replies, {"answer": "negative", "thing": "soup"})
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# ```python
-# fits_mood = ("sorry" in text) == (mood == "negative")
-# score = ((len(text.split()) <= 30) + (name in text) + fits_mood) / 3
-# ```
-#
-# The scores are 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check
-# needs a judge ([Can a judge model be trusted?](08_judge.ipynb)). To train with this reward, the file needs the column `thing` (all columns of your data reach the reward), `load_task` gets `format=gn.tasks.bare()`, because a
-# reply needs no tags, and `gn.train` gets `[fit_reply]` as its rewards.
+# In place of `...` write `((len(text.split()) <= 30) + (name in text) + (("sorry" in text) == (mood == "negative"))) / 3`. The scores are 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge ([Can a judge model be trusted?](08_judge.ipynb)). To train with this reward, add a column `thing` to the file (all columns reach the reward), give `load_task` `format=gn.tasks.bare()`, because a reply needs no tags, and give `gn.train` `[fit_reply]` as its rewards.
 # </details>
+#
+# **3. Your own CSV** (an hour). Take a file with labels and at least 50 rows. Change `DATA`, `COLUMNS` and `EXAMPLE`, and set `MORE_DATA = None`. Run up to Table 2 and look at three things: the rows left out, the line *answers*, and the groups without a right answer. **Predict:** which label is not learned?
+#
+# <details><summary>What a good answer looks like</summary>
+#
+# *Before:* you know why each row was left out, *answers* says *choice*, the verdict is *signal*, and every label has groups with a right answer. *After:* better by a test, above the majority class, and each line of Table 4 has its largest number at its own label. If one label fails, add rows with it, as above. And if counting words does as well as the model, use that.
+# </details>
+#
+# ## What to do first with your own problem
+#
+# 1. Write down ten questions and one good answer to each. Can a program tell good from bad? If not, you need a judge, or texts to imitate.
+# 2. Write this program as a reward, and let `check_rewards` attack it. This costs seconds.
+# 3. Run `baseline` with one solved example. *No signal*: easier questions, a longer limit, or a larger model. Otherwise look at each kind of answer.
+# 4. Train for a few minutes, read a group of the last step, and `compare` on held-out questions, part by part.
+# 5. Only then take more steps, more rows and a second seed.
 #
 # ## Next
 #
-# * Every source, format and kind of answer: [the guide to data](../docs/guide/data.md). Which reward for which: [the guide to rewards](../docs/guide/rewards.md).
-# * Memory, alerts, resuming: [Train](04_train.ipynb).
+# * Memory, alerts, resuming: [Train](04_train.ipynb). Every source, format and kind of answer: [the guide to data](../docs/guide/data.md), and rewards for them: [the guide to rewards](../docs/guide/rewards.md).
 #
 # @NEIGHBOURS@

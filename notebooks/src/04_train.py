@@ -285,6 +285,21 @@ print("No gain is claimed, because no held-out answers were compared: gn.compare
 # | out of memory | the batch does not fit | the settings that the error names, or those of `gn.plan` |
 # | the kernel died | out of memory, or Colab took the machine back | load model and task again, then run the cell with `resume="auto"` |
 #
+# ## Which setting to turn, and when
+#
+# The values of [GRPO by hand](01_grpo_by_hand.ipynb) and of [the quickstart](00_quickstart.ipynb) on a CPU:
+#
+# | setting | by hand | quickstart | turn it when |
+# | --- | --- | --- | --- |
+# | `num_generations`, the size of a group | 8 | 8 | most groups have equal rewards: larger |
+# | prompts per step | 1 | 2 | the curve jumps from step to step: more |
+# | `learning_rate` | 0.0002 | 0.0001 | the reward collapses or the KL stays high: lower. Nothing moves: higher |
+# | `beta`, the weight of the KL | 0.04 | 0.04 | the texts drift into nonsense: higher |
+# | `temperature` | 1 | 1 | the completions of a group are all alike, and wrong: higher |
+# | `max_completion_length` | 24 | 48 | many completions are truncated: higher |
+# | `loss_type` | `grpo` | `bnpo` | long and short texts should weigh differently: [all losses](../docs/reference/losses.md) |
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. Stuck at 1.5** (two minutes). In two runs the reward stays at 1.5, and no group has a learning signal. One run has the rewards of stage one,

@@ -63,7 +63,7 @@ def test_normalized_question_keeps_what_matters(one: str, other: str, is_same: b
 def test_run_knows_its_training_questions_from_hashes(
     tiny_run: gn.runs.Run, task: gn.tasks.Task
 ) -> None:
-    trained = dict.fromkeys(gn.open_run(tiny_run.path).train_hashes, "the run")
+    trained = dict.fromkeys(gn.open_run(tiny_run.path).train_question_hashes, "the run")
     assert find_contamination(task.train["question"], trained).trained_count == 20
     assert find_contamination(task.holdout["question"], trained).trained_count == 0
     assert "What is" not in (tiny_run.path / "train_questions.txt").read_text()

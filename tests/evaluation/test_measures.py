@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
@@ -142,18 +140,51 @@ def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
     assert Comparison(graded, graded).majority is None
 
 
-@pytest.mark.parametrize("measure", ["accuracy", "in_format", "anywhere"])
-def test_figure_draws_each_measure(measure: str) -> None:
+def texts_of_figure(comparison: Comparison) -> list[str]:
+    """Return the shares of a figure with the side on which they are written, from top to bottom."""
+    (axes,) = comparison.plot().axes
+    return [f"{text.get_text().strip()} {text.get_ha()}" for text in axes.texts]
+
+
+def test_figure_has_a_line_for_each_measure_of_the_table() -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
-    figure = comparison.plot()
-    ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert sum(tick.startswith(f"{MEASURES[measure].label}:") for tick in ticks) == 2
+    (axes,) = comparison.plot().axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [measure.label for measure in MEASURES.values()]
+    assert axes.yaxis_inverted()
 
 
-def test_figure_separates_models_with_equal_labels() -> None:
+def test_figure_without_answers_anywhere_leaves_out_their_line() -> None:
+    side = answered("x", sums(HALF, is_formatted=True))
+    side = replace(side, rows=[row | {"is_correct_anywhere": None} for row in side.rows])
+    (axes,) = Comparison(side, side).plot().axes
+    assert len(axes.get_yticklabels()) == 2
+
+
+def test_figure_writes_the_smaller_share_at_the_left() -> None:
+    format_lost = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=False))
+    assert texts_of_figure(format_lost) == [
+        # `ha` is the end of the text that touches the interval.
+        *("50% left", "0% right"),
+        *("100% left", "0% right"),
+        *("50% right", "75% left"),
+    ]
+
+
+def test_figure_separates_equal_models() -> None:
     side = answered("model", sums(HALF, is_formatted=True))
     (axes,) = Comparison(side, side).plot().axes
-    assert [line.get_ydata().item() for line in axes.lines] == list(range(6))
+    assert len({line.get_ydata().item() for line in axes.lines}) == 6
+    assert texts_of_figure(Comparison(side, side))[:2] == ["50% right", "50% left"]
+
+
+def test_figure_tells_models_apart_without_colour() -> None:
+    side = answered("$^$", sums(HALF, is_formatted=True))
+    figure = Comparison(side, side).plot()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["before", "after"]
+    fills = [line.get_markerfacecolor() for line in figure.axes[0].lines[:2]]
+    assert fills[0] == "none" != fills[1]
 
 
 def test_figure_has_a_transparent_background() -> None:

@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 import grpo_nb as gn
 from grpo_nb.export.saved_export import sizes_and_hashes
-from grpo_nb.runs.card import write_export_card
+from grpo_nb.export.staged_export import write_export_card
 from tests.support.fake_hub import FakeHub, Repo, running
 from tests.support.written_run import write_run
 

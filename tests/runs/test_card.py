@@ -10,11 +10,11 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
+from grpo_nb.export.staged_export import write_export_card
 from grpo_nb.runs.card import (
     card_metadata,
     model_card,
     without_private_parts,
-    write_export_card,
 )
 from tests.support.written_run import (
     COMPARISON,

@@ -142,7 +142,7 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     raw, mean = panels(rows)["Total reward"].get_lines()
     assert list(raw.get_ydata()) == [row["reward"] for row in rows]
     assert raw.get_linewidth() < mean.get_linewidth()
-    assert "".join(texts_of(panels(rows)["Total reward"])) == "weighted sum; strong: trailing mean"
+    assert "".join(texts_of(panels(rows)["Total reward"])) == "weighted; strong: trailing mean"
     last_five = [row["reward"] for row in rows[-5:]]
     assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
@@ -255,7 +255,7 @@ def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
     run = run_of(rows, reference=r"$\\nothing^^$", weights={name: 1.0, "b": 1.0})
     figure = training_figure(run)
     assert base64_png(figure).startswith(PNG_START)
-    assert "$^$_a_very_long_name x1" in texts_of(figure.axes[1])
+    assert "$^$_a_very_long_na x1" in texts_of(figure.axes[1])
 
 
 def luminance(colour: str) -> float:

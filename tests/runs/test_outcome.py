@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from grpo_nb.evaluation.model_sources import RunModel, model_id_of
-from grpo_nb.runs.outcome import MajorityBaseline, Rise, decide_outcome
+from grpo_nb.runs.outcome import Rise, decide_outcome
 from grpo_nb.runs.run_folder import Run
+from grpo_nb.runs.run_info import MajorityBaseline
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
 ROSE = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)

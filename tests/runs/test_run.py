@@ -8,7 +8,6 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.locks import holding_lock
-from grpo_nb.runs import run_folder as run_file
 from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
 from grpo_nb.runs.rows import row_from_logs
 from grpo_nb.scoring.advantages import group_advantages
@@ -49,7 +48,7 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     assert len(run.metrics) == 5
     assert run.weights == {"right": 2.0}
     assert run.holdout == [HELD_OUT] * 3
-    assert len(run.train_hashes) == 3
+    assert len(run.train_question_hashes) == 3
     assert run.alerts == []
     with pytest.raises(FileNotFoundError, match=r"no completions of step 3\."):
         run.step(3)
@@ -91,19 +90,6 @@ def test_status_sentence_of_each_state(
             assert run.status == "running"
 
 
-def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
-    assert len({run_file.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
-    run_file.new_run_folder(tmp_path, "a")
-    with pytest.raises(FileExistsError, match="a' exists, and a new run overwrites nothing"):
-        run_file.new_run_folder(tmp_path, "a")
-
-
-def test_new_run_folder_of_a_taken_name_says_how_to_resume(tmp_path: Path) -> None:
-    write_run_folder(tmp_path / "a", info_of({}))
-    with pytest.raises(FileExistsError, match=r"Give the run another name, or pass resume='auto'"):
-        run_file.new_run_folder(tmp_path, "a")
-
-
 def test_run_with_sampling_in_generation_kwargs_gives_its_settings(tmp_path: Path) -> None:
     # Training refuses this now; a run of before is no damaged run.
     extra = {"generation_kwargs": {"top_p": 0.9}}
@@ -115,7 +101,7 @@ READERS = {
     "run.json": lambda run: (run.info, run.settings, run.weights),
     "metrics.jsonl": lambda run: run.rows,
     "holdout.jsonl": lambda run: run.holdout,
-    "train_questions.txt": lambda run: run.train_hashes,
+    "train_questions.txt": lambda run: run.train_question_hashes,
     "comparison/comparison.json": lambda run: run.comparison,
     "completions/step_000002.parquet": lambda run: run.step(2),
 }
@@ -160,12 +146,6 @@ def test_tidy_row_keeps_its_step_against_a_metric_of_that_name() -> None:
         "max_steps": 9,
         "reward": 2.0,
     }
-
-
-@pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
-def test_run_name_of_other_characters_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"cannot be the name of a run.*letters, digits"):
-        run_file.require_run_name(name)
 
 
 def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:

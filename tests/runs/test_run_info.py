@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.run_info import RENAMED_FIELDS, read_run_info
+from grpo_nb.runs.run_info import read_run_info
 from tests.support.run_folders import info_of
 
 
@@ -38,26 +37,6 @@ def test_run_info_leaves_out_unrecorded_fields(tmp_path: Path) -> None:
     content = read_run_info(write(tmp_path)).to_dict()
     assert "adapter_step" not in content
     assert "dtype" in content
-
-
-def test_run_info_with_earlier_names_is_read(tmp_path: Path) -> None:
-    later_fields = {"grader_description": "answers to which maths() gives 1"}
-    now = read_run_info(write(tmp_path, **later_fields, base_weights_hash="ab" * 16))
-    content = now.to_dict()
-    for earlier, name in RENAMED_FIELDS.items():
-        content[earlier] = content.pop(name)
-    assert {"number_type", "rollout", "holdout_grader", "base"} <= content.keys()
-    (tmp_path / "run.json").write_text(json.dumps(content))
-    assert read_run_info(tmp_path / "run.json") == now
-
-
-def test_alert_with_an_earlier_name_is_read() -> None:
-    alert = Alert(
-        rule="kl", severity="info", step=20, message="KL 3.", advice="", withdrawn_step=40
-    )
-    earlier = alert.to_dict()
-    earlier["ended"] = earlier.pop("withdrawn_step")
-    assert alerts_of([{"step": 40, "alerts": [earlier]}]) == [alert]
 
 
 def test_run_info_of_a_later_version_is_refused(tmp_path: Path) -> None:

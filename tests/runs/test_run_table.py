@@ -110,13 +110,19 @@ def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     assert "after.in_format Input should be a valid number" in listed.unreadable["plain"]
 
 
-@pytest.mark.parametrize("changed", [{"weight": 3.0}, {"hash": "5"}])
+@pytest.mark.parametrize("changed", [{"weight": 3.0}, {"hash": "5"}, {"state": "5"}])
 def test_side_by_side_shows_a_changed_reward(root: Path, changed: dict) -> None:
     run = gn.open_run(root / "other")
     info = run.info
     info["rewards"][0] |= {"hash": "4", **changed}
     (run.path / "run.json").write_text(json.dumps(info))
     assert "reward right=x" in line_of(repr(gn.runs.side_by_side(root / "plain", run)), "other")
+
+
+def test_list_of_runs_is_shown_after_a_run_was_deleted(root: Path) -> None:
+    listed = gn.runs.list(root)
+    shutil.rmtree(root / "plain")
+    assert "14 of " in line_of(repr(listed), "plain")
 
 
 @pytest.mark.parametrize("rewards", [[10**400], [1.7e308] * 12], ids=["integer", "sum"])

@@ -12,7 +12,7 @@ from transformers import TrainerState
 import grpo_nb as gn
 from grpo_nb.config.planning import Plan, plan
 from grpo_nb.scoring.scores import RewardError
-from grpo_nb.training import prepare
+from grpo_nb.training import prepare, run_start
 from tests.run_fixtures import brevity
 from tests.support.adapters import way_back
 from tests.support.tiny import load_tiny
@@ -251,3 +251,22 @@ def test_run_beyond_memory_is_refused(fresh, tiny_settings: gn.Settings, monkeyp
     ):
         gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
     assert not Path(tiny_settings.run_root).exists()
+
+
+def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
+    assert len({run_start.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
+    run_start.new_run_folder(tmp_path, "a")
+    with pytest.raises(FileExistsError, match="a' exists, and a new run overwrites nothing"):
+        run_start.new_run_folder(tmp_path, "a")
+
+
+def test_new_run_folder_of_a_taken_name_says_how_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(FileExistsError, match=r"Give the run another name, or pass resume='auto'"):
+        run_start.new_run_folder(tmp_path, "a")
+
+
+@pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
+def test_run_name_of_other_characters_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be the name of a run.*letters, digits"):
+        run_start.require_run_name(name)

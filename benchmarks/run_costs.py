@@ -1,0 +1,160 @@
+"""What runs and exports cost here and in another checkout: time, memory and size on the disk.
+
+    python benchmarks/run_costs.py --against ../other-checkout [--rounds 3]
+
+Each part runs in a process of its own, the checkouts in turns. Peak memory is that of the process
+or of its largest child. `scale-out` is a training of a written folder with two processes (DDP).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from _measure import ROOT, ask, print_header, print_row, tell
+
+STEPS = 4
+DRAWN_STEPS = 1_000
+
+
+def megabytes(folder: Path) -> float:
+    """Return the size of all files below `folder`."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds that `work()` took, and its result."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def peak_gb() -> float:
+    """Return the largest memory of this process or of one of its ended children."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(one).ru_maxrss for one in who) / 1e6
+
+
+def train(folder: Path) -> dict[str, float]:
+    """Train twice, with a checkpoint after each step and with one at the end."""
+    import grpo_nb as gn
+
+    changes = {"max_steps": STEPS, "max_completion_length": 32, "num_generations": 4}
+    changes |= {"per_device_train_batch_size": 8, "dtype": "float32", "run_root": str(folder)}
+    settings = gn.preset("cpu", **changes)
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+    rewards = [gn.rewards.correctness(weight=2.0)]
+    seconds = {}
+    # The first training also pays for what a process does once.
+    for name, save_steps in (("first", 0), ("one", 0), ("each", 1)):
+        chosen = settings.replace(save_steps=save_steps)
+        seconds[name], _ = timed(
+            lambda name=name, chosen=chosen: gn.train(
+                model, tokenizer, task, rewards, chosen, name=name
+            )
+        )
+    return {
+        "checkpoint, s": (seconds["each"] - seconds["one"]) / (STEPS - 1),
+        "run folder, MB": megabytes(folder / "one"),
+    }
+
+
+def draw(folder: Path) -> dict[str, float]:
+    """Draw a run of many steps, made from the rows of the trained one."""
+    import grpo_nb as gn
+
+    path = folder / "one" / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    many = [rows[step % len(rows)] | {"step": step + 1} for step in range(DRAWN_STEPS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in many))
+
+    def drawn() -> None:
+        gn.open_run(folder / "one").plot().savefig(io.BytesIO(), format="png")
+
+    drawn()
+    seconds = statistics.median(timed(drawn)[0] for _ in range(5))
+    path.write_text("\n".join(lines) + "\n")
+    return {f"open and draw {DRAWN_STEPS:,} steps, s": seconds}
+
+
+def merge(folder: Path) -> dict[str, float]:
+    """Export the run as one model, verified."""
+    import grpo_nb as gn
+
+    seconds, _ = timed(lambda: gn.export_merged(folder / "one", folder / "merged"))
+    return {
+        "merged export, s": seconds,
+        "merged export, peak GB": peak_gb(),
+        "merged export, MB": megabytes(folder / "merged"),
+    }
+
+
+def scale_out(folder: Path) -> dict[str, float]:
+    """Write the run as a folder, and train it with two processes."""
+    import grpo_nb as gn
+
+    there = folder / "anywhere"
+    seconds, _ = timed(lambda: gn.scaleout.write_project(folder / "one", there))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
+    command += ["train.py", "--processes", "2"]
+
+    def launched() -> None:
+        subprocess.run(command, cwd=there, check=True, capture_output=True)
+
+    size = megabytes(there)
+    trained, _ = timed(launched)
+    return {
+        "scale-out folder, s": seconds,
+        "scale-out folder, MB": size,
+        "scale-out, two processes, s": trained,
+        "scale-out, peak GB": peak_gb(),
+    }
+
+
+PARTS = {part.__name__: part for part in (train, draw, merge, scale_out)}
+
+
+def measure(checkout: Path) -> dict[str, float]:
+    """Run all parts with the package of a checkout."""
+    numbers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for part in PARTS:
+            numbers |= ask(__file__, part, folder, checkout, env={"HF_HUB_OFFLINE": "1"})
+    return numbers
+
+
+def main() -> None:
+    """Print a table with the medians of both checkouts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--against", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    checkouts = (chosen.against.resolve(), ROOT)
+    rounds = [[measure(checkout) for checkout in checkouts] for _ in range(chosen.rounds)]
+    print_header("", "other checkout", "this one", "ratio")
+    for name in rounds[0][0]:
+        other, own = (
+            statistics.median(pair[side][name] for pair in rounds) for side in range(len(checkouts))
+        )
+        print_row(name, f"{other:.3g}", f"{own:.3g}", f"{own / other:.2f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] in PARTS:
+        part, folder, checkout = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+        sys.path.insert(0, checkout)
+        tell(PARTS[part](folder))
+    else:
+        main()
