@@ -18,7 +18,7 @@ from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, to_task_rows
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import Example, fitting_format, with_prompts
+from grpo_nb.tasks.prompts import Example, fitting_format, messages_of_example, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 
@@ -65,7 +65,8 @@ def load_holdout(
     # The kind of the answers decides how the system prompt asks for them.
     format = fitting_format(format, summarize_answers([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
-    return Holdout(format=format, holdout=Dataset.from_list(with_prompts(rows, format, example)))
+    prompted = with_prompts(rows, format, messages_of_example(example, format))
+    return Holdout(format=format, holdout=Dataset.from_list(prompted))
 
 
 def grade_answers(

@@ -363,7 +363,7 @@ class RewardLab(Panel):
         row = self._rows[self.row_number]
         # A row with a question alone gets the prompt that a task would make.
         if "prompt" not in row and "question" in row:
-            (row,) = with_prompts([row], self.task.format, example=None)
+            (row,) = with_prompts([row], self.task.format)
         if self.task.tools is not None:
             # The prompt ends with the first message of the environment.
             prompt, _ = self.task.tools.first_prompt_and_columns(row)

@@ -7,7 +7,7 @@ LaTeX of `math_shapes.normalize_latex`.
 
 import re
 
-from grpo_nb.tasks.number_reading import unit_name
+from grpo_nb.tasks.units import unit_name
 
 LETTERS_READ_AS_PRODUCT = re.compile(
     r"(?!(?:be|do|go|he|if|in|is|it|me|no|of|ok|on|or|ox|so|to|up|us|we)$)[a-z]{2}"

@@ -4,8 +4,9 @@ It imports the modules that the code will need, isolates itself, and only then r
 isolated, it may make only the system calls that computing needs. None of them opens a file, creates
 a network socket or a process, runs a program or reaches another process.
 
-Standard input holds the job. The original standard error carries the lines of the protocol. What
-the code prints is lost.
+Standard input holds the job. The original standard error carries the report, one line of JSON for
+each step: `["isolated",null]`, `["loaded",error or null]`, and for each call `["value",value]` or
+`["error",text]`. What the code prints is lost.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ import sys
 import time
 import types
 
-# Not `signal`: it imports enum and re, which takes half of the time that a candidate needs to
-# start.
+# `signal` would import enum and re, which takes half of the time that a candidate needs to start.
 from _signal import ITIMER_PROF, SIGKILL, setitimer
 
 import values
@@ -77,11 +77,9 @@ _RESTRICTED_SYSTEM_CALLS = [
     ("mmap", (3, _MAP_TYPE, _MAP_PRIVATE)),
     # Only reading a limit.
     ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),
-    # TCGETS, FIONBIO, FIONCLEX, FIOCLEX. Others list the network interfaces, on a socket of any
-    # kind.
+    # TCGETS, FIONBIO, FIONCLEX, FIOCLEX. Others list the network interfaces, on any socket.
     *[("ioctl", (1, _ALL_BITS, number)) for number in (0x5401, 0x5421, 0x5450, 0x5451)],
-    # Duplication and flags. F_SETOWN with F_SETSIG would let a pipe send SIGKILL to another
-    # process.
+    # Duplication and flags. With F_SETOWN and F_SETSIG, a pipe could kill another process.
     *[("fcntl", (1, _ALL_BITS, number)) for number in (0, 1, 2, 3, 4, 1030)],
 ]
 """System calls that are allowed with some arguments only. Each condition has the number of an
@@ -110,6 +108,7 @@ def main() -> None:
     # Standard output goes nowhere. `subprocess` has closed all other descriptors.
     os.dup2(1, 2)
     for name in job["modules"]:
+        # `fromlist` also loads a member that its package would load on first use only.
         try:
             package, _, member = name.rpartition(".")
             __import__(package or member, fromlist=[member])
@@ -119,14 +118,22 @@ def main() -> None:
     try:
         _isolate(job)
     except (OSError, ValueError) as error:
-        return _send("not isolated", _error_text(error))
+        # Without the line `isolated`, the runner takes the text as the reason.
+        os.write(_REPORT_DESCRIPTOR, _error_text(error).encode())
+        return
     _send("isolated", None)
     module = types.ModuleType("candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
         # The same code must give the same results, and so the same score.
         sys.modules["random"].seed(0)
-    load_error = _load(job["code"], module)
+    load_error = None
+    try:
+        exec(job["code"], module.__dict__)
+    except BaseException as error:
+        # `sys.exit()` at the end of a program is no error.
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            load_error = _error_text(error)
     _send("loaded", load_error)
     if not load_error:
         for function, args, kwargs in job["calls"]:
@@ -146,9 +153,9 @@ def _isolate(job: dict) -> None:
     """
     libc = ctypes.CDLL(None)
     os.environ.clear()
-    # RLIMIT_NPROC counts all threads of the user.
-    existing_threads = 1 if _become_nobody() else _threads_on_machine()
+    existing_threads = _become_nobody()
     limits = {
+        # Counts all threads of the user.
         resource.RLIMIT_NPROC: existing_threads + _MAX_THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds. The timer below is exact, but code can ignore its signal.
@@ -166,12 +173,12 @@ def _isolate(job: dict) -> None:
     # Kill this process when the notebook's thread that started it ends. That thread waits for this
     # process, so it ends early only if the notebook does. The kernel forgets this request when the
     # user changes, so it comes after `_become_nobody`.
-    if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+    if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL):
         raise OSError("the kernel does not end this process with the notebook")
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")
     # A crash writes no core dump, neither to a file nor to a service.
-    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+    if libc.prctl(_PR_SET_DUMPABLE, 0):
         raise OSError("the kernel does not switch off core dumps")
     # A huge page stays occupied when all but a small part of it is unmapped, and no limit counts
     # the rest. A kernel without such pages may refuse the option, so its result is not checked.
@@ -180,22 +187,20 @@ def _isolate(job: dict) -> None:
     _allow_only_listed_system_calls()
 
 
-def _become_nobody() -> bool:
-    """Change to a user that owns nothing; return False if this process does not run as root."""
+def _become_nobody() -> int:
+    """Change to a user that owns nothing; return how many threads the user may have already.
+
+    Only root can change the user. An ordinary user may own any thread of this machine.
+    """
     user = _FIRST_USER + os.getpid() % 4096
     try:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-        return True
+        return 1
     except OSError:
-        return False
-
-
-def _threads_on_machine() -> int:
-    """Return the number of threads on this machine; an ordinary user may own any of them."""
-    with open("/proc/loadavg") as file:
-        return int(file.read().split()[3].partition("/")[2])
+        with open("/proc/loadavg") as file:
+            return int(file.read().split()[3].partition("/")[2])
 
 
 def _allow_only_listed_system_calls() -> None:
@@ -216,24 +221,12 @@ def _allow_only_listed_system_calls() -> None:
         if number < 0:
             # This kind of processor does not have the call.
             continue
-        conditions = (_Argument * len(arguments))()
-        for index, (argument, mask, value) in enumerate(arguments):
-            conditions[index] = _Argument(argument, _MASKED_EQUAL, mask, value)
-        if lib.seccomp_rule_add_array(context, action, number, len(arguments), conditions):
+        conditions = [_Argument(index, _MASKED_EQUAL, *test) for index, *test in arguments]
+        array = (_Argument * len(conditions))(*conditions)
+        if lib.seccomp_rule_add_array(context, action, number, len(array), array):
             raise OSError(f"libseccomp makes no rule for {name}")
     if lib.seccomp_load(context):
         raise OSError("the kernel takes no filter of system calls")
-
-
-def _load(code: str, module: types.ModuleType) -> str | None:
-    """Run the code in its module and return the error, if there is one."""
-    try:
-        exec(code, module.__dict__)
-    except BaseException as error:
-        # `sys.exit()` at the end of a program is no error.
-        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return _error_text(error)
-    return None
 
 
 def _error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The modules of the standard library that a piece of code will import.
+"""Find the modules of the standard library that a piece of code will import.
 
 They are imported before the code is isolated, because afterwards it can open no file.
 """
@@ -16,8 +16,7 @@ _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
 
 # Modules that Python itself imports late: unicodedata for \N{...} and for names in other scripts.
 _ALWAYS = ("unicodedata", "warnings")
-# Modules that the standard library imports only when a function or class is used, keyed by a
-# name in the code that leads there.
+# Modules that the standard library imports only when one of these names is used.
 _IMPORTED_LATE = {
     "most_common": "heapq",
     "strptime": "_strptime",
@@ -48,7 +47,7 @@ def modules_of(code: str) -> list[str]:
     for imported in _IMPORT.findall(code):
         # `a.b as c, d` imports a.b and d.
         names |= {part.split()[0] for part in imported.split(",") if part.strip()}
-    importable = sorted(name for name in names if _is_importable(name))
+    importable = sorted(filter(_is_importable, names))
     return [*_ALWAYS, *importable[:_MAX_NAMES]]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -59,6 +60,10 @@ class Call:
     """One call of a function that the candidate defines: `Call("add", (1, 2))`.
 
     The name can be a method: `Class().method`.
+
+    Raises:
+        ValueError: The name is not that of a function, or an argument is not plain data.
+        TypeError: The arguments are a text in place of a tuple.
     """
 
     function: str
@@ -77,6 +82,32 @@ class Call:
                 f"Call({self.function!r}) has the arguments {self.args!r:.60}: write a tuple, such "
                 'as ("abc",) for one text.'
             )
+        for value in [*self.args, *self.kwargs.values()]:
+            try:
+                is_plain = _is_plain(value)
+            except RecursionError:
+                # A list that contains itself, or hundreds of lists in each other.
+                is_plain = False
+            if not is_plain:
+                raise ValueError(
+                    f"an argument of Call({self.function!r}) is not plain data, so the sandbox "
+                    f"cannot pass it on: {reprlib.repr(value)}. Give None, bools, numbers, texts, "
+                    "bytes, and lists, tuples, sets or dicts of them. For values of numpy, write "
+                    "value.tolist()."
+                )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True if a value has only types that marshal can write and read unchanged.
+
+    marshal refuses most others, but it writes the numbers and arrays of numpy as bytes.
+    """
+    kind = type(value)
+    if kind is dict:
+        value = value.items()
+    if kind in (dict, list, tuple, set, frozenset):
+        return all(map(_is_plain, value))
+    return value is None or kind in (bool, int, float, complex, str, bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,27 +175,25 @@ def outcome_of(
     """
     expected_tags = ["isolated", "loaded", *["result"] * len(candidate.calls)]
     # One more line is read, to notice a report that is too long.
-    lines = report.split(b"\n")[:-1][: len(expected_tags) + 1]
-    messages = [_read_line(line) for line in lines]
+    lines = report.split(b"\n", len(expected_tags) + 1)[:-1]
+    messages = list(map(_read_line, lines))
     tags = [tag for tag, _ in messages]
     contents = [content for _, content in messages]
     # The kit writes this line before the code runs, so the code cannot fake a machine failure.
     if tags[:1] != ["isolated"]:
-        traceback = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
-        error = contents[0] if contents else None
-        return lost_outcome(candidate, error or traceback or "its process did not start")
-    # The report may end after any line, because the code can end its process.
-    is_allowed = tags == expected_tags[: len(tags)]
-    load_error = contents[1] if is_allowed and len(contents) > 1 else None
-    results = contents[2:] if is_allowed else []
-    status: Status = "ok"
+        reason = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
+        return lost_outcome(candidate, reason or "its process did not start")
+    load_error, *results = contents[1:] or [None]
+    status = "ok"
     error = ""
-    if not is_allowed:
+    # The report may end after any line, because the code can end its process.
+    if tags != expected_tags[: len(tags)]:
         status = "exit"
         error = "its report is not what the protocol allows"
+        results = []
     elif load_error is not None:
         status = "error"
-        error = load_error
+        error = load_error[: values.LONGEST_ERROR]
     elif reached_limit:
         status = "limit"
         error = f"ended by its limit of {reached_limit}"
@@ -190,8 +219,8 @@ def _read_line(line: bytes) -> tuple[str, Any]:
                 return "result", CallResult(values.decode(content), None)
             case ["error", str(text)]:
                 return "result", CallResult(error=text[: values.LONGEST_ERROR])
-            case ["isolated" | "not isolated" | "loaded" as tag, None | str() as text]:
-                return tag, text and text[: values.LONGEST_ERROR]
+            case ["isolated" | "loaded" as tag, None | str() as text]:
+                return tag, text
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
         # Not a line of the protocol, or not plain data.
         pass

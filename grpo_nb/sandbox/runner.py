@@ -1,8 +1,8 @@
-"""Run generated code where it can do no harm.
+"""Start a process for each candidate, watch its limits and read its report.
 
-Inputs go in and values come out. Expected values never enter. Each candidate has its own process,
-which isolates itself before it runs the code (`child.py`). `docs/reference/sandbox.md` lists what
-the sandbox promises and what it does not.
+Inputs go in and values come out. Expected values never enter. The process isolates itself before it
+runs the code (`child.py`). `docs/reference/sandbox.md` lists what the sandbox promises and what it
+does not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import functools
 import marshal
 import os
 import re
-import reprlib
-import selectors
+import select
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import IO, Any
+from typing import IO
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
@@ -47,17 +46,18 @@ _ATTACKS = {
     # By default this memory is shared with other processes.
     "memory that its limit does not count": Call("mmap.mmap", (-1, 4096)),
     "more descriptors than its limit": Call("os.dup2", (1, 64)),
-    "the environment": Call("os.environ.copy"),
+    # Fails with KeyError if the environment is empty.
+    "the environment": Call("os.environ.popitem"),
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
 # The kernel closes the pipe of a process a moment before the process counts as ended.
-_EXIT_WAIT_SECONDS = 0.1
+_MAX_EXIT_WAIT_MILLISECONDS = 100
 # Attack: pages that lie far apart in the address space need page tables of twice their own size.
 # No limit of the kernel counts page tables. Defence: this process reads their size again and again,
 # and allows them a 16th of the limit of memory. A list of 512 MB needs only 1 MB.
-_POLL_SECONDS = 0.05
-_MEMORY_PER_PAGE_TABLES = 16
+_CHECK_SECONDS = 0.05
+_PAGE_TABLES_KIB_PER_MIB = 64
 
 
 def run_untrusted(
@@ -77,13 +77,11 @@ def run_untrusted(
 
     Raises:
         EnvironmentProblem: This machine cannot isolate the code.
-        ValueError: An argument of a call is not plain data.
 
     >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).results[0].value
     5
     """
-    (outcome,) = run_untrusted_batch([Candidate(code=code, calls=calls)], limits=limits)
-    return outcome
+    return run_untrusted_batch([Candidate(code=code, calls=calls)], limits=limits)[0]
 
 
 def run_untrusted_batch(
@@ -95,18 +93,15 @@ def run_untrusted_batch(
     `n * cpu_seconds / cores`, and the other candidates still get their full time.
 
     Raises:
-        EnvironmentProblem, ValueError: As in `run_untrusted`.
+        EnvironmentProblem: This machine cannot isolate the code.
     """
-    for candidate in candidates:
-        for call in candidate.calls:
-            _require_plain(call)
     isolation_failures = self_test()
     if isolation_failures:
         # The machine may have been out of memory for a moment, so the next call tries again.
         self_test.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
-            f"{'; '.join(isolation_failures)}. It takes Linux and libseccomp (apt-get install -y "
+            f"{'; '.join(isolation_failures)}. It needs Linux and libseccomp (apt-get install -y "
             "libseccomp2). Code that is not isolated could read your files and choose its own "
             "reward."
         )
@@ -130,48 +125,18 @@ def self_test() -> tuple[str, ...]:
     if attack_outcome.status == "lost":
         return (attack_outcome.error,)
     # dup2 fails with EBADF for a descriptor above the limit.
-    refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
+    refusals = ("PermissionError", "MemoryError", "KeyError", f"OSError: [Errno {errno.EBADF}]")
     honest_result, *results = attack_outcome.results
-    not_refused = []
-    for action, result in zip(_ATTACKS, results, strict=True):
-        is_refused = str(result.error).startswith(refusals)
-        # Reading the environment succeeds, but it is empty.
-        if not is_refused and result.value != {}:
-            not_refused.append(action)
+    not_refused = [
+        action
+        for action, result in zip(_ATTACKS, results, strict=True)
+        if not str(result.error).startswith(refusals)
+    ]
     if endless_outcome.status != "limit":
         not_refused.append(f"a run without end has the status {endless_outcome.status!r}")
     if honest_result.value != [7]:
         not_refused.append(f"honest code fails: {honest_result}")
     return tuple(not_refused)
-
-
-def _require_plain(call: Call) -> None:
-    """Raise ValueError if an argument of a call is not plain data.
-
-    Arguments may have fewer types than results (`values.py`). marshal itself refuses most others,
-    but it writes objects with a buffer, such as numpy's numbers and arrays, as bytes.
-    """
-    for value in [*call.args, *call.kwargs.values()]:
-        try:
-            is_plain = _is_plain(value)
-        except RecursionError:
-            # A list that contains itself, or hundreds of lists in each other.
-            is_plain = False
-        if not is_plain:
-            raise ValueError(
-                f"an argument of Call({call.function!r}) is not plain data, so the sandbox cannot "
-                f"pass it on: {reprlib.repr(value)}. Give None, bools, numbers, texts, bytes, and "
-                "lists, tuples, sets or dicts of them. For values of numpy, write value.tolist()."
-            )
-
-
-def _is_plain(value: Any) -> bool:
-    kind = type(value)
-    if kind is dict:
-        return all(map(_is_plain, value.items()))
-    if kind in (list, tuple, set, frozenset):
-        return all(map(_is_plain, value))
-    return value is None or kind in (bool, int, float, complex, str, bytes)
 
 
 def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]:
@@ -214,21 +179,20 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         return lost_outcome(candidate, f"no process can be started: {error}")
     with child.stderr:
         report, reached_limit = _read_until_end(child.stderr, limits, child.pid)
-    # If we stopped the process, it has not ended by itself. Only a process that we did not stop can
-    # have been killed by the kernel.
+    # The kernel can have killed only a process that was not stopped here.
     has_ended = not reached_limit and _ends_by_itself(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
     _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
+    exit_code = child.returncode = os.waitstatus_to_exitcode(status)
     cpu_seconds = usage.ru_utime + usage.ru_stime
-    is_killed_by_kernel = has_ended and child.returncode == -signal.SIGKILL
+    is_killed_by_kernel = has_ended and exit_code == -signal.SIGKILL
     if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
         # The code cannot send signals, so the system has ended its process.
         return lost_outcome(candidate, "the system killed it: it may be out of memory")
-    if is_killed_by_kernel or child.returncode == -signal.SIGPROF:
+    if is_killed_by_kernel or exit_code == -signal.SIGPROF:
         reached_limit = "processor time"
-    return outcome_of(candidate, report, reached_limit, child.returncode)
+    return outcome_of(candidate, bytes(report), reached_limit, exit_code)
 
 
 def _ends_by_itself(pid: int) -> bool:
@@ -236,48 +200,45 @@ def _ends_by_itself(pid: int) -> bool:
 
     A process can also close its pipe and run on.
     """
-    deadline = time.monotonic() + _EXIT_WAIT_SECONDS
-    while time.monotonic() < deadline:
+    for _ in range(_MAX_EXIT_WAIT_MILLISECONDS):
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return True
         time.sleep(0.001)
     return False
 
 
-def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytes, str]:
+def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearray, str]:
     """Read a pipe until it is closed or a limit is reached; return its content and the limit."""
     # A bytearray grows in place, so that many short pieces of output do not take quadratic time.
     content = bytearray()
     deadline = time.monotonic() + limits.wall_seconds
-    next_poll = time.monotonic() + _POLL_SECONDS
-    reached_limit = ""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while not reached_limit:
-            now = time.monotonic()
-            # Read the clock in each round: `select` never times out if the pipe always has data.
-            if now >= deadline:
-                reached_limit = "time on the clock"
-            elif now >= next_poll:
-                next_poll = now + _POLL_SECONDS
-                max_page_tables_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
-                if _page_tables_mib(pid) > max_page_tables_mib:
-                    reached_limit = "memory, in page tables"
-            if selector.select(max(0.0, min(deadline, next_poll) - now)):
-                chunk = os.read(pipe.fileno(), 1 << 16)
-                content.extend(chunk)
-                if not chunk:
-                    break
-                if len(content) > limits.output_kib << 10:
-                    reached_limit = "output"
-    return bytes(content), reached_limit
+    next_check = time.monotonic() + _CHECK_SECONDS
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    while True:
+        # Read the clock in each round: `poll` never times out if the pipe always has data.
+        now = time.monotonic()
+        if now >= deadline:
+            return content, "time on the clock"
+        if now >= next_check:
+            next_check = now + _CHECK_SECONDS
+            if _page_tables_kib(pid) > limits.memory_mib * _PAGE_TABLES_KIB_PER_MIB:
+                return content, "memory, in page tables"
+        milliseconds = 1000 * (min(deadline, next_check) - now)
+        if poller.poll(milliseconds):
+            chunk = os.read(pipe.fileno(), 1 << 16)
+            content.extend(chunk)
+            if not chunk:
+                return content, ""
+            if len(content) > limits.output_kib << 10:
+                return content, "output"
 
 
-def _page_tables_mib(pid: int) -> float:
+def _page_tables_kib(pid: int) -> int:
     """Return the size of a process's page tables; 0 if it has ended or /proc is missing."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return 0.0
+        return 0
     match = re.search(r"^VmPTE:\s*(\d+) kB", status, re.MULTILINE)
-    return int(match[1]) / 1024 if match else 0.0
+    return int(match[1]) if match else 0

@@ -37,8 +37,7 @@ _SCALARS = {
     "bytes": bytes.fromhex,
 }
 _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
-_HASHABLE = (str, bytes, bytearray, int, float, complex)
-_BUILDERS = {**_CONTAINERS, "iter": iter}
+_HASHABLE = (str, bytes, bytearray, int, float, complex, type(None))
 
 
 def encode(value: object, depth: int = 0) -> str:
@@ -80,21 +79,19 @@ def encode(value: object, depth: int = 0) -> str:
 def _encode_items(value: object, depth: int) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
-    # A range or generator must never equal a list. So any other iterable is sent as a deque if it
-    # has a length, otherwise as an iterator; neither equals a list.
-    name = "deque" if hasattr(type(value), "__len__") else "iter"
-    iterable = value
     for kind in _CONTAINERS.values():
         if isinstance(value, kind):
-            name = kind.__name__
             # A subclass may have another `__iter__`.
-            iterable = kind.__iter__(value)
+            items = list(kind.__iter__(value))
             break
-    items = list(iterable)
-    if name in ("set", "frozenset"):
+    else:
+        # A range or generator must never equal a list, and a deque equals no list.
+        kind = deque
+        items = list(value)
+    if kind in (set, frozenset):
         _require_hashable(items)
     content = ",".join(encode(item, depth + 1) for item in items)
-    return f'["{name}",[{content}]]'
+    return f'["{kind.__name__}",[{content}]]'
 
 
 def _require_hashable(keys: list[object]) -> None:
@@ -105,7 +102,7 @@ def _require_hashable(keys: list[object]) -> None:
     for key in keys:
         if isinstance(key, (tuple, frozenset)):
             _require_hashable(list(key))
-        elif not isinstance(key, _HASHABLE) and hasattr(type(key), "__len__"):
+        elif not isinstance(key, _HASHABLE):
             raise NotPlainData(f"a key of type {type(key).__name__}, which is not plain data")
 
 
@@ -130,7 +127,7 @@ def decode(data: object, depth: int = 0) -> object:
     items = [decode(item, depth + 1) for item in content]
     if kind in ("set", "frozenset"):
         _require_few_equal_hashes(items)
-    return _BUILDERS[kind](items)
+    return _CONTAINERS[kind](items)
 
 
 def _require_few_equal_hashes(keys: list[object]) -> None:

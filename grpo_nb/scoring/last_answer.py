@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from grpo_nb.tasks.answers import comparable, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.markup import BALANCED_TEXT
-from grpo_nb.tasks.number_reading import measurement_unit, read_number
+from grpo_nb.tasks.number_reading import read_number
+from grpo_nb.tasks.units import measurement_unit
 
 _SEARCHED_CHARACTERS = 20_000
 """Number of characters at the end of a completion that are searched."""

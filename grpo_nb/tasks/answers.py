@@ -81,10 +81,7 @@ class AnswerSummary:
     Empty unless the answers are choices, or numbers that repeat, such as ratings.
     """
     exceptions: tuple[str, ...] = ()
-    """Gold answers that are not of the kind, such as `n/a` among numbers.
-
-    They are compared as text, unless they are numbers or JSON.
-    """
+    """Gold answers that are not of the kind, such as `n/a` among numbers."""
 
     @property
     def hint(self) -> str:
@@ -122,10 +119,9 @@ def summarize_answers(golds: Sequence[str], kind: AnswerKind | None = None) -> A
     >>> summarize_answers(["yes", "no"] * 4).hint
     'one of: no, yes'
     """
-    # Answers that differ only in capitals are one label, in its first spelling: `setdefault` stores
-    # the first one, and returns it for the others.
-    first_spelling = {}
-    counts = Counter(first_spelling.setdefault(gold.casefold(), gold) for gold in golds)
+    # Answers that differ only in capitals are one label, in its first spelling.
+    first_spelling = {gold.casefold(): gold for gold in reversed(golds)}
+    counts = Counter(first_spelling[gold.casefold()] for gold in golds)
     are_labels = 2 <= len(counts) <= _MAX_LABELS and len(golds) >= _MIN_ROWS_PER_LABEL * len(counts)
     if kind is None:
         kind = _likely_kind(golds)

@@ -181,10 +181,14 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
         del column_of["question"]
     for role, name in column_of.items():
         if name not in names:
-            # Of two columns, the first is usually the question, unless it is called "answer".
-            in_order = sorted(names, key=lambda name: name == "answer")
-            question, answer = in_order if len(names) == 2 else ["<column>", "<column>"]
-            to_copy = json.dumps({"question": question, "answer": answer}, ensure_ascii=False)
+            advice = {
+                key: column if column in names else "<column>" for key, column in column_of.items()
+            }
+            if len(names) == 2 and not columns:
+                # The first column is usually the question, unless it is called "answer".
+                question, answer = sorted(names, key=lambda name: name == "answer")
+                advice = {"question": question, "answer": answer}
+            to_copy = json.dumps(advice, ensure_ascii=False)
             raise ValueError(
                 f"{source.name_in_errors} has no column {name!r} for the {role}; it has "
                 f"{short_repr(names, 1000)}. Map it: columns={to_copy}"
@@ -215,7 +219,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
         _UnusableRow: With the reason why the row cannot be used.
     """
     task_row: Row = {}
-    # A row may have a question, a prompt or both.
+    # A row may have a question, a prompt or both. Without a column for a role, `get(None)` is None.
     question = row.get(column_of.get("question"))
     prompt = row.get(column_of.get("prompt"))
     if isinstance(prompt, str) and not _is_filled(question):

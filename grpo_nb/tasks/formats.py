@@ -1,8 +1,8 @@
 """The answer format: it knows the tags, writes the prompt, finds the answer and rates completeness.
 
 Data, rewards and evaluation share one object, so that the prompt, the scores and the measurements
-always agree. Answers may have several lines and white space, and a chat template may open the
-first tag itself.
+always agree. An answer may have several lines, and white space around it. A chat template may write
+the first tag itself.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class AnswerFormat:
         for tag in filter(None, other_tags):
             if tag.isspace() or self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
-                    f"the tag {tag!r} is there twice, is white space or has answer_open = "
-                    f"{self.answer_open!r} in it, so no completion would have it exactly once: "
-                    "write tags that differ, such as <answer> and </answer>."
+                    f"the tag {tag!r} must not be white space, equal another tag or contain "
+                    f"answer_open = {self.answer_open!r}, because no completion would have it "
+                    "exactly once: write tags that differ, such as <answer> and </answer>."
                 )
 
     @property
@@ -167,8 +167,8 @@ class AnswerFormat:
         for tag in self.tags:
             spans_of_tag = [match.span() for match in matches if match[0] == tag]
             spans.append(spans_of_tag[0] if len(spans_of_tag) == 1 else None)
-        # The last two tags are around the answer. If the last is a brace, only the slot shows which
-        # brace it is, because the text may have others.
+        # Braces may occur elsewhere, so the closing one is that at the end of the slot. The tag
+        # before it is `answer_open`.
         if self.answer_close == "}":
             slot = self._slot_pattern.search(text) if spans[-2] else None
             spans[-1] = (slot.end() - 1, slot.end()) if slot else None

@@ -15,6 +15,11 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.words import require_choice, require_whole_number, short_repr
 from grpo_nb.tasks.answers import AnswerKind, AnswerSummary, summarize_answers
+from grpo_nb.tasks.arithmetic import (
+    ARITHMETIC_EXAMPLE,
+    ARITHMETIC_HOLDOUT_SIZE,
+    arithmetic_rows,
+)
 from grpo_nb.tasks.cleaning import (
     CleaningReport,
     Columns,
@@ -31,15 +36,7 @@ from grpo_nb.tasks.prompts import (
     require_chat_template,
     with_prompts,
 )
-from grpo_nb.tasks.read_rows import (
-    ARITHMETIC_EXAMPLE,
-    ARITHMETIC_HOLDOUT_SIZE,
-    Rows,
-    Source,
-    SourceRows,
-    arithmetic_rows,
-    read_rows,
-)
+from grpo_nb.tasks.read_rows import Rows, Source, SourceRows, read_rows
 from grpo_nb.tasks.task import Task
 
 # Share of the rows that is held out by default.
@@ -178,7 +175,7 @@ def load_task(
     rows = _without(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]
     if is_share_or_count:
-        labels = [row["answer"] for row in rows] if answers.kind == "choice" else None
+        labels = [row["answer"] if answers.kind == "choice" else "" for row in rows]
         held_out_keys = _choose_held_out(keys, labels, holdout, seed)
     train = [row for row, key in zip(rows, keys, strict=True) if key not in held_out_keys]
     held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_out_keys]
@@ -217,16 +214,16 @@ def load_task(
 
 
 def _choose_held_out(
-    keys: Sequence[str], labels: Sequence[str] | None, holdout: float, seed: int
+    keys: Sequence[str], labels: Sequence[str], holdout: float, seed: int
 ) -> set[str]:
     """Return the keys of the held-out questions.
 
-    Rows with the same key stay together, so that no question is in both parts in two spellings. If
-    `labels` is given, each label has nearly the same share in both parts.
+    Rows with the same key stay together, so that no question is in both parts in two spellings.
+    Each label has nearly the same share in both parts.
 
     Args:
         keys: Key of the question of each row.
-        labels: Label of each row; None if the answers are no labels.
+        labels: Label of each row; all the same if the answers are not labels.
         holdout: Share or number of the rows to hold out.
         seed: Seed of the choice.
     """
@@ -237,13 +234,12 @@ def _choose_held_out(
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    if labels is not None:
-        label_of_key = pandas.Series(dict(zip(keys, labels, strict=True))).loc[order]
-        keys_of_label = label_of_key.groupby(label_of_key)
-        # The keys of each label are spread evenly between 0 and 1, so that every part of the order
-        # has nearly the same share of the label. Equal positions stay in shuffled order.
-        positions = (keys_of_label.cumcount() + 0.5) / keys_of_label.transform("size")
-        order = positions.sort_values(kind="stable").index
+    label_of_key = pandas.Series(dict(zip(keys, labels, strict=True))).loc[order]
+    keys_of_label = label_of_key.groupby(label_of_key)
+    # The keys of each label are spread evenly between 0 and 1, so that every part of the order has
+    # nearly the same share of the label. Equal positions stay in shuffled order.
+    positions = (keys_of_label.cumcount() + 0.5) / keys_of_label.transform("size")
+    order = positions.sort_values(kind="stable").index
     held_out_keys = set()
     held_out_count = 0
     for key in order:

@@ -6,8 +6,7 @@ question would otherwise be a right answer. The decimal mark is the point. An in
 zeros, such as `007`, is not a number.
 
 `read_number` takes the markup away, matches one pattern, and computes the value from its parts.
-`is_right_number` compares two numbers. `unit_name` finds the unit of a text: `km/h`, `kph` and
-`kilometers per hour` are one unit.
+`is_right_number` compares two numbers.
 """
 
 import itertools
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from grpo_nb.tasks.markup import rewrite, strip_markup
+from grpo_nb.tasks.markup import strip_markup
+from grpo_nb.tasks.units import UNIT_WORD, measurement_unit, normalized_unit, unit_name
 
 _LONGEST_NUMBER = 100  # characters
 
@@ -140,7 +140,7 @@ def _unit_of(match: re.Match[str]) -> str | None:
     # Directly after the digits, only a unit of measurement may follow: 42km is a number, but 42abc
     # is not.
     is_attached = not match["gap"]
-    first_word = re.match(_UNIT_WORD, _normalized_unit(text))
+    first_word = re.match(UNIT_WORD, normalized_unit(text))
     if is_attached and first_word and not measurement_unit(first_word[0]):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
@@ -196,7 +196,7 @@ def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool
     # Percentages are compared as they are written: 42 and 42% are the same.
     if abs(_value_as_written(given) - _value_as_written(gold)) <= tolerance:
         return True
-    # For the gold answer 50%, 0.5 is right too.
+    # For the gold answer 50%, 0.5 is right too. The tolerance counts percentage points.
     return gold.unit == "%" and 100 * difference <= tolerance
 
 
@@ -241,178 +241,3 @@ def _value_of_words(words: str) -> int | None:
                 return None
             return count * _SCALES[scale] + rest
     return _VALUE_OF_WORDS.get(words)
-
-
-# Units.
-
-# Each line is the name of a unit of measurement, and its other spellings.
-# Spellings of one or two letters are read only with these capitals, because mW is not MW.
-# Longer spellings are read with any capitals.
-# Spellings of two letters or more may have the s of a plural: `inche` is here for `inches`.
-_UNITS = """\
-second: s sec
-millisecond: ms
-microsecond: us
-nanosecond: ns
-minute: min
-hour: h hr
-day: d
-week: wk
-year: yr
-meter: m metre
-kilometer: km Km KM kilometre
-centimeter: cm centimetre
-millimeter: mm millimetre
-micrometer: um micrometre
-nanometer: nm nanometre
-gram: g gm gramme
-kilogram: kg Kg KG kilo kilogramme
-milligram: mg
-liter: l L litre
-deciliter: dl dL decilitre
-milliliter: ml mL millilitre
-tonne: t
-inch: in inche
-foot: ft feet
-yard: yd
-mile: mi
-mile/hour: mph
-kilometer/hour: kph kmh kmph
-pound: lb
-ounce: oz
-hertz: Hz
-kilohertz: kHz
-megahertz: MHz
-gigahertz: GHz
-watt: W
-milliwatt: mW
-kilowatt: kW
-megawatt: MW
-watthour: Wh
-kilowatthour: kWh
-joule: J
-kilojoule: kJ
-megajoule: MJ
-calorie: cal
-kilocalorie: kcal
-volt: V
-ampere: A amp
-milliampere: mA milliamp
-ohm: Ω
-newton: N
-pascal: Pa
-kilopascal: kPa
-byte: B
-kilobyte: kB KB
-megabyte: MB
-gigabyte: GB
-terabyte: TB
-mole: mol
-kelvin: K °K
-°C: C celsius centigrade
-°F: F fahrenheit
-°: degree deg
-%:
-$: USD dollar
-€: EUR euro
-£: GBP
-¥:
-₹:
-"""
-
-
-def _folded_unit(spelling: str) -> str:
-    return spelling.casefold() if len(spelling) > 2 else spelling
-
-
-def _names_of_units() -> dict[str, str]:
-    """Return the name of a unit for each spelling in `_UNITS`."""
-    names = {}
-    for line in _UNITS.splitlines():
-        spellings = line.replace(":", "").split()
-        names |= dict.fromkeys(map(_folded_unit, spellings), spellings[0])
-    return names
-
-
-_NAME_OF_UNIT = _names_of_units()
-# Words after a number that change it, take it back or are numbers themselves.
-_NOT_A_UNIT = re.compile(
-    "(?:"
-    "one|two|three|four|five|six|seven|eight|nine|eleven|twelve|twenty|thirty|forty|fifty|sixty"
-    "|seventy|eighty|ninety"
-    "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
-    "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
-    "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
-    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
-    "|permille|point|infinity"
-    ")s?"
-)
-# Pattern -> spelling that replaces its matches in a unit.
-_UNIT_SPELLINGS = {
-    r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
-    r"\^\\circ": "\u00b0",
-    r"\\cdot": "*",
-    r"\\mu|[\u00b5\u03bc]": "u",
-    r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
-    r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
-    r"\bper\b": "/",
-    # Not inches: "42 in total", "$42 in change". But 4 in and 4 in wide are.
-    r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
-}
-_UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Left out of the name of a unit, in which each thing that is counted is still in < >.
-_NOT_IN_NAME = re.compile(
-    r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
-    r"|<\w+> (?=<)"  # a word before a thing: red apples
-    r"|([$\u20ac\u00a3\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
-    r"|[<> ()]"
-)
-# Up to four words, with or without exponents, joined by a space, a product or a quotient.
-_UNIT = re.compile(
-    rf"(?:{_UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
-)
-
-
-def unit_name(text: str) -> str | None:
-    """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
-
-    >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
-    ('mile/hour', 'apple', None, None)
-    >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
-    ('kilometer/hour', 'meter^2', 'year')
-    """
-    text = _normalized_unit(text)
-    # Each word becomes the name of a unit, a thing that is counted, or "?".
-    name = re.sub(
-        _UNIT_WORD, lambda word: measurement_unit(word[0]) or _counted_thing(word[0]), text
-    )
-    if text and ("?" in name or not _UNIT.fullmatch(text)):
-        return None
-    return _NOT_IN_NAME.sub("", name)
-
-
-def _normalized_unit(text: str) -> str:
-    """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
-    return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
-
-
-def measurement_unit(word: str) -> str:
-    """Return the full name of a unit of measurement; empty for any other word."""
-    name = _NAME_OF_UNIT.get(_folded_unit(word))
-    return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")
-
-
-def _counted_thing(word: str) -> str:
-    """Return `<apple>` for the word `apples`; "?" if it names no thing that is counted.
-
-    Any word in small letters may be such a thing, unless it changes the number, as in `5 squared`,
-    or takes it back, as in `42 wrong`. Words with a capital are not counted: 25 December is a day,
-    and 10 Downing Street a house.
-    """
-    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
-
-
-def _singular(word: str) -> str:
-    return re.sub("(?<=..)[sS]$", "", word)

@@ -23,10 +23,10 @@ def fitting_format(
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with a hint that fits the answers."""
     # `gn.tasks.boxed` without () is the function that makes the format.
-    if callable(format):
+    if not isinstance(format, AnswerFormat | None):
         raise TypeError(
-            f"format = {short_repr(format)} is a function: call it, such as "
-            "format=gn.tasks.boxed()."
+            f"format = {short_repr(format)} is not an answer format: write format=gn.tasks.boxed() "
+            "or call another function of gn.tasks."
         )
     format = format or xml()
     if system:
@@ -34,14 +34,13 @@ def fitting_format(
     return dataclasses.replace(format, answer_hint=format.answer_hint or answers.hint)
 
 
-def with_prompts(rows: Rows, format: AnswerFormat, example: Example | None) -> Rows:
+def with_prompts(rows: Rows, format: AnswerFormat, example_messages: Chat = ()) -> Rows:
     """Return the rows with the chat messages that ask their question.
 
     If a row has messages of its own, the example goes between its system prompt and its other
     messages. An `instruction` of the format replaces its system prompt.
     """
     format_system = [{"role": "system", "content": format.system_prompt()}]
-    example_messages = messages_of_example(example, format)
     prompted = []
     for row in rows:
         chat = row.get("prompt", [{"role": "user", "content": row["question"]}])
@@ -104,8 +103,8 @@ def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] 
             "a model of its family."
         )
     for name in chat_template_kwargs:
-        # Whole words, because a template that reads `enable_thinking` does not read `thinking`. The
-        # text of a dict, if the tokenizer has several templates.
+        # Whole words, because a template that reads `enable_thinking` does not read `thinking`.
+        # `str`, because a tokenizer with several templates has a dict of them.
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "
@@ -125,8 +124,7 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
     rendered = tokenizer.apply_chat_template(
         prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
     )
-    system, _ = split_system(prompt)
-    for message in system:
+    for message in split_system(prompt)[0]:
         if message["content"].strip() not in rendered:
             raise ValueError(
                 "the model's chat template leaves out the system prompt. Put the text of "

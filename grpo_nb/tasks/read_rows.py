@@ -1,11 +1,10 @@
-"""Read rows from any source: files, tables in memory, data sets, the Hub, generated sums.
+"""Read rows from any source: files, tables in memory, data sets, the Hub.
 
 For other kinds of files, read the file yourself and give a DataFrame (docs/guide/tables.md).
 """
 
 import codecs
 import io
-import itertools
 import json
 import os
 import random
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.words import require_whole_number, short_repr
+from grpo_nb.core.words import short_repr
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -42,8 +41,8 @@ class SourceRows:
 def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> Rows:
     """Return up to `limit` random rows in their original order; all rows for None.
 
-    The same seed chooses the same rows. Rows are chosen at random: in a file sorted by label, the
-    first rows have one label, and where labels alternate, every n-th row may have one label too.
+    The same seed chooses the same rows. The choice is random, because the first rows of a sorted
+    file, or every n-th row, may all have the same label.
     """
     count = len(rows) if limit is None else min(limit, len(rows))
     indices = random.Random(seed).sample(range(len(rows)), count)
@@ -236,82 +235,3 @@ def _read_hub(name: str, split: str) -> SourceRows:
     config = "main" if hub_id == "openai/gsm8k" else None
     rows = _rows_of_iterable(load_dataset(hub_id, config, split=split))
     return SourceRows(name, rows, name_in_errors=name)
-
-
-# The task `arithmetic`: generated sums, differences and products.
-
-ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
-    {},
-    {"low": 10, "high": 99, "operators": "*"},
-    {"terms": 4, "operators": "+-*"},
-    {"low": 100, "high": 999, "operators": "*"},
-    {"low": 1000, "high": 9999, "operators": "*"},
-    {"low": 10, "high": 99, "terms": 6, "operators": "+-*"},
-)
-"""Options of `arithmetic`, easiest first.
-
-The first has sums of two numbers up to 20. Models of several billion parameters get the last ones
-wrong.
-"""
-ARITHMETIC_HOLDOUT_SIZE = 96
-ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
-"""Example turn: question, reasoning, answer. Its sum is never one of the questions."""
-# Up to this many numbers, all pairs are enumerated. With more, questions are sampled.
-_MAX_ENUMERATED = 101
-
-
-def arithmetic_rows(
-    seed: int,
-    holdout: int,
-    train_size: int = 224,
-    low: int = 1,
-    high: int = 20,
-    operators: str = "+",
-    terms: int = 2,
-) -> Rows:
-    """Return questions with their answers.
-
-    Args:
-        seed: Seed of the choice of questions.
-        holdout: Number of held-out questions.
-        train_size: Number of training questions.
-        low: Smallest number in a question.
-        high: Largest number in a question.
-        operators: Some of `+-*`.
-        terms: Count of numbers in a question, at least 2.
-
-    Raises:
-        ValueError: Too few distinct questions or terms, a `high` below `low`, or another operator.
-    """
-    if not re.fullmatch("[-+*]+", operators):
-        raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
-    require_whole_number("high", high, low)
-    require_whole_number("terms", terms, 2)
-    rng = random.Random(seed)
-    count = train_size + holdout
-    numbers = range(low, high + 1)
-
-    # A dict without values, because a set has no fixed order: a seed must give the same questions.
-    texts: dict[str, None] = {}
-    if terms == 2 and len(numbers) <= _MAX_ENUMERATED:
-        for op, a, b in itertools.product(operators, numbers, numbers):
-            texts[f"{a} {op} {b}"] = None
-    else:
-        # Most samples are new. If 100 samples per question do not suffice, the range is too small.
-        for _ in range(100 * count):
-            text = str(rng.randint(low, high))
-            for _ in range(terms - 1):
-                text += f" {rng.choice(operators)} {rng.randint(low, high)}"
-            texts[text] = None
-            # One more than needed, because the example may be among them.
-            if len(texts) > count:
-                break
-    texts.pop("3 + 4", None)  # the example
-    if len(texts) < count:
-        raise ValueError(
-            f"train_size + holdout = {count}, but only {len(texts)} distinct questions exist "
-            "with these options: raise high, or lower a size."
-        )
-    sampled = rng.sample(list(texts), count)
-    # eval() computes the answer: the text has only numbers and operators.
-    return [{"question": f"What is {text}?", "answer": str(eval(text))} for text in sampled]

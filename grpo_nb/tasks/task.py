@@ -28,11 +28,12 @@ from grpo_nb.tasks.tools import Tool, Tools
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_BOX_STYLE = (
-    "margin:0;padding:6px 8px;border-radius:4px;background:rgba(128,128,128,.09);"
-    "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word"
+# `pre` keeps line breaks; only `code` is monospaced on the pages of notebooks.
+_PROMPT_BOX = (
+    "<pre style='margin:0;padding:6px 8px;border-radius:4px;background:rgba(128,128,128,.09);"
+    "white-space:pre-wrap;word-break:normal;overflow-wrap:break-word'>"
+    "<code style='padding:0;background:none;color:inherit'>{}</code></pre>"
 )
-_TEXT_STYLE = "padding:0;background:none;color:inherit"
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,7 +154,8 @@ class Task(ReprMixin):
         if self.chat_template_kwargs:
             items.append(dict(self.chat_template_kwargs))
         if self.tools is not None:
-            items.append(self.tools.fingerprint_parts)
+            environment_name = getattr(self.tools.environment, "__name__", "")
+            items.append([str(self.tools.rounds), environment_name, *self.tools.names])
         digest = hashlib.sha256()
         for item in items:
             # A value that JSON does not know, such as a date, is hashed as text.
@@ -191,7 +193,7 @@ class Task(ReprMixin):
                 template leaves out the system prompt.
             TemplateError: The chat template refuses a prompt.
         """
-        # Every prompt, because a template may render a system message in the first place alone.
+        # All prompts: some templates render a system message only if it is the first message.
         for prompt in (*self.train["prompt"], *self.holdout["prompt"]):
             require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
@@ -274,9 +276,4 @@ class Task(ReprMixin):
         rendered = self.tokenizer.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
         )
-        # Only `code` has a monospaced font on the pages of notebooks.
-        yield RichText(
-            rendered,
-            f"<pre style='{_BOX_STYLE}'><code style='{_TEXT_STYLE}'>"
-            f"{escaped(rendered)}</code></pre>",
-        )
+        yield RichText(rendered, _PROMPT_BOX.format(escaped(rendered)))

@@ -69,17 +69,12 @@ class Tools:
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 
-    @property
-    def fingerprint_parts(self) -> list[str]:
-        """Number of rounds and the names of environment and tools, for a task's fingerprint."""
-        return [str(self.rounds), getattr(self.environment, "__name__", ""), *self.names]
-
     @functools.cached_property
     def environment_factory(self) -> type | None:
         """The environment as a class whose `reset` starts each episode with an empty object.
 
-        TRL reuses an object for a later completion, and attributes that the environment's own
-        `reset` does not set would still be there. The row is copied, because a list that one
+        TRL reuses objects. Without this class, attributes of the last completion would remain where
+        the environment's own `reset` does not set them. The row is copied, because a list that one
         episode has emptied would be empty for the next.
         """
         environment = self.environment
@@ -151,7 +146,11 @@ class Tools:
         """
         if self.environment is None:
             return
-        states = {self._started_state(row) for _ in range(_TRIAL_STARTS)}
+        states = set()
+        for _ in range(_TRIAL_STARTS):
+            prompt, columns = self.first_prompt_and_columns(row)
+            attributes = vars(columns["environments"]).values()
+            states.add(tuple(map(_pickled_or_empty, (prompt, *attributes))))
         if len(states) > 1:
             raise ValueError(
                 f"{self.environment.__name__}.reset started one row twice, and the prompt or an "
@@ -160,14 +159,8 @@ class Tools:
                 "random.Random(row['question'])."
             )
 
-    def _started_state(self, row: Row) -> tuple[bytes, ...]:
-        """Return the prompt and the attributes of an environment that has just started."""
-        prompt, columns = self.first_prompt_and_columns(row)
-        attributes = vars(columns["environments"]).values()
-        return tuple(map(_as_bytes, (prompt, *attributes)))
 
-
-def _as_bytes(value: Any) -> bytes:
+def _pickled_or_empty(value: Any) -> bytes:
     """Return a pickled value, to compare it; empty if it cannot be pickled, such as a lock."""
     try:
         return pickle.dumps(value)

@@ -19,7 +19,7 @@ from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.exam import Exam, shared_messages
 from grpo_nb.evaluation.holdout import Holdout
 from grpo_nb.scoring.record import record_of
-from grpo_nb.tasks.prompts import with_prompts
+from grpo_nb.tasks.prompts import messages_of_example, with_prompts
 from tests.run_fixtures import brevity
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -315,7 +315,7 @@ def test_own_rows_get_the_example_of_the_run(run: gn.runs.Run, has_system_role: 
     rows = with_prompts(
         [{"question": row["question"], "answer": row["answer"]} for row in run.holdout],
         format,
-        example,
+        messages_of_example(example, format),
     )
     if not has_system_role:
         for row in rows:

@@ -30,6 +30,18 @@ def test_read_number_other_text_is_none(text: str) -> None:
     assert read_number(text) is None
 
 
+@pytest.mark.parametrize("text", ["42 thirteen", "42 zero", "5 nineteens"])
+def test_read_number_before_a_number_word_is_none(text: str) -> None:
+    assert read_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "gold"), [("500 rupees", "\u20b9500"), ("\u00a55", "5 yen"), ("5 JPY", "\u00a55")]
+)
+def test_sign_of_a_currency_is_its_name(given: str, gold: str) -> None:
+    assert is_right_answer(given, gold)
+
+
 def test_read_number_words_need_spaces() -> None:
     assert read_number("two hundred five").value == 205
     assert read_number("two hundredfive") is None

@@ -233,6 +233,14 @@ def test_chats_with_tool_calls_are_left_out() -> None:
     assert len(both(task)) == 3
 
 
+def test_missing_column_error_keeps_the_given_columns() -> None:
+    rows = [{"label": "pos", "text": "great"}]
+    with pytest.raises(ValueError, match="no column 'question'") as raised:
+        gn.load_task(rows, columns={"answer": "label"})
+    advice = json.loads(str(raised.value).partition("columns=")[2])
+    assert advice == {"question": "<column>", "answer": "label"}
+
+
 def test_advice_keeps_the_column_of_the_answer() -> None:
     rows = [{"answer": "4", "text": "2+2?"}] * 3
     with pytest.raises(ValueError, match=r'columns=\{"question": "text", "answer": "answer"'):

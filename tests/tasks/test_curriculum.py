@@ -22,7 +22,7 @@ QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
 def task() -> gn.tasks.Task:
     """Ten questions in their order; the held-out ones are two more."""
     rows = [{"question": q, "answer": "1"} for q in [*QUESTIONS, "held out 0", "held out 1"]]
-    asked = with_prompts(rows, gn.tasks.xml(), None)
+    asked = with_prompts(rows, gn.tasks.xml())
     return gn.tasks.Task(
         "sums", gn.tasks.xml(), Dataset.from_list(asked[:10]), Dataset.from_list(asked[10:])
     )

@@ -72,7 +72,7 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
 
 @pytest.mark.parametrize(("answer_open", "answer_close"), [("$", "$"), ("ans", "/ans")])
 def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: str) -> None:
-    with pytest.raises(ValueError, match="so no completion would have it exactly once"):
+    with pytest.raises(ValueError, match="no completion would have it exactly once"):
         formats.AnswerFormat(name="d", answer_open=answer_open, answer_close=answer_close)
 
 
@@ -98,7 +98,7 @@ def test_other_mark_inside_another_is_read(marks: dict[str, str]) -> None:
 
 
 def test_equal_tags_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"'---' is there twice.* exactly once"):
+    with pytest.raises(ValueError, match=r"tag '---' must .* equal another tag .* exactly once"):
         formats.AnswerFormat(
             name="lines", reasoning_open="---", reasoning_close="---", answer_open="Answer: "
         )
@@ -108,7 +108,7 @@ def test_equal_tags_are_refused() -> None:
     "tags", [{"answer_close": "\n"}, {"reasoning_open": "Think:", "reasoning_close": "\n"}]
 )
 def test_tag_of_white_space_is_refused(tags: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"the tag '\\n' is there twice, is white space"):
+    with pytest.raises(ValueError, match=r"the tag '\\n' must not be white space"):
         formats.AnswerFormat(name="lines", answer_open="Answer:", **tags)
 
 

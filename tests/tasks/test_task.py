@@ -110,7 +110,8 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ValueError,
             r"left of 1: 1 with an empty answer .row 0: question=.*\. Rows are counted from 0",
         ),
-        (ROWS, {"format": gn.tasks.boxed}, TypeError, r"boxed at .* is a function: call it"),
+        (ROWS, {"format": gn.tasks.boxed}, TypeError, r"boxed at .* is not an answer format: "),
+        (ROWS, {"format": "boxed"}, TypeError, r"'boxed' is not an answer format: write"),
         (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is unknown"),
     ],
 )

@@ -1,0 +1,175 @@
+"""Names of units: `km/h`, `kph` and `kilometers per hour` are all `kilometer/hour`.
+
+A unit is a unit of measurement, a currency, or a thing that is counted, such as apples.
+"""
+
+import re
+
+from grpo_nb.tasks.markup import rewrite
+
+# Each line is the name of a unit of measurement, and its other spellings.
+# Spellings of one or two letters are read only with these capitals, because mW is not MW.
+# Longer spellings are read with any capitals.
+# Spellings of two letters or more may have the s of a plural: `inche` is here for `inches`.
+_UNITS = """\
+second: s sec
+millisecond: ms
+microsecond: us
+nanosecond: ns
+minute: min
+hour: h hr
+day: d
+week: wk
+year: yr
+meter: m metre
+kilometer: km Km KM kilometre
+centimeter: cm centimetre
+millimeter: mm millimetre
+micrometer: um micrometre
+nanometer: nm nanometre
+gram: g gm gramme
+kilogram: kg Kg KG kilo kilogramme
+milligram: mg
+liter: l L litre
+deciliter: dl dL decilitre
+milliliter: ml mL millilitre
+tonne: t
+inch: in inche
+foot: ft feet
+yard: yd
+mile: mi
+mile/hour: mph
+kilometer/hour: kph kmh kmph
+pound: lb
+ounce: oz
+hertz: Hz
+kilohertz: kHz
+megahertz: MHz
+gigahertz: GHz
+watt: W
+milliwatt: mW
+kilowatt: kW
+megawatt: MW
+watthour: Wh
+kilowatthour: kWh
+joule: J
+kilojoule: kJ
+megajoule: MJ
+calorie: cal
+kilocalorie: kcal
+volt: V
+ampere: A amp
+milliampere: mA milliamp
+ohm: Ω
+newton: N
+pascal: Pa
+kilopascal: kPa
+byte: B
+kilobyte: kB KB
+megabyte: MB
+gigabyte: GB
+terabyte: TB
+mole: mol
+kelvin: K °K
+°C: C celsius centigrade
+°F: F fahrenheit
+°: degree deg
+%:
+$: USD dollar
+€: EUR euro
+£: GBP
+¥: JPY yen
+₹: INR rupee
+"""
+
+
+def _folded_unit(spelling: str) -> str:
+    return spelling.casefold() if len(spelling) > 2 else spelling
+
+
+# The name of a unit for each of its spellings.
+_NAME_OF_UNIT: dict[str, str] = {}
+for _line in _UNITS.splitlines():
+    _spellings = _line.replace(":", "").split()
+    _NAME_OF_UNIT |= dict.fromkeys(map(_folded_unit, _spellings), _spellings[0])
+# Words after a number that change it, take it back or are numbers themselves.
+_NOT_A_UNIT = re.compile(
+    "(?:"
+    "zero|one|two|three|four|five|six|seven|eight|nine|eleven|twelve"
+    "|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty"
+    "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
+    "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
+    "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
+    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
+    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
+    "|permille|point|infinity"
+    ")s?"
+)
+# Pattern -> spelling that replaces its matches in a unit.
+_UNIT_SPELLINGS = {
+    r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
+    r"\^\\circ": "\u00b0",
+    r"\\cdot": "*",
+    r"\\mu|[\u00b5\u03bc]": "u",
+    r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
+    r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
+    r"\bper\b": "/",
+    # Not inches: "42 in total", "$42 in change". But 4 in and 4 in wide are.
+    r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
+}
+UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
+# Removed at the end of `unit_name`, where each thing that is counted is still marked: <apple>.
+_NOT_IN_NAME = re.compile(
+    r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
+    r"|<\w+> (?=<)"  # a word before a thing: red apples
+    r"|([$\u20ac\u00a3\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
+    r"|[<> ()]"
+)
+# Up to four words, with or without exponents, joined by a space, a product or a quotient.
+_UNIT = re.compile(
+    rf"(?:{UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
+)
+
+
+def unit_name(text: str) -> str | None:
+    """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
+
+    >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
+    ('mile/hour', 'apple', None, None)
+    >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
+    ('kilometer/hour', 'meter^2', 'year')
+    """
+    text = normalized_unit(text)
+    # Each word becomes the name of a unit, a thing that is counted, or "?".
+    name = re.sub(
+        UNIT_WORD, lambda word: measurement_unit(word[0]) or _counted_thing(word[0]), text
+    )
+    if text and ("?" in name or not _UNIT.fullmatch(text)):
+        return None
+    return _NOT_IN_NAME.sub("", name)
+
+
+def normalized_unit(text: str) -> str:
+    """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
+    return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
+
+
+def measurement_unit(word: str) -> str:
+    """Return the full name of a unit of measurement; empty for any other word."""
+    name = _NAME_OF_UNIT.get(_folded_unit(word))
+    return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")
+
+
+def _counted_thing(word: str) -> str:
+    """Return `<apple>` for the word `apples`; "?" if it names no thing that is counted.
+
+    Any word in small letters may be such a thing, unless it changes the number, as in `5 squared`,
+    or takes it back, as in `42 wrong`. Words with a capital are not counted: 25 December is a day,
+    and 10 Downing Street a house.
+    """
+    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
+    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
+
+
+def _singular(word: str) -> str:
+    return re.sub("(?<=..)[sS]$", "", word)
