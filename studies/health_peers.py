@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._measure import print_header, print_row
 from grpo_nb.health.monitor import check_health
-from grpo_nb.runs.alert import worst_first
+from grpo_nb.runs.alert import STATES_WORST_FIRST
 from tests.support.health_logs import Rows, real_logs, with_zero_std
 
 Found = list[tuple[str, str]]
@@ -48,7 +48,8 @@ _NAMES = {
 
 
 def ask_kit(rows: Rows) -> Found:
-    return [(alert.state, alert.rule) for alert in worst_first(check_health(rows).alerts)]
+    found = [(alert.state, alert.rule) for alert in check_health(rows).alerts]
+    return sorted(found, key=lambda one: STATES_WORST_FIRST.index(one[0]))
 
 
 def ask_rldoctor(rows: Rows) -> Found:

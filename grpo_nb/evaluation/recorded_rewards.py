@@ -28,7 +28,7 @@ def rewards_from_records(records: Iterable[Mapping[str, Any]]) -> list[Reward]:
         if reward is None:
             reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
             # A judge is no function of the user, so it never decides which answers are correct.
-            if record.get("is_relative") or record["kind"] == "judge":
+            if record.get("is_relative") or record.get("kind") == "judge":
                 relative(reward)
         rewards.append(reward)
     return rewards
