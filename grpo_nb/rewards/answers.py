@@ -61,7 +61,6 @@ class SlotReward(Reward):
     def golds(self, row: dict[str, Any]) -> list[str]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "")."""
         self.require_column(row, self.column)
-        self.require_column(row, self.column)
         return golds_of_row(row, self.column)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
