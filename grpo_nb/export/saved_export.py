@@ -205,9 +205,9 @@ def read_verification(folder: Path) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     """Return on one line why a JSON file could not be read."""
-    reason = " ".join(displayable(str(error)).split())
-    # A damaged file can have thousands of wrong fields. The first one is at the start.
-    return shorten(reason, 500)
+    # In the lines after these, pydantic names its website and thousands of other wrong fields.
+    lines = displayable(str(error)).splitlines()[:3]
+    return shorten(" ".join(map(str.strip, lines)), 500)
 
 
 def files_of(folder: Path) -> dict[str, Path]:
