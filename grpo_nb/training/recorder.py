@@ -298,7 +298,7 @@ class HoldoutObserver:
             self._questions, completions, prepared.task.format, grader=self.grader
         )
         # Only the shares are read, so the evaluation needs no label.
-        evaluation = Evaluation(label="", rows=graded)
+        evaluation = Evaluation(label="", rows=graded, grader=self.grader)
         for measure in HOLDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:
