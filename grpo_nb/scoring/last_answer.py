@@ -52,6 +52,7 @@ _NUMBER_IN_TEXT = re.compile(
         |[ ]?(?:\\times|\\cdot|[x*])[ ]*10[ ]?\^[ ]?\{{?-?\d{{1,3}}\}}?
     )?
     (?:[ ]?%)?
+    (?:[ ](?i:hundred|thousand|million|billion|trillion|dozen)s?\b)?
     {_UNIT}?  # 60km/h; also 42abc, which is not the number 42
     """,
     re.VERBOSE,
@@ -157,26 +158,20 @@ def _last_number(text: str, gold: str) -> list[str]:
         if numbers:
             number = numbers[-1][0]
             word_after = _WORD_AFTER_NUMBER.match(line, numbers[-1].end())
-            if word_after and _belongs_to_number(number, number + word_after[0], gold):
+            if word_after and _is_unit_compared(number, number + word_after[0], gold):
                 return [number + word_after[0]]
             return [number]
     return []
 
 
-def _belongs_to_number(number: str, with_word: str, gold: str) -> bool:
-    """Return True if the word after a number changes its value, or is a unit to compare."""
-    parsed = read_number(number)
-    parsed_with_word = read_number(with_word)
-    if parsed is None or parsed_with_word is None:
-        return False
-    if parsed_with_word.value != parsed.value:
-        # 2.5 million
-        return True
+def _is_unit_compared(number: str, with_word: str, gold: str) -> bool:
+    """Return True if the word after a number is a unit to compare with that of the gold answer."""
+    parsed = read_number(with_word)
     # A number may have a unit already: the $ of "$18 every day".
-    if parsed.unit or not read_number(gold).unit:
+    if parsed is None or read_number(number).unit or not read_number(gold).unit:
         return False
     # Only units of measurement are compared. Any other word may be no unit at all: "12 left".
-    first_unit = re.split(r"[/^]", parsed_with_word.unit)[0]  # of km/h or cm^2
+    first_unit = re.split(r"[/^]", parsed.unit)[0]  # of km/h or cm^2
     return bool(measurement_unit(first_unit))
 
 

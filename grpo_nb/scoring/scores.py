@@ -194,7 +194,7 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         )
     scores = []
     for value in output:
-        number = math.nan if value is None else _finite_number(value)
+        number = _number_or_none(value)
         if number is None:
             raise UnusableOutputError(
                 f"a score is {value!r:.60}; it must be a finite number, or None for no score"
@@ -203,8 +203,10 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
     return scores
 
 
-def _finite_number(value: Any) -> float | None:
-    """Return a score as a float; None if TRL cannot use the score."""
+def _number_or_none(value: Any) -> float | None:
+    """Return a score as a float, NaN for no score; None if TRL cannot use it."""
+    if value is None:
+        return math.nan
     # float("0.5") accepts a text, but torch does not.
     if isinstance(value, str):
         return None
@@ -254,11 +256,10 @@ class Scores(ReprMixin):
         """
         import pandas
 
-        for name in ("completion", "total"):
-            if name in self.values:
-                raise ValueError(
-                    f"a reward is named {name!r}, as another column of the table; rename the reward"
-                )
+        if {"completion", "total"} & self.values.keys():
+            raise ValueError(
+                "the table has columns 'completion' and 'total': rename the reward of that name"
+            )
 
         # pyarrow cannot store a lone surrogate.
         texts = [displayable(text) for text in self.completions]

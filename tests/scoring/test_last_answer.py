@@ -63,6 +63,8 @@ def is_anywhere(
         ("It weighs 5 g.", "5 g", True),
         ("She makes $18 every day.", "$18", True),
         ("It is $2.5 million.", "$2,500,000", True),
+        ("It is 2.5 million km away.", "2500000 km", True),
+        ("It is 2.5 million km away.", "2500000 m", False),
         ("You need 5 in total.", "5 kg", True),
         ("It is 5 in long.", "5 inches", True),
         ("It is 6 in total.", "5 kg", False),
