@@ -261,19 +261,19 @@ def choose_grader(
     tried_rows, wrong_answers = _rows_to_try(rows)
     gold_answers = [golds_of_row(row, "answer")[0] for row in tried_rows]
 
-    def scores_of(answers: Sequence[str]) -> Sequence[float]:
-        texts = [format.render_completion("reasoning", answer) for answer in answers]
-        # Each text gets an environment of its own, because the function may change it.
-        started_rows = [start_episode(row) for row in tried_rows]
-        scores = score(reward, texts, started_rows, tokenizer=tokenizer)
-        return scores.values[reward_name(reward)]
-
     scores_above_wrong = []
     if tried_rows:
+        # One call for all: first the gold answers, then the wrong ones.
+        answers = gold_answers + wrong_answers
+        texts = [format.render_completion("reasoning", answer) for answer in answers]
+        # Each text gets an environment of its own, because the function may change it.
+        started_rows = [start_episode(row) for row in tried_rows + tried_rows]
+        trial = score(reward, texts, started_rows, tokenizer=tokenizer)
+        scores = trial.values[reward_name(reward)]
         # A text without a score (NaN) is below every text with one.
-        wrong_scores = [value for value in scores_of(wrong_answers) if not math.isnan(value)]
+        wrong_scores = [value for value in scores[len(tried_rows) :] if not math.isnan(value)]
         limit = max(wrong_scores, default=-math.inf) + ROUNDING_ERROR
-        scores_above_wrong = [value for value in scores_of(gold_answers) if value > limit]
+        scores_above_wrong = [value for value in scores[: len(tried_rows)] if value > limit]
 
     declared_range = range_of(reward)
     if declared_range is not None:
