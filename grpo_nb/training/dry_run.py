@@ -60,8 +60,8 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    # `prepare_training` calls each reward once, and a reward may draw random numbers. So the call is
-    # within this block too.
+    # `prepare_training` calls each reward once, and a reward may draw random numbers. So the call
+    # is within this block too.
     with restoring_random_state():
         prepared = prepare_training(model, tokenizer, task, rewards, settings)
         with (

@@ -51,10 +51,11 @@ Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
-step. Both are copies. An observer may add new keys to the row, except "alerts". Their values must be
-values that JSON can hold, or numbers of numpy and torch. Changes of other keys have no effect. An
-observer returns True to end the training after this step. To keep its state when the run is
-resumed, an observer needs `state_dict()` and `load_state_dict(state)`. The state is stored as JSON.
+step. Both are copies. An observer may add new keys to the row, except "alerts". Each new value must
+be a number, also of numpy or torch, or another value that JSON can hold. Changes of the other keys
+have no effect. An observer returns True to end the training after this step. To keep its state when
+the run is resumed, an observer needs `state_dict()` and `load_state_dict(state)`. The state is
+stored as JSON.
 """
 
 

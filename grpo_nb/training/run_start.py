@@ -116,10 +116,10 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
 def choose_kl_reference(model: Any, earlier_reference: str | None) -> str:
     """Choose the model that the KL is measured against, and return its description.
 
-    TRL adds a frozen copy `ref` of the adapter that the run starts from, and computes the KL against
-    the copy. If there is no copy, TRL switches the adapter off and computes the KL against the base
-    model, so deleting the copy chooses the base model. On a GPU there is never a copy, because
-    Unsloth removes this code from TRL's trainer (unsloth/models/rl.py).
+    TRL adds a frozen copy `ref` of the adapter that the run starts from, and computes the KL with
+    the copy. If there is no copy, TRL switches the adapter off, which gives the base model. So
+    deleting the copy chooses the base model. On a GPU there is never a copy, because Unsloth
+    removes this code from TRL's trainer (unsloth/models/rl.py).
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
