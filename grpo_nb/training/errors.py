@@ -45,8 +45,9 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
             batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
             texts = [completion_text(completion) for completion in completions]
-            state = columns.get("trainer_state")
-            raise_reward_error(reward, batch, error, texts=texts, trainer_state=state)
+            raise_reward_error(
+                reward, batch, error, texts=texts, trainer_state=columns.get("trainer_state")
+            )
         return scores
 
     # TRL 1.15 logs a reward under the `__name__` of its function, and ignores a `__name__` that was

@@ -147,10 +147,8 @@ class Recorder(TrainerCallback):
             return
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
-        table = None
         # A step without this metric reused the completions of an earlier one.
-        if MEAN_LENGTH in row:
-            table = self._completions_of_step(row)
+        table = self._completions_of_step(row) if MEAN_LENGTH in row else None
         row = self._ask_observers(row, table)
         new_alerts = self.health.update(row)
         if new_alerts:

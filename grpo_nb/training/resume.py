@@ -239,8 +239,8 @@ def continue_info(resumption: Resumption, run_info: RunInfo) -> RunInfo:
     )
 
 
-def rewind(resumption: Resumption) -> Path:
-    """Delete rows and completions after the checkpoint of a run, and return the run's folder.
+def rewind(resumption: Resumption) -> None:
+    """Delete the rows and completions after the checkpoint of a run.
 
     A comparison and damaged checkpoints are set aside. If the rewind itself is interrupted, calling
     it again completes it.
@@ -258,4 +258,3 @@ def rewind(resumption: Resumption) -> Path:
     if comparison.exists():
         put_in_place(comparison, run.path / f"comparison-step-{step}")
     set_aside_damaged(run.path / "checkpoints", resumption.checkpoint)
-    return run.path

@@ -119,12 +119,12 @@ def train(
         task=task,
         settings=settings,
     )
-    if name is not None:
-        require_valid_name(name)
-        folder = Path(settings.run_root).expanduser() / name
-        # "auto" also starts a new run, if no run has this name.
-        if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
-            require_free_path(folder)
+    new_name = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}" if name is None else name
+    require_valid_name(new_name)
+    folder = Path(settings.run_root).expanduser() / new_name
+    # "auto" also starts a new run, if no run has this name.
+    if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
+        require_free_path(folder)
     observers = [observers] if callable(observers) else list(observers)
     # A class can be called too, but a call makes an observer and observes nothing.
     if any(isinstance(observer, type) or not callable(observer) for observer in observers):
@@ -135,12 +135,13 @@ def train(
     prepared = prepare_training(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     run_info = new_run_info(prepared)
-    run_with_model = partial(Run, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
         resumption = find_run(name, resume, run_info, locks)
+        if resumption is not None:
+            folder = resumption.run.path
+        run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
         if resumption is not None and resumption.needs_no_training:
-            run = run_with_model(resumption.run.path)
             return _restore_finished_run(run, resumption.checkpoint)
         plan(
             prepared.running_settings, prepared.task, model=model, tokenizer=tokenizer
@@ -164,12 +165,10 @@ def train(
                 run_info.grader_description = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
             # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
-            folder = (
-                _make_run_folder(prepared, name, run_info, locks)
-                if resumption is None
-                else rewind(resumption)
-            )
-            run = run_with_model(folder)
+            if resumption is None:
+                _make_run_folder(run, prepared, run_info, locks)
+            else:
+                rewind(resumption)
             # 4. Train, and complete the folder and its `run_info` however the training ends.
             run.write_info(run_info)
             recorder = Recorder(run, trainer, settings, observers)
@@ -191,14 +190,12 @@ def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
 
 
 def _make_run_folder(
-    prepared: PreparedTraining, name: str | None, run_info: RunInfo, locks: ExitStack
-) -> Path:
+    run: Run, prepared: PreparedTraining, run_info: RunInfo, locks: ExitStack
+) -> None:
     """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
 
     The files are `run.json`, the adapter, the questions, the training rows and the templates.
     """
-    name = name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
-    run = Run(Path(prepared.settings.run_root).expanduser() / name)
     run.path.mkdir(parents=True)
     try:
         lock_run(run.path, locks)
@@ -210,7 +207,6 @@ def _make_run_folder(
         # After an error or Ctrl-C, an incomplete folder would only block the name of the run.
         shutil.rmtree(run.path, ignore_errors=True)
         raise
-    return run.path
 
 
 def _train_and_complete(

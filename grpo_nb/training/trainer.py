@@ -60,8 +60,8 @@ class ResumableTrainer(GRPOTrainer):
         task_tools: The tools of the task, or None.
 
     Attributes:
-        stateful_functions: Rewards and observers that remember something from step to step, by
-            name. Set it before `train()`.
+        stateful_functions: Rewards and observers that keep a state from step to step, with the keys
+            of the function `stateful_functions`. Set it before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
     """
 
@@ -283,5 +283,5 @@ def _state_of(function: Any) -> Any:
 def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
     """Restore rewards and observers from a checkpoint; skip those without a saved state."""
     states = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
-    for name in functions.keys() & states.keys():
-        functions[name].load_state_dict(states[name])
+    for key in functions.keys() & states.keys():
+        functions[key].load_state_dict(states[key])
