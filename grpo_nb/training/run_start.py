@@ -1,4 +1,4 @@
-"""Make the folder of a run, and record what the run starts from: `RunInfo` and `start/` folder.
+"""Check the name of a new run, and record what it starts from: `RunInfo` and `start/` folder.
 
 With the start folder, `grpo_nb.scaleout` can repeat the first steps elsewhere. Its files:
 

@@ -91,8 +91,8 @@ def train(
               or state of a reward has changed, an unfinished run is resumed and the change is
               reported.
             - A path: the run in that folder. If it is finished, `max_steps` must be larger now.
-        observers: One function or several, called at each logged step. They may add to its row and
-            may stop the training (`gn.training.Observer`).
+        observers: One function or several, called at each logged step. They may add new keys to the
+            row of the step, and may stop the training (`gn.training.Observer`).
 
     Raises:
         TypeError: An argument is of another type, for example because two are swapped.
@@ -164,7 +164,7 @@ def train(
                 holdout_observer = HoldoutObserver(prepared)
                 run_info.grader_description = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
-            # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
+            # 3. Make the folder of a new run, or rewind the old run to its newest checkpoint.
             if resumption is None:
                 _make_run_folder(run, prepared, run_info, locks)
             else:
