@@ -277,7 +277,7 @@ def test_curve_of_a_function_that_reads_environments_starts() -> None:
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=1)
     prepared = SimpleNamespace(task=task, settings=settings, tokenizer=None, rewards=[won])
-    assert HoldoutObserver(prepared)._grader.name == "won"
+    assert HoldoutObserver(prepared).grader.name == "won"
 
 
 def test_answer_without_a_score_counts_as_not_correct(
