@@ -245,7 +245,7 @@ def _train_and_complete(
             run_info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
             run_info.status = "stopped"
-            # Two rewards can have an alert of the same rule.
+            # Two observers can have one name, and two alerts one rule.
             run_info.stopped_by = ", ".join(dict.fromkeys(recorder.stopped_by))
         else:
             run_info.status = "finished"

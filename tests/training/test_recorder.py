@@ -193,6 +193,14 @@ def test_stop_by_observer_and_alert_names_both(tiny, settings) -> None:
     assert run.info["stopped_by"].startswith("impatient, zero_variance")
 
 
+def test_stop_for_the_same_reason_twice_names_it_once(tiny, settings) -> None:
+    def impatient(row: dict, completions: object) -> bool:
+        return True
+
+    run = gn.train(*tiny, [brevity], settings, observers=[impatient, impatient])
+    assert run.info["stopped_by"] == "impatient"
+
+
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
     def silent(completions: list, trainer_state=None, **columns: object) -> list:
