@@ -105,7 +105,8 @@ def find_damage(folder: Path) -> str | None:
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
     except DAMAGE_ERRORS as error:
-        # Valid JSON of another shape is damage too. A number of another kind is a failing drive.
+        # Valid JSON of another shape is damage too. An errno that is not in the list means a
+        # failing drive, not a damaged checkpoint.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise
         return f"its manifest cannot be read, or a file that it lists ({error})"
