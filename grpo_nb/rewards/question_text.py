@@ -45,8 +45,8 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     is_number = read_number(gold) is not None
     given = _normalize_for_search(strip_markup(given))
     gold = _normalize_for_search(strip_markup(gold))
-    # With or without a name: y=3/4 and 3/4.
-    is_gold_text = given.rpartition("=")[2] == gold.rpartition("=")[2]
+    # With or without a name: y=3/4 and 3/4. The sign in front keeps 13/4 apart from 3/4.
+    is_gold_text = f"={given}".endswith(f"={gold}") or f"={gold}".endswith(f"={given}")
     if is_gold_text or not _ARITHMETIC_SIGN.search(given):
         return False
     has_same_digits = _NOT_DIGIT_OR_POINT.sub("", given) == _NOT_DIGIT_OR_POINT.sub("", gold)
