@@ -7,7 +7,6 @@ unchanged. It returns scores for any text, in time, and never executes the text.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import math
@@ -27,6 +26,7 @@ from grpo_nb.scoring.scores import (
     Batch,
     UnusableOutputError,
     call_reward,
+    copy_columns,
     make_batch,
 )
 
@@ -149,12 +149,7 @@ class ProbeRunner:
             token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.row_sample.rows[probe.row_index].columns for probe in probes]
         batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
-        # A reward may change its inputs, but not the user's rows. A lock, for example, has no copy.
-        for name, values in batch.items():
-            if name != "environments":
-                with contextlib.suppress(Exception):
-                    batch[name] = copy.deepcopy(values)
-        return batch
+        return copy_columns(batch)
 
     def table(self) -> pandas.DataFrame:
         """Return the probes with a score: the fields of `Probe`, and `score` (NaN for None)."""

@@ -1,7 +1,5 @@
 """Ask models held-out questions: `evaluate` one, `compare` two, or `ask` questions of your own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -95,7 +95,7 @@ class Comparison(ReprMixin):
     def anywhere_verdict(self) -> str | None:
         """Verdict on correct answers anywhere in the completion, None if not measured."""
         test = self.tests["anywhere"]
-        return None if test is None else test.verdict
+        return test and test.verdict
 
     @property
     def contamination(self) -> Contamination | None:
@@ -132,7 +132,7 @@ class Comparison(ReprMixin):
         share = count / self.after.question_count
         if count < MIN_MAJORITY_COUNT or share < MIN_MAJORITY_SHARE:
             return None
-        if self.after.grading.unproven_grader_name:
+        if not self.after.grader.tells_gold_from_wrong:
             return None
         # The baseline is a fixed share, so it is compared with the interval of the accuracy.
         is_beaten = self.after.interval_of("accuracy")[0] > share
@@ -157,8 +157,10 @@ class Comparison(ReprMixin):
 
     def _what_changed(self) -> str:
         """Return in words which measures have the same verdict as the correct answers."""
-        if self.after.grading.unproven_grader_name:
-            return f"the score of {self.after.grading.unproven_grader_name}()"
+        grader = self.after.grader
+        # If wrong answers score as high as gold ones, a better score is no better answer.
+        if not grader.tells_gold_from_wrong:
+            return f"the score of {grader.name}()"
         anywhere = self.tests["anywhere"]
         if anywhere is None:
             # Nobody knows how much of the change is the format.
@@ -191,7 +193,7 @@ class Comparison(ReprMixin):
         ]
         if self.verdict == NO_DIFFERENCE:
             sentences.append(power_sentence(test))
-        sentences.append(f"Counted as correct: {self.after.grading.correctness_rule}.")
+        sentences.append(f"Counted as correct: {self.after.grader.correctness_rule}.")
         if self.contamination is not None and self.contamination.trained_count:
             sentences.append(self.contamination.sentence)
         return " ".join(sentences)
@@ -237,21 +239,18 @@ class Comparison(ReprMixin):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, fit for JSON."""
-        # A measure that was not tested stays None, which is null in the file.
-        tests = dict(self.tests)
+        tests = {}
         for measure, test in self.tests.items():
-            if test is not None:
-                tests[measure] = dataclasses.asdict(test) | {"verdict": test.verdict}
-        majority = self.majority
-        contamination = self.contamination
+            # A measure that was not tested is None, which is null in the file.
+            tests[measure] = test and {**vars(test), "verdict": test.verdict}
         return {
             "sentence": self.sentence,
             "verdict": self.verdict,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "tests": tests,
-            "majority": None if majority is None else dataclasses.asdict(majority),
-            "contamination": None if contamination is None else dataclasses.asdict(contamination),
+            "majority": self.majority and dataclasses.asdict(self.majority),
+            "contamination": self.contamination and dataclasses.asdict(self.contamination),
         }
 
     def _shown_parts(self) -> list[Part]:
@@ -284,6 +283,6 @@ def _grade_in_words(row: Mapping[str, Any], side: Evaluation) -> str:
     if row["is_correct"]:
         return "right"
     # A function may read an answer outside of the answer slot.
-    if side.grading.is_graded_by_slot and row["extracted_answer"] is None:
+    if side.grader.reads_slot and row["extracted_answer"] is None:
         return "no answer"
     return "wrong"

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from grpo_nb.evaluation.comparison import Comparison
 
-STYLES = {"before": (GREY, "none", -0.17), "after": (BLUE, BLUE, 0.17)}
+STYLES = {"before": (GREY, "none", -0.2), "after": (BLUE, BLUE, 0.2)}
 """Colour, fill of the mark, and distance from the middle of the line, as a part of its height.
 
 In greyscale, hollow and filled marks distinguish the models."""
 
-LINE_INCHES = 0.36
+LINE_INCHES = 0.42
 """Height of one line, which shows one measure of both models."""
 
 
 def measures_sentence(comparison: Comparison) -> str:
     """Return the three measures before and after, each with its own verdict."""
     # A function may call an answer correct that is not in the format.
-    needs_both = ", which needs both" if comparison.after.grading.is_graded_by_slot else ""
+    needs_both = ", which needs both" if comparison.after.grader.reads_slot else ""
     return (
         f"The answers themselves: {_measure_in_words(comparison, 'anywhere')}. "
         f"In the format: {_measure_in_words(comparison, 'in_format')}. "
@@ -42,9 +42,8 @@ def _measure_in_words(comparison: Comparison, measure: str) -> str:
     test = comparison.tests[measure]
     if test is None:
         return "not measured"
-    before = 100 * comparison.before.share_of(measure)
-    after = 100 * comparison.after.share_of(measure)
-    return f"{before:.0f} % to {after:.0f} % ({_verdict_of(test)})"
+    shares = [f"{100 * side.share_of(measure):.0f} %" for side in comparison.sides.values()]
+    return f"{' to '.join(shares)} ({_verdict_of(test)})"
 
 
 def _verdict_of(test: PairedResult) -> str:
@@ -120,16 +119,16 @@ def comparison_notes(comparison: Comparison) -> RichText:
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw one line for each tested measure: both shares, their intervals and the change."""
+    """Draw one line for each tested measure, with both shares and their intervals."""
     # Imported here, so that the numbers of a comparison load no matplotlib.
     from matplotlib.figure import Figure
 
     from grpo_nb.runs.figure import style_axes
 
-    tests = {name: test for name, test in comparison.tests.items() if test}
+    measures = [name for name, test in comparison.tests.items() if test]
     figure = Figure(
         # Title, axis and legend need 0.75 inches.
-        figsize=(8.0, 0.75 + LINE_INCHES * len(tests)),
+        figsize=(8.0, 0.75 + LINE_INCHES * len(measures)),
         layout="constrained",
         facecolor="none",
     )
@@ -139,7 +138,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
         f"Share of answers, {comparison.after.question_count} questions, 95 % intervals",
         grid="x",
     )
-    for line, (measure, test) in enumerate(tests.items()):
+    for line, measure in enumerate(measures):
         for name, side in comparison.sides.items():
             share = side.share_of(measure)
             low, high = side.interval_of(measure)
@@ -147,26 +146,14 @@ def comparison_figure(comparison: Comparison) -> Figure:
             y = line + offset
             axes.hlines(y, low, high, color=colour)
             axes.plot(share, y, "o", color=colour, markerfacecolor=fill)
-            # The smaller share is written to the left of its interval and the larger one to the
-            # right, so that they never overlap.
-            is_smaller = (test.difference < 0) == (name == "after")
-            axes.text(
-                low if is_smaller else high,
-                y,
-                f"  {share:.0%}  ",
-                color=colour,
-                ha="right" if is_smaller else "left",
-                va="center",
-            )
-        # `share` is the one after. A pale band leads to it from the one before.
-        axes.hlines(line, share - test.difference, share, color=GREY, linewidth=12, alpha=0.15)
+            axes.text(high, y, f"  {share:.0%}", color=colour, va="center")
     axes.set(
-        yticks=range(len(tests)),
-        yticklabels=[MEASURES[measure].label for measure in tests],
+        yticks=range(len(measures)),
+        yticklabels=[MEASURES[measure].label for measure in measures],
         # As in the table, the first measure is at the top.
-        ylim=(len(tests) - 0.5, -0.5),
-        # The shares are also written next to 0 % and 100 %.
-        xlim=(-0.09, 1.09),
+        ylim=(len(measures) - 0.5, -0.5),
+        # Marks at 0 % and 100 % are not cut, and the shares are written to the right.
+        xlim=(-0.02, 1.09),
         frame_on=False,
     )
     axes.xaxis.set_major_formatter("{x:.0%}")

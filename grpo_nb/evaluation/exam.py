@@ -1,7 +1,5 @@
 """Ask one or several models held-out questions, and choose the grader of the answers."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import gc
@@ -22,14 +20,13 @@ from grpo_nb.evaluation.model_sources import (
     model_id_of,
     open_model,
 )
-from grpo_nb.evaluation.recorded_rewards import RecordedReward, rewards_from_records
-from grpo_nb.evaluation.results import Evaluation, Grading
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.rewards.answers import correctness, golds_of_row
-from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
 from grpo_nb.runs.reading import read_json_lines
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
-from grpo_nb.scoring.record import difference_in_words, record_of
+from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_of
 from grpo_nb.tasks.contamination import Contamination, find_contamination, question_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, split_system
@@ -37,6 +34,13 @@ from grpo_nb.tasks.read_rows import Source, sample_rows
 from grpo_nb.tasks.task import Task
 
 QuestionSource = Task | Holdout | Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedReward(Reward):
+    """A reward of which only the record is known: a user's reward, or a `judge`."""
+
+    record: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +125,20 @@ class Exam:
     @functools.cached_property
     def reward_of_run(self) -> RewardFunction:
         """Reward of the training that decides which answers are correct."""
+        if self.run is None:
+            return correctness()
+        if self.run.rewards:
+            return deciding_reward(self.run.rewards)
+        # A run that was opened from its folder has no functions in memory.
         rewards = []
-        if self.run is not None:
-            # A run that was opened from its folder has no functions in memory.
-            rewards = self.run.rewards or rewards_from_records(self.run.info["rewards"])
+        for record in self.run.info["rewards"]:
+            reward = rebuild_reward(record)
+            if reward is None:
+                reward = RecordedReward(name=record["name"], weight=record["weight"], record=record)
+                # A judge is no function of the user, so it never decides.
+                if record.get("is_relative") or record.get("kind") == "judge":
+                    relative(reward)
+            rewards.append(reward)
         return deciding_reward(rewards)
 
     @functools.cached_property
@@ -209,12 +223,12 @@ class Exam:
                 Evaluation(
                     label=label,
                     rows=grade_answers(asked_rows, completions, format, grader),
+                    grader=grader,
                     description=description_of(source),
                     model_id=model_id_of(source),
                     samples=self.samples,
                     temperature=decoding.temperature,
                     contamination=contamination,
-                    grading=Grading.by(grader),
                 )
             )
         return evaluations
@@ -235,8 +249,9 @@ class Exam:
         # The task or run of each training question, by the hash of the question.
         trained = {}
         if train is not None:
-            hashes = question_hashes(train["question"])
-            trained |= dict.fromkeys(hashes, "the training part of the task")
+            trained = dict.fromkeys(
+                question_hashes(train["question"]), "the training part of the task"
+            )
         for run in runs:
             source = f"the training questions of the run {run.name}"
             trained |= dict.fromkeys(run.train_question_hashes or (), source)

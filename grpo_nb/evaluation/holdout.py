@@ -4,8 +4,6 @@ Scores can be compared only if the questions were asked in the same way: the pro
 and the way answers are read change a score. For published scores, see docs/guide/evaluate.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,14 +100,14 @@ def grade_answers(
     for row, completion, is_correct, is_correct_anywhere in zip(
         rows, completions, grades, anywhere_grades, strict=True
     ):
-        extracted = format.extract_final(completion.text)
+        # A model can write a lone surrogate, which neither a parquet file nor a notebook can store.
+        text = displayable(completion.text)
         graded_rows.append(
             {
                 "question": row["question"],
                 "answer": str(row["answer"]),
-                # A model can write a lone surrogate, which a parquet file cannot store.
                 "completion": displayable(completion.full_text),
-                "extracted_answer": None if extracted is None else displayable(extracted),
+                "extracted_answer": format.extract_final(text),
                 "is_correct": is_correct,
                 "is_formatted": format.is_exact(completion.text),
                 "is_correct_anywhere": is_correct_anywhere,

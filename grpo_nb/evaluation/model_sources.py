@@ -4,8 +4,6 @@ Every model is asked with its own tokenizer and chat template, as its users will
 has the template of its training.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

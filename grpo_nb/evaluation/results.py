@@ -1,7 +1,5 @@
 """The result of asking one model: three measures with intervals, and every answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,31 +18,6 @@ MEASURES = {measure.name: measure for measure in HOLDOUT_MEASURES}
 """The three measures by name: `accuracy`, `in_format` and `anywhere`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grading:
-    """Description of the grader of an evaluation, which decides which answers are correct."""
-
-    correctness_rule: str = ""
-    """Description of the answers that count as correct."""
-    anywhere_rule: str = ""
-    """Description of how a correct answer is found anywhere in a completion, or why it is not."""
-    is_graded_by_slot: bool = True
-    """False if the grader is a function, which may read answers outside of the answer slot."""
-    unproven_grader_name: str = ""
-    """Name of the grader if it is a function that scored no gold answer above a wrong one."""
-
-    @classmethod
-    def by(cls, grader: Grader) -> Grading:
-        """Describe a grader."""
-        return cls(
-            correctness_rule=grader.correctness_rule,
-            anywhere_rule=grader.anywhere_rule,
-            is_graded_by_slot=grader.reads_slot,
-            # If wrong answers score as high as gold ones, a better score is no better answer.
-            unproven_grader_name="" if grader.tells_gold_from_wrong else grader.name,
-        )
-
-
 @dataclass(frozen=True, repr=False)
 class Evaluation(ReprMixin):
     """Answers of one model to held-out questions. Shares are from 0 to 1, lengths in tokens."""
@@ -55,14 +28,14 @@ class Evaluation(ReprMixin):
     `is_correct`, `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`.
     `extracted_answer` is the answer that rewards would read. The samples of a question are next to
     each other."""
+    grader: Grader
+    """The reward that decided which answers are correct."""
     samples: int = 1
     """Completions per question."""
     temperature: float = 0.0
     """Sampling temperature; 0 is greedy decoding."""
     description: str = ""
     """Description of the model: where it is from, and with which chat template it was asked."""
-    grading: Grading = Grading()
-    """Description of the grader."""
     contamination: Contamination | None = None
     """Number of questions that were trained on, None if it is unknown whether there are any."""
     model_id: str | None = None
@@ -75,7 +48,7 @@ class Evaluation(ReprMixin):
             "questions": [row["question"] for row in self.rows],
             "numbers of samples": self.samples,
             "temperatures": self.temperature,
-            "graders": self.grading.correctness_rule,
+            "graders": self.grader.correctness_rule,
             "numbers of trained questions": self.contamination and self.contamination.trained_count,
         }
 
@@ -159,19 +132,22 @@ class Evaluation(ReprMixin):
         answers = "one greedy answer to each"
         if self.samples > 1:
             answers = f"{self.samples} answers to each, sampled at temperature {self.temperature:g}"
-        return f"{questions}, {answers}. Counted as correct: {self.grading.correctness_rule}."
+        return f"{questions}, {answers}. Counted as correct: {self.grader.correctness_rule}."
 
     @property
     def anywhere_sentence(self) -> str:
         """Explanation of how a correct answer is found anywhere in a completion."""
-        return f"Correct answer anywhere in the completion: {self.grading.anywhere_rule}."
+        return f"Correct answer anywhere in the completion: {self.grader.anywhere_rule}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the measures of this model for comparison.json."""
-        # `grading` is written as its fields, because readers of the file know these keys.
-        numbers = vars(self) | vars(self.grading)
+        numbers = vars(self) | {
+            "correctness_rule": self.grader.correctness_rule,
+            "anywhere_rule": self.grader.anywhere_rule,
+            "is_graded_by_slot": self.grader.reads_slot,
+        }
         # The completions have a file of their own, and `Comparison` adds the contamination.
-        del numbers["grading"], numbers["rows"], numbers["contamination"]
+        del numbers["grader"], numbers["rows"], numbers["contamination"]
         for name in MEASURES:
             numbers[name] = self.share_of(name)
             numbers[f"{name}_interval"] = self.interval_of(name)

@@ -1,7 +1,5 @@
 """Read an export: a folder whose verification.json has its checks, and the hash of every file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex
@@ -10,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import refuse_links, resolved_target, safe_path, sha256_of
-from grpo_nb.core.tables import Part, ReprMixin, RichText, Table, bold
-from grpo_nb.core.words import displayable, short_repr, shorten
+from grpo_nb.core.tables import Part, ReprMixin, Table, bold
+from grpo_nb.core.words import displayable, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run, open_run
-from grpo_nb.runs.run_info import Text
+from grpo_nb.runs.run_info import CheckedDict, Text
 
 VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -29,7 +26,7 @@ EDITABLE = {"README.md", FIGURE_FILE}
 MAX_SHOWN_CHANGES = 5
 
 
-class VerificationFields(TypedDict):
+class VerificationFields(CheckedDict):
     """Fields of `verification.json` that every export has."""
 
     kind: Literal["merged", "adapter", "gguf"]
@@ -42,7 +39,7 @@ class VerificationFields(TypedDict):
     files: dict
 
 
-class AdapterFields(TypedDict):
+class AdapterFields(CheckedDict):
     """Fields of PEFT's `adapter_config.json` that `Export.usage` reads."""
 
     base_model_name_or_path: str
@@ -140,10 +137,7 @@ class Export(ReprMixin):
         yield bold(self.path)
         yield Table(rows, head=("result", "check", "measured"), narrow=(0,))
         yield self.sentence
-        yield RichText(
-            ".usage has the commands that serve it elsewhere.",
-            "<code>.usage</code> has the commands that serve it elsewhere.",
-        )
+        yield ".usage has the commands that serve it elsewhere."
 
 
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
@@ -201,24 +195,19 @@ def read_verification(folder: Path) -> dict[str, Any]:
     file = safe_path(folder, VERIFICATION_FILE)
     try:
         verification = json.loads(file.read_text("utf-8"))
-        TypeAdapter(VerificationFields).validate_python(verification)
+        return TypeAdapter(VerificationFields).validate_python(verification)
     except (OSError, ValueError, RecursionError) as error:
         raise ExportError(
             f"{str(folder)!r} is not an export: its {VERIFICATION_FILE} is missing, damaged or of "
             f"another version ({_reason(error)}). gn.export_merged(run, path) makes an export."
         ) from error
-    return verification
 
 
 def _reason(error: Exception) -> str:
-    """Return on one line why a JSON file could not be read, or the first field that is wrong."""
-    reason = str(error)
-    if isinstance(error, ValidationError):
-        # A damaged file can have thousands of wrong fields.
-        first = error.errors(include_url=False)[0]
-        message = ": ".join([*map(str, first["loc"]), first["msg"]])
-        reason = f"{message}, found {short_repr(first['input'])}"
-    return shorten(" ".join(displayable(reason).split()), 500)
+    """Return on one line why a JSON file could not be read."""
+    # In the lines after these, pydantic names its website and thousands of other wrong fields.
+    lines = displayable(str(error)).splitlines()[:3]
+    return shorten(" ".join(map(str.strip, lines)), 500)
 
 
 def files_of(folder: Path) -> dict[str, Path]:

@@ -43,7 +43,7 @@ Interval = tuple[Number, Number]
 
 
 class CheckedDict(TypedDict):
-    """Base class of the objects in run.json. Fields that are not listed are kept as they are."""
+    """Base class of the objects in files such as run.json. Fields that are not listed are kept."""
 
     __pydantic_config__ = ConfigDict(extra="allow")
 

@@ -11,6 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
 from grpo_nb import __version__
 from grpo_nb.config.arguments import HUB_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL
@@ -30,6 +33,7 @@ from grpo_nb.export.staged_export import fetch_base_folder, require_same_base
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_info import Count
 from grpo_nb.scaleout.project import (
     BNPO_NOTE,
     COPIED_BASE,
@@ -39,7 +43,6 @@ from grpo_nb.scaleout.project import (
 from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
-from grpo_nb.training.run_start import GENERATION_SCHEMA
 
 #: Release of TRL that train.py needs: the first that trains on a CPU without Unsloth. For that,
 #: TRL 1.15 needs Triton.
@@ -67,6 +70,17 @@ ARGUMENTS_LEFT_OUT = HUB_ARGUMENTS | {
     "output_dir",
     "logging_dir",
 }
+
+
+class RecordedGeneration(TypedDict):
+    """Content of `start/generation_<step>.json`, which `training.run_start` writes."""
+
+    step: Count
+    completion_rows: list[dict]
+    completion_ids: list[list[int]]
+
+
+GENERATION_SCHEMA = TypeAdapter(RecordedGeneration)
 
 
 def write_project(

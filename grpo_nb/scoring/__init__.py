@@ -1,7 +1,7 @@
 """Call reward functions as TRL does, and decide which answers are correct.
 
 `gn.score` (`gn` is grpo_nb) scores completions without a trainer. `record_of` describes a reward,
-so that a changed one is noticed. A kit reward is a reward class of `gn.rewards`.
+so that a changed one is noticed.
 `correct_answers` chooses the grader of an evaluation, and `last_answer` finds an answer outside the
 format. `grpo_nb.checks` finds out whether a reward is fit to train on.
 """

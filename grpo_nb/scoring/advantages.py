@@ -12,7 +12,7 @@ from grpo_nb.core.words import require_choice
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
 SMALLEST_ADVANTAGE = 1e-6
-"""An advantage with a smaller absolute value is shown as no push."""
+"""A smaller absolute value counts as zero: training does not push the completion."""
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
@@ -28,8 +28,8 @@ def group_advantages(
 ) -> list[float]:
     """Return the advantage of each completion within its group, by the formula of TRL.
 
-    The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
-    takes the std of the group, and `"none"` does not divide (Dr. GRPO, arXiv:2503.20783).
+    The advantage is (total - mean of the group) / (std + 1e-4), where std is the sample standard
+    deviation of the group (divisor n - 1). `"none"` does not divide (Dr. GRPO, arXiv:2503.20783).
 
     NaN, None and infinite totals are left out of mean and std, and get the advantage 0. (TRL gives
     a group with an infinite total the advantages NaN.) The numbers are computed in float64; TRL

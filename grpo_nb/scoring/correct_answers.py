@@ -2,14 +2,15 @@
 
 `deciding_reward` chooses the deciding reward of a training run by the first rule that applies:
 
-1. The reward that compares the answer slot: a `SlotReward`, such as `maths()` or a user's subclass.
-2. The function with the highest weight of all rewards, if that weight is positive. A function is a
-   reward that a user wrote, or `code_tests()`, because its tests decide if a program is right. The
-   other rewards of grpo_nb do not compare answers.
+1. The reward that compares the answer in the format (the slot): a `SlotReward`, such as `maths()`
+   or a user's subclass.
+2. A user's function, or `code_tests()`, whose tests decide if a program is right. Its weight is
+   positive and not below that of any other reward. The other rewards of grpo_nb do not compare
+   answers.
 3. `correctness()`.
 
-A reward that is marked `relative` does not qualify. If two rewards qualify for the same rule,
-`correctness()` decides.
+A reward that is marked `relative` never decides. If a rule fits two rewards, `correctness()`
+decides.
 
 `choose_grader` finds the pass score of this reward: the lowest score of a correct answer. The
 `Grader` then grades answers in the format, and the last candidate anywhere in a text.
@@ -84,7 +85,7 @@ class Grader:
     reason: str = ""
     """Source of a function's pass score, in words."""
     tells_gold_from_wrong: bool = True
-    """False for a function whose trial does not show it (see `choose_grader`)."""
+    """False if the trial did not show that the function scores gold answers above wrong ones."""
     labels: Sequence[str] = ()
     """Labels of the task, among which the last answer is searched; empty for other answers."""
 
@@ -181,21 +182,21 @@ class Grader:
         if not self.reads_slot:
             return [None] * len(texts)
         grades = list(are_correct_in_format)
+        # All readings are scored in one call. The second list has the completion of each reading.
         readings = []
-        # Index of the completion of each reading. All readings are scored in one call.
         indices = []
         for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
             if grades[index]:
                 continue
             question = str(row.get("question", ""))
             for gold in self.reward.golds(dict(row)):
-                candidates = readings_of_last_candidate(
+                new_readings = readings_of_last_candidate(
                     text, gold, question=question, format=format, labels=self.labels
                 )
-                readings += candidates
-                indices += [index] * len(candidates)
+                readings += new_readings
+                indices += [index] * len(new_readings)
         if readings:
-            # A candidate has no tags any more, so it is graded in the format without tags.
+            # A reading has no tags any more, so it is graded in the format without tags.
             scores = self.score(readings, [rows[index] for index in indices], bare())
             for index, is_correct in zip(indices, self.are_correct(scores), strict=True):
                 grades[index] = grades[index] or is_correct
@@ -208,14 +209,14 @@ def choose_grader(
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
-    start_episode: Callable[..., Mapping[str, Any]] = dict,
+    start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Grader:
     """Return the grader for a deciding reward, with its pass score and the labels of the task.
 
     The pass score of a `SlotReward` is 1.0. A function is tried to find its pass score: for each of
-    the first eight rows, it scores the gold answer and a wrong answer, both in the format. The
-    wrong answer is the gold answer of another row, or an empty answer if no other gold answer is
-    wrong for this row. The pass score is the first of these that exists:
+    the first eight rows with a gold answer, it scores this answer and a wrong answer, both in the
+    format. The wrong answer is the gold answer of any other row, or an empty answer if no other
+    gold answer is wrong for this row. The pass score is the first of these that exists:
 
     1. The upper end of the function's attribute `range`, which declares the full score.
     2. The lowest score of a gold answer that is above the scores of all wrong answers. Questions
@@ -228,8 +229,7 @@ def choose_grader(
 
     3. 1.0.
 
-    The trial does not show that the function tells gold answers from wrong ones if there is no
-    score as in 2, or if all wrong answers were empty.
+    `tells_gold_from_wrong` is False if rule 2 finds no score, or if all wrong answers were empty.
 
     Args:
         reward: From `deciding_reward`. A function may return booleans.
@@ -241,6 +241,8 @@ def choose_grader(
 
     Raises:
         RewardError: The function failed.
+        KeyError: A row does not have a column of the first row.
+        EnvironmentProblem: The function cannot work on this machine.
 
     >>> from grpo_nb.tasks.formats import xml
     >>> def twice(completions, answer, **columns):
@@ -256,24 +258,23 @@ def choose_grader(
         labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
         return Grader(reward=reward, labels=labels)
 
-    # Score the gold answer of each tried row, and then a wrong answer to each.
-    tried_rows = [row for row in rows[:_TRIED_ROWS] if _golds_of(row)]
-    golds = [_golds_of(row)[0] for row in tried_rows]
-    wrong_answers = [_wrong_answer(row, golds) for row in tried_rows]
-    texts = [format.render_completion("reasoning", answer) for answer in golds + wrong_answers]
-    # Each text gets an environment of its own, because the function may change it.
-    started_rows = [start_episode(row) for row in tried_rows * 2]
-    scores = []
-    if texts:
-        trial = score(reward, texts, started_rows, tokenizer=tokenizer)
-        scores = list(trial.values[reward_name(reward)])
-    gold_scores = scores[: len(golds)]
-    # A text without a score (NaN) is below every text with one.
-    wrong_scores = [value for value in scores[len(golds) :] if not math.isnan(value)]
-    highest_wrong = max(wrong_scores, default=-math.inf)
-    scores_above_wrong = [value for value in gold_scores if value > highest_wrong + ROUNDING_ERROR]
+    tried_rows, wrong_answers = _rows_to_try(rows)
+    gold_answers = [golds_of_row(row, "answer")[0] for row in tried_rows]
 
-    # Choose the pass score by the three rules.
+    scores_above_wrong = []
+    if tried_rows:
+        # One call for all: first the gold answers, then the wrong ones.
+        answers = gold_answers + wrong_answers
+        texts = [format.render_completion("reasoning", answer) for answer in answers]
+        # Each text gets an environment of its own, because the function may change it.
+        started_rows = [start_episode(row) for row in tried_rows + tried_rows]
+        trial = score(reward, texts, started_rows, tokenizer=tokenizer)
+        scores = trial.values[reward_name(reward)]
+        # A text without a score (NaN) is below every text with one.
+        wrong_scores = [value for value in scores[len(tried_rows) :] if not math.isnan(value)]
+        limit = max(wrong_scores, default=-math.inf) + ROUNDING_ERROR
+        scores_above_wrong = [value for value in scores[: len(tried_rows)] if value > limit]
+
     declared_range = range_of(reward)
     if declared_range is not None:
         pass_score = declared_range[1]
@@ -284,7 +285,9 @@ def choose_grader(
     else:
         pass_score = 1.0
         reason = "the default"
-    if not scores_above_wrong:
+    if not tried_rows:
+        reason += "; there was no gold answer to try"
+    elif not scores_above_wrong:
         reason += "; no gold answer scores above a wrong one"
     elif max(scores_above_wrong) < pass_score - ROUNDING_ERROR:
         reason += "; no gold answer reaches it"
@@ -296,20 +299,25 @@ def choose_grader(
     )
 
 
-def _golds_of(row: Mapping[str, Any]) -> list[str]:
-    """Return the right answers to a row, the gold answer first."""
-    return golds_of_row(row, "answer")
+def _rows_to_try(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the first rows that have a gold answer, and a wrong answer for each of them."""
+    answered_rows = [row for row in rows if golds_of_row(row, "answer")]
+    tried_rows = answered_rows[:_TRIED_ROWS]
+    # Most tasks repeat their gold answers, and each is compared.
+    golds = dict.fromkeys(golds_of_row(row, "answer")[0] for row in answered_rows)
+    return tried_rows, [_wrong_answer(row, golds) for row in tried_rows]
 
 
-def _wrong_answer(row: Mapping[str, Any], golds: Sequence[str]) -> str:
+def _wrong_answer(row: Mapping[str, Any], golds: Iterable[str]) -> str:
     """Return the first of these gold answers that is wrong for a row, or "" if all are right.
 
     It does not contain a right answer either, because a function may search the text for one.
     """
+    right_answers = golds_of_row(row, "answer")
     for other in golds:
         is_right = any(
             is_right_answer(other, right) or comparable(right) in comparable(other)
-            for right in _golds_of(row)
+            for right in right_answers
         )
         if not is_right:
             return other

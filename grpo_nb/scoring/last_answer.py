@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from grpo_nb.tasks.answers import comparable, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.markup import BALANCED_TEXT
+from grpo_nb.tasks.markup import BALANCED_TEXT, normalized_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import measurement_unit
 
@@ -31,40 +31,35 @@ _SEARCHED_FORMULA_CHARACTERS = 2_000
 """Number of characters that are searched for a formula, which takes longer."""
 _FEWEST_QUESTION_WORDS = 3
 """Fewest words of a repeated question that is removed before the search. A shorter question stays,
-because a single word to classify may be the answer itself."""
+because the question may be a single word that is also its answer."""
 
-_DECIMAL = r"(?:(?:\d{1,3}(?:(?:,|\{,\})\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
-"""A number such as 1,250.50, and 1{,}250 in LaTeX."""
+# The patterns of a number and its unit are searched in the spelling of `normalized_markup`.
+_FRACTION = re.compile(r"\\frac ?\{ ?(-?[\d.]+) ?\} ?\{ ?(-?[\d.]+) ?\}(?!\.?\d)")
+_DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|[1-9]\d{0,2}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
+"""A number such as 1,250.50 and 1 000 000."""
+_UNIT = r"(?:\^\{\\circ\}[CFK]?|[A-Za-z\u03bc\u03a9][A-Za-z/]*(?:\^\{?-?\d\}?)?)"
+"""A word such as apples, km/h, cm^2 and the sign of degrees."""
 _NUMBER_IN_TEXT = re.compile(
     rf"""
-    (?:(?<![\w)\]}}%.])[-\u2212])?  # a minus after a letter, digit or bracket subtracts: 12-5
+    (?:(?<![\w)\]}}%.])-)?  # a minus after a letter, digit or bracket subtracts: 12-5
     [$\u20ac\u00a3\u00a5\u20b9]?
-    (?:
-        \\[dtc]?frac(?:\s*\{{\s*-?[\d.]+\s*\}}){{2}}  # \frac{{3}}{{4}}
-        |\\[dtc]?frac\s?\d\s?\d(?!\d)  # \frac34
-        |(?:(?<![\w.^])|(?<=\.\.)(?=\d))  # not the 5 of 2.5, but the 42 of "so...42"
-        (?<![\^_]\{{)  # no exponent or index, such as the 2 of cm^{{2}} and x_{{2}}
-        (?<!\^[-\u2212])(?<!\^\{{[-\u2212])  # the same with a minus: s^-2 and s^{{-2}}
-        (?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
-        {_DECIMAL}(?:\s?/\s?{_DECIMAL})?
-        (?:  # the power of ten in 1e3 and 1 x 10^3
-            [eE][-+]?\d{{1,3}}(?!\w)
-            |\s?(?:\\times|\\cdot|[\u00d7\u00b7\u22c5x*])\s?10\s?\^\s?\{{?-?\d{{1,3}}\}}?
-        )?
-    )
-    (?:\s?\\?%)?
-    [A-Za-z]*  # 42abc is one word, and not the number 42
+    (?:(?<![\w.^])|(?<=\.\.)(?=\d))  # not the 5 of 2.5, but the 42 of "so...42"
+    (?<![\^_]\{{)(?<!\^-)(?<!\^\{{-)  # no exponent or index: cm^{{2}}, x_{{2}}, s^-2, s^{{-2}}
+    (?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
+    {_DECIMAL}(?:[ ]?/[ ]?-?{_DECIMAL})?
+    (?:  # the power of ten in 1e3 and 1 x 10^3
+        [eE][-+]?\d{{1,3}}(?!\w)
+        |[ ]?(?:\\times|\\cdot|[x*])[ ]*10[ ]?\^[ ]?\{{?-?\d{{1,3}}\}}?
+    )?
+    (?:[ ]?%)?
+    (?:[ ](?i:hundred|thousand|million|billion|trillion|dozen)s?\b)?
+    {_UNIT}?  # 60km/h; also 42abc, which is not the number 42
     """,
     re.VERBOSE,
 )
-"""A number inside a sentence, where spaces and commas mostly end a number. `read_number` reads the
-match afterwards."""
-_WORD_AFTER_NUMBER = re.compile(
-    r"\s+(?!in\b)([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*(?:[\u00b2\u00b3]|\^\{?-?\d\}?)?"
-    r"(?:\s+per\s+[A-Za-z]+)?)"
-)
-"""A word such as apples, km/h, cm^2 and km per hour. The word "in" is hardly ever the unit of an
-answer: "5 in total" is not five inches."""
+"""A number inside a sentence. `read_number` reads the match afterwards."""
+_WORD_AFTER_NUMBER = re.compile(rf" (?!in\b)({_UNIT}(?: per [A-Za-z]+)?)")
+"""A unit after a space. The word "in" is hardly ever a unit: "5 in total" is not five inches."""
 # A label may be a letter that is also an ordinary word: A, a, I or i. The next two patterns find it
 # in "option a", "the answer is A" and "A is right", but not in "A dog", "a city" and "I think".
 _BEFORE_LETTER = r"(?:(?<=(?i:option|choice) )|(?<=[a-z] )(?=A))"
@@ -90,11 +85,12 @@ def readings_of_last_candidate(
     format: AnswerFormat,
     labels: Sequence[str] = (),
 ) -> list[str]:
-    """Return the texts that the last candidate may stand for; an empty list without a candidate.
+    """Return the readings of the last candidate, the texts that it may stand for.
 
-    These are its readings. A number, a label or JSON has one reading. Words and formulas have one
-    with and one without the marks around them, because a full stop may end the sentence or belong
-    to "U.S.A.", and `!` may be a factorial. An equation is read as a whole and as its last side.
+    The list is empty without a candidate. A number, a label or JSON has one reading. Words and
+    formulas have one with and one without the marks around them, because a full stop may end the
+    sentence or belong to "U.S.A.", and `!` may be a factorial. An equation is read as a whole and
+    as its last side.
 
     Args:
         text: The completion.
@@ -150,34 +146,33 @@ def _without_question(text: str, question: str) -> str:
 
 def _last_number(text: str, gold: str) -> list[str]:
     """Return the last number of a text, with the word after it if that word belongs to it."""
-    numbers = list(_NUMBER_IN_TEXT.finditer(text))
-    if not numbers:
-        return []
-    # Worked steps come before the result.
-    match = numbers[-1]
-    number = match[0]
-    word_after = _WORD_AFTER_NUMBER.match(text, match.end())
-    if word_after:
-        with_word = f"{number} {word_after[1]}"
-        if _belongs_to_number(number, with_word, gold):
-            return [with_word]
-    return [number]
+    # Worked steps come before the result. A number does not go on in the next line.
+    for line in reversed(text.splitlines()):
+        # Also 1/2 as one sign. Most lines have no number, and the patterns are slow.
+        if not any(map(str.isnumeric, line)):
+            continue
+        # The space is that of the mixed number 2 1/2.
+        line = re.sub(r"(?<=\d)(?=\\frac)", " ", normalized_markup(line))
+        line = _FRACTION.sub(r"\1/\2", line)
+        numbers = list(_NUMBER_IN_TEXT.finditer(line))
+        if numbers:
+            number = numbers[-1][0]
+            word_after = _WORD_AFTER_NUMBER.match(line, numbers[-1].end())
+            if word_after and _is_unit_compared(number, number + word_after[0], gold):
+                return [number + word_after[0]]
+            return [number]
+    return []
 
 
-def _belongs_to_number(number: str, with_word: str, gold: str) -> bool:
-    """Return True if the word after a number changes its value, or is a unit to compare."""
-    parsed = read_number(number)
-    parsed_with_word = read_number(with_word)
-    if parsed is None or parsed_with_word is None:
-        return False
-    if parsed_with_word.value != parsed.value:
-        # 2.5 million
-        return True
+def _is_unit_compared(number: str, with_word: str, gold: str) -> bool:
+    """Return True if the word after a number is a unit to compare with that of the gold answer."""
+    parsed = read_number(with_word)
     # A number may have a unit already: the $ of "$18 every day".
-    is_unit_needed = read_number(gold).unit and not parsed.unit
+    if parsed is None or read_number(number).unit or not read_number(gold).unit:
+        return False
     # Only units of measurement are compared. Any other word may be no unit at all: "12 left".
-    first_unit = re.split(r"[/^]", parsed_with_word.unit)[0]  # of km/h or cm^2
-    return bool(is_unit_needed and measurement_unit(first_unit))
+    first_unit = re.split(r"[/^]", parsed.unit)[0]  # of km/h or cm^2
+    return bool(measurement_unit(first_unit))
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
@@ -190,10 +185,12 @@ def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    letter = rf"(?<!\w){words}(?![\w'\u2019])"
+    # In brackets, (b) is the label B. In f(b) it is a variable.
+    in_brackets = rf"(?<=[\s*]\()(?i:{words})(?=\))"
+    one_character = rf"(?<!\w){words}(?![\w'\u2019])"
     if label in "AaIi":
-        return f"{_BEFORE_LETTER}{letter}|{letter}{_AFTER_LETTER}"
-    return letter
+        return f"{in_brackets}|{_BEFORE_LETTER}{one_character}|{one_character}{_AFTER_LETTER}"
+    return f"{in_brackets}|{one_character}"
 
 
 def _last_json(text: str) -> list[str]:

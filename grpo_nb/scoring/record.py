@@ -11,12 +11,14 @@ a user's reward by its source and by the values that it holds:
 | parameters | `hash` | - |
 | attributes, closure, defaults, arguments of a `functools.partial` | - | `state` |
 | weight, `__name__` | `hash` (they are parameters) | - (a run compares them) |
-| mark of `relative` | - | `state` (it is an attribute) |
+| mark of `relative` | `is_relative` | `is_relative` |
 | values that `state_dict` saves | - | - |
 | base classes, global variables, functions that are called | - | - |
 
-Values of a user's reward are stored as hashes only, because runs are shared, and a value may be a
-secret key. Nothing in a record is ever executed.
+Values that a user's reward holds are stored as hashes only, because runs are shared, and a value
+may be a secret key. The source is stored as it is: do not write a key into it, not even as a
+default. A long array is hashed as numpy shows it, without its middle. Nothing in a record is ever
+executed.
 """
 
 import dataclasses
@@ -89,29 +91,28 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
-    function = unwrap_partial(reward)
-    source = _source_of(function if inspect.isroutine(function) else type(function))
-    class_name = type(reward).__name__
+    target = unwrap_partial(reward)
+    source = _source_of(target if inspect.isroutine(target) else type(target))
+    type_name = type(reward).__name__
     record = {
         "kind": "",
         "call": "a function",
         "parameters": {},
         "source": source,
-        "hash": _short_hash(class_name + source),
+        "hash": _short_hash(type_name + source),
         "state": "",
         "is_relative": is_relative(reward),
     }
     if not is_from_kit(reward):
         return record | {"state": _hash_of_state(reward)}
     # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
-    # package must not look like a changed reward. `json.dumps` calls `_json_default` for whatever
-    # it cannot write: the reward first, then some of its fields.
-    parameters = json.dumps(reward, default=_json_default)
+    # package must not look like a changed reward.
+    parameters = json.dumps(_json_default(reward), default=_json_default)
     return record | {
-        "kind": class_name,
+        "kind": type_name,
         "call": repr(reward),
         "parameters": json.loads(parameters),
-        "hash": _short_hash(class_name + parameters),
+        "hash": _short_hash(type_name + parameters),
     }
 
 
@@ -129,6 +130,8 @@ def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
         return "its parameters changed" if now["kind"] else "its source changed"
     if before.get("state") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
+    if bool(before.get("is_relative")) != now["is_relative"]:
+        return "only one of the two is marked as relative"
     return ""
 
 
@@ -176,8 +179,8 @@ def _hash_of_value(value: Any) -> str:
     An object whose text contains an address, such as a client, a lock or a function, is hashed by
     its type or name only.
     """
-    # With this width, pformat writes each value on a line and sorts dicts and sets, whose order
-    # changes from process to process.
+    # pformat sorts sets, whose order changes from process to process, only if they do not fit into
+    # the width.
     return _short_hash(_ADDRESS.sub("", pprint.pformat(value, width=1)))
 
 
@@ -193,7 +196,8 @@ def _held_values(reward: RewardFunction) -> Any:
     reward = getattr(reward, "__self__", reward)
     names_in_state_dict = set()
     if hasattr(reward, "load_state_dict"):
-        # What `state_dict` saves changes with each call. It may save `_count` as `count`.
+        # What `state_dict` saves changes with each call. It may save `_count` as `count`, so names
+        # are compared without underscores.
         names_in_state_dict = {str(name).strip("_") for name in reward.state_dict()}
     attributes = {
         name: value

@@ -82,9 +82,9 @@ def make_batch(
     """
     are_texts = all(isinstance(completion, str) for completion in completions)
     are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
-    # The two are equal without completions (both True), and if neither fits all completions (both
-    # False). A single text is refused too, because it is a sequence of texts.
-    if are_texts == are_chats or isinstance(completions, (str, Mapping)):
+    # A single text or message would look like a list of texts: its letters, or its keys.
+    is_single = isinstance(completions, (str, Mapping))
+    if is_single or len(completions) == 0 or not (are_texts or are_chats):
         raise ValueError(
             f"completions = {short_repr(completions)} must be a list of texts, or a list of lists "
             "of chat messages, and have at least one."
@@ -118,6 +118,20 @@ def make_batch(
         "completion_ids": completion_ids,
         **columns,
     }
+
+
+def copy_columns(batch: Batch) -> Batch:
+    """Return a batch whose columns are copies, so that a reward cannot change the user's rows.
+
+    `environments`, which are meant to change, and a column without a copy stay as they are.
+    """
+    copied = dict(batch)
+    for name, values in batch.items():
+        if name != "environments":
+            # A lock, for example, has no copy.
+            with contextlib.suppress(Exception):
+                copied[name] = copy.deepcopy(values)
+    return copied
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
@@ -154,11 +168,14 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
         log_extra=lambda column, values: None,
         log_metric=lambda name, value: None,
     )
-    if not isinstance(output, Iterable):
+    try:
+        values = iter(output)
+    except TypeError:
+        # One number, also as an array of numpy or torch without dimensions.
         raise UnusableOutputError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
-        )
-    return to_floats(list(output), count)
+        ) from None
+    return to_floats(list(values), count)
 
 
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
@@ -177,18 +194,28 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         )
     scores = []
     for value in output:
-        try:
-            number = math.nan if value is None else float(value)
-        except Exception:
-            # For example a list, or an int that is too large for a float. It is refused below.
-            number = math.inf
-        # float("0.5") accepts a text, but torch does not.
-        if isinstance(value, str) or abs(number) > _FLOAT32_MAX:
+        number = _number_or_none(value)
+        if number is None:
             raise UnusableOutputError(
                 f"a score is {value!r:.60}; it must be a finite number, or None for no score"
             )
         scores.append(number)
     return scores
+
+
+def _number_or_none(value: Any) -> float | None:
+    """Return a score as a float, NaN for no score; None if TRL cannot use it."""
+    if value is None:
+        return math.nan
+    # float("0.5") accepts a text, but torch does not.
+    if isinstance(value, str):
+        return None
+    try:
+        number = float(value)
+    except Exception:
+        # For example a list, or an int that is too large for a float.
+        return None
+    return None if abs(number) > _FLOAT32_MAX else number
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -222,8 +249,17 @@ class Scores(ReprMixin):
 
     @property
     def table(self) -> pandas.DataFrame:
-        """Table with one row per completion: its text, the score of each reward, the total."""
+        """Table with one row per completion: its text, the score of each reward, the total.
+
+        Raises:
+            ValueError: A reward is named `completion` or `total`, as the other two columns are.
+        """
         import pandas
+
+        if {"completion", "total"} & self.values.keys():
+            raise ValueError(
+                "the table has columns 'completion' and 'total': rename the reward of that name"
+            )
 
         # pyarrow cannot store a lone surrogate.
         texts = [displayable(text) for text in self.completions]
@@ -246,12 +282,12 @@ def score(
     tokenizer: Any = None,
     trainer_state: Any = None,
 ) -> Scores:
-    """Score completions with reward functions as TRL calls them, without changing anything.
+    """Score completions with reward functions as TRL calls them, without changing your data.
 
-    All rewards get the same lists, as in the trainer: a change that one reward makes is visible to
-    the next one. The lists are copies, so your own data does not change. A call is a trial and not
-    a training step: the rewards get a `trainer_state` whose `is_trial` is True, and the state that
-    they keep in `state_dict()` is restored.
+    The rewards share one copy of your data, as in the trainer: a reward sees what an earlier one
+    changed. Environments and columns that cannot be copied, such as locks, are passed as they are.
+    A call is a trial and not a training step: the rewards get a `trainer_state` whose `is_trial` is
+    True, and the state that they keep in `state_dict()` is restored.
 
     Args:
         rewards: One or more reward functions.
@@ -281,10 +317,7 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    # Environments are shared, because some cannot be copied: deepcopy returns an object as it is if
-    # its memo, the second argument, already maps the id of the object to it.
-    shared = {id(environment): environment for environment in batch.get("environments", [])}
-    batch = copy.deepcopy(batch, shared)
+    batch = copy_columns(batch)
     texts = tuple(completion_text(completion) for completion in batch["completions"])
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
@@ -343,10 +376,9 @@ def raise_reward_error(
         EnvironmentProblem: Something outside the reward failed, such as the server of a judge.
     """
     error = batch_error
-    where = "on the whole batch, though on none of its rows alone"
     for index, row in enumerate(rows_of(batch, len(texts))):
-        # `rows_of` leaves out arguments that are no column, such as token ids that are None. Here
-        # they stay as they are in the batch.
+        # `rows_of` keeps only columns. The other arguments, such as None for the token ids, come
+        # from the batch.
         row_alone = batch | {column: [value] for column, value in row.items()}
         try:
             call_reward(reward, row_alone, trainer_state)
@@ -357,8 +389,9 @@ def raise_reward_error(
                 error = row_error
                 where = f"on row {index}: {short_repr(texts[index], 160)}"
                 break
-    failure = f"raised {type(error).__name__}"
-    if isinstance(error, UnusableOutputError):
-        failure = "failed"
+    else:
+        where = "on the whole batch, though on none of its rows alone"
+    is_output = isinstance(error, UnusableOutputError)
+    failure = "failed" if is_output else f"raised {type(error).__name__}"
     message = f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})"
     raise RewardError(message) from error

@@ -6,7 +6,7 @@
 import lazy_loader
 
 # Loaded on first use, because most of these files import trl, and unsloth before it. `train` and
-# `dry_run` are `gn.train` and `gn.dry_run`.
+# `dry_run` are not listed, because users call them as `gn.train` and `gn.dry_run`.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={

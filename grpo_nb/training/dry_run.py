@@ -60,14 +60,15 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    # A reward may draw random numbers in its trial, so the trial is within this block too.
+    # `prepare_training` calls each reward once, and a reward may draw random numbers. So the call
+    # is within this block too.
     with restoring_random_state():
         prepared = prepare_training(model, tokenizer, task, rewards, settings)
         with (
             restoring_modes(model),
             restoring_reward_states(prepared.rewards),
             deleting_reference_adapter(model),
-            explaining_machine_faults(prepared.settings_as_run),
+            explaining_machine_faults(prepared.running_settings),
         ):
             trainer = build_trainer(prepared, _DryRunTrainer)
             # No experiment tracker records a dry run.

@@ -30,25 +30,28 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
         keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # Only its checks are needed. One infinite score would make every advantage of its group
-            # NaN, and the first update the whole adapter.
+            # `to_floats` is called for its checks. One infinite score makes all advantages of its
+            # group NaN, and the next update then makes the whole adapter NaN.
             to_floats(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:
             # `is_out_of_memory` reads the message. An error of another type may quote a completion
-            # that is about memory.
+            # that is about memory, so only these two types count.
             if isinstance(error, (RuntimeError, MemoryError)) and is_out_of_memory(error):
                 raise
-            # Keep the columns, which are lists. TRL's own arguments (`trainer_state`) are not.
+            # Pass on the data columns only. They are lists, and TRL's other arguments, such as
+            # `trainer_state`, are not.
             batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
             texts = [completion_text(completion) for completion in completions]
-            state = columns.get("trainer_state")
-            raise_reward_error(reward, batch, error, texts=texts, trainer_state=state)
+            raise_reward_error(
+                reward, batch, error, texts=texts, trainer_state=columns.get("trainer_state")
+            )
         return scores
 
-    # TRL 1.15 ignores a name that a `functools.partial` has itself, but not that of a function.
+    # TRL 1.15 logs a reward under the `__name__` of its function, and ignores a `__name__` that was
+    # set on a `functools.partial`.
     checked_reward.__name__ = reward_name(reward)
     return checked_reward
 
@@ -58,7 +61,7 @@ def explaining_machine_faults(settings: Settings, run_folder: Path | None = None
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: Settings of the engine that runs (`PreparedTraining.settings_as_run`).
+        settings: Settings of the engine that runs (`PreparedTraining.running_settings`).
         run_folder: Folder of the run; None for a dry run.
 
     Raises:

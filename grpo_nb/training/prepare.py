@@ -74,7 +74,7 @@ class PreparedTraining:
     engine_choice: EngineChoice
 
     @property
-    def settings_as_run(self) -> Settings:
+    def running_settings(self) -> Settings:
         """The settings with `shared_prompts` and `fast_inference` as they really run.
 
         Memory plan, memory advice and held-out scores use these settings, because the requested
@@ -109,11 +109,11 @@ def prepare_training(
     reserved = weights.keys() & RESERVED_COLUMNS
     if reserved:
         raise ValueError(
-            f"{sorted(reserved)} is already a column of the record of completions: give the reward "
-            "another name."
+            f"no reward can be called {reserved.pop()!r}, because the record of completions has a "
+            "column of that name. Give the reward another name."
         )
     engine_choice = choose_engine(model, settings)
-    _require_generation_kwargs(settings, engine_choice.vllm_obstacle)
+    _check_generation_kwargs(settings, engine_choice.vllm_obstacle)
     # Last of all checks, because a reward may ask a paid judge.
     _check_rewards(rewards, trainable_task, settings)
     return PreparedTraining(
@@ -127,7 +127,7 @@ def prepare_training(
     )
 
 
-def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> None:
+def _check_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> None:
     """Refuse `generation_kwargs` that have no effect, or that evaluations would not use.
 
     Raises:
@@ -144,17 +144,16 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
     }
     if misplaced:
         raise ValueError(
-            f"generation_kwargs has {sorted(misplaced)}, which evaluations would not use. Write a "
-            "name of Settings as a setting, for example settings.replace(top_p=0.9), min_p and "
-            "repetition_penalty in extra, for example extra={'min_p': 0.1}, and a length as "
-            "max_completion_length."
+            f"generation_kwargs has {sorted(misplaced)}, which evaluations would not use. Set a "
+            "field of Settings with settings.replace(top_p=0.9). Set min_p and repetition_penalty "
+            "with settings.replace(extra={'min_p': 0.1}). Set a length with max_completion_length."
         )
     # vLLM itself refuses names that it does not know.
     if vllm_obstacle is None:
         return
     # `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
-    # `stop_strings` needs a tokenizer, which TRL does not pass (trl 1.15, trainer/grpo_trainer.py,
-    # `_generate_single_turn`).
+    # It reads `stop_strings` only with a tokenizer, which TRL does not pass (trl 1.15,
+    # trainer/grpo_trainer.py, `_generate_single_turn`).
     ineffective = names - (vars(GenerationConfig()).keys() - {"stop_strings"})
     if ineffective:
         raise ValueError(
@@ -165,9 +164,10 @@ def _require_generation_kwargs(settings: Settings, vllm_obstacle: str | None) ->
 
 
 def _check_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
-    """Check hidden tests, call each reward on the first row as TRL does, and restore its state.
+    """Check hidden tests, and call each reward on the first row as TRL does.
 
-    This finds a missing column or a wrong return value before the training.
+    The state of each reward is restored. The call finds a missing column or a wrong return value
+    before the training.
 
     Raises:
         RewardError: A reward fails, or returns values that TRL could not use.
@@ -210,7 +210,7 @@ def build_trainer(
     ):
         arguments = {
             **RECORDING_ARGUMENTS,
-            **training_arguments(prepared.settings, model),
+            **prepare_arguments(prepared.settings, model),
             "output_dir": folder,
             "reward_weights": list(prepared.weights.values()),
         }
@@ -242,11 +242,11 @@ def build_trainer(
     return trainer
 
 
-def training_arguments(settings: Settings, model: Any) -> dict[str, Any]:
-    """Return the arguments for `GRPOConfig` on this machine, and set Unsloth's dtype on a CPU.
+def prepare_arguments(settings: Settings, model: Any) -> dict[str, Any]:
+    """Set Unsloth's dtype on a CPU, and return the arguments for `GRPOConfig` on this machine.
 
     On a CPU, Unsloth has one dtype for the whole process, and loading another model may have
-    changed it.
+    changed this dtype.
 
     Args:
         settings: The run's settings.
@@ -286,10 +286,11 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
     # The returned table replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, hiding_stdout():
-        passed = training_arguments(settings, model)
+        passed = prepare_arguments(settings, model)
         arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": folder}
-        # TRL refuses some values of `optim` that Unsloth knows, so its configuration is built
-        # without. This changes nothing below: passed arguments are compared with the settings.
+        # TRL refuses some values of `optim` that Unsloth accepts, so TRL's configuration is built
+        # without `optim`. That is harmless, because `compare_configurations` compares passed
+        # arguments with the settings, not with TRL's defaults.
         optim = arguments.pop("optim")
         trl_config = trl_class(**arguments)
         built_config = GRPOConfig(**arguments, optim=optim)

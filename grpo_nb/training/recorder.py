@@ -9,7 +9,6 @@ so a resumed run gets the same alerts.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import signal
 import threading
@@ -52,10 +51,11 @@ Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
-step. Both are copies. An observer may add keys to the row, with values that JSON can hold or that
-are numbers. It returns True to end the training after this step. An observer that remembers
-something is resumed with the run if it has `state_dict()`, whose values are stored as JSON, and
-`load_state_dict(state)`.
+step. Both are copies. An observer may add new keys to the row, except "alerts". Each new value must
+be a number, also of numpy or torch, or another value that JSON can hold. Changes of the other keys
+have no effect. An observer returns True to end the training after this step. To keep its state when
+the run is resumed, an observer needs `state_dict()` and `load_state_dict(state)`. The state is
+stored as JSON.
 """
 
 
@@ -70,7 +70,7 @@ class Recorder(TrainerCallback):
             the rules read what observers add.
 
     Attributes:
-        is_stop_requested: True after the first Ctrl-C. The training then ends after the current
+        is_interrupted: True after the first Ctrl-C. The training then ends after the current
             step.
         stopped_by: The observers and the critical alerts that asked to stop.
         error: The error of an observer. `train` raises it once the step is recorded and
@@ -96,7 +96,7 @@ class Recorder(TrainerCallback):
             group_size=settings.num_generations,
             rows=run.rows,
         )
-        self.is_stop_requested = False
+        self.is_interrupted = False
         self.stopped_by: list[str] = []
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
@@ -115,7 +115,7 @@ class Recorder(TrainerCallback):
         def on_interrupt(number: int, frame: Any) -> None:
             # The second press raises `KeyboardInterrupt`, as in any program.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.is_stop_requested = True
+            self.is_interrupted = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
@@ -137,7 +137,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The last step must be logged, because a checkpoint only follows a logged step (`on_log`).
-        control.should_log |= self.is_stop_requested or control.should_training_stop
+        control.should_log |= self.is_interrupted or control.should_training_stop
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
@@ -147,10 +147,8 @@ class Recorder(TrainerCallback):
             return
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
-        table = None
         # A step without this metric reused the completions of an earlier one.
-        if MEAN_LENGTH in row:
-            table = self._completions_of_step(row)
+        table = self._completions_of_step(row) if MEAN_LENGTH in row else None
         row = self._ask_observers(row, table)
         new_alerts = self.health.update(row)
         if new_alerts:
@@ -163,7 +161,7 @@ class Recorder(TrainerCallback):
         self.run.write_step(row, table)
         self._show(row, new_alerts)
         # 3. Save the last step, whatever ends the training.
-        if self.is_stop_requested or self.stopped_by or self.error:
+        if self.is_interrupted or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due
@@ -182,7 +180,7 @@ class Recorder(TrainerCallback):
             weights=self.weights,
             has_tools=has_tools,
         )
-        row |= duplicates_entry(completion_texts(table), table["group"])
+        row.update(duplicates_entry(completion_texts(table), table["group"]))
         if has_tools:
             # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [turns[-1] for turns in logs["completion"]]
@@ -197,13 +195,18 @@ class Recorder(TrainerCallback):
         observers after it are not asked, and its error ends the training after this step.
         """
         for observer in self.observers:
-            # Copies, so that an observer cannot remove or damage what is recorded.
+            # The observer gets copies, so that it cannot change the record.
             extended_row = dict(row)
             try:
-                if observer(extended_row, copy.copy(table)):
+                if observer(extended_row, None if table is None else table.copy()):
                     self.stopped_by.append(reward_name(observer))
-                # Numbers of numpy and torch become floats.
-                row = row | json.loads(json.dumps(extended_row, default=float))
+                if "alerts" in extended_row:
+                    raise ValueError(
+                        "an observer cannot write row['alerts'], which has the alerts of the "
+                        "health rules. Use another key."
+                    )
+                # Numbers of numpy and torch become floats. Recorded values take precedence.
+                row = json.loads(json.dumps(extended_row, default=float)) | row
             except BaseException as error:
                 # `train` raises the error after the row is written and saved.
                 self.error = error
@@ -227,7 +230,8 @@ class Recorder(TrainerCallback):
             # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
             if self._plot is not None:
                 self._plot.update()
-                # Rendering the table takes longer than a small step, so only new alerts do it.
+                # Rendering the table takes longer than a small step, so it is rendered only when
+                # there are new alerts.
                 if new_alerts:
                     table = alert_table(self.health.alerts)
                     self._alert_output.show({"text/html": table.html(), "text/plain": table.text()})
@@ -286,10 +290,9 @@ class HoldoutObserver:
         is_due = row["step"] % prepared.settings.holdout_every == 0
         if not is_due and row["step"] not in (1, row["max_steps"]):
             return
-        # Answer with the engine that trains. If the CPU engine cannot train, the memory plan does
-        # not count the copies of the weights that it would make here.
+        # Answer with the engine that trains, because the memory plan counts only that engine.
         greedy = Decoding(
-            settings=prepared.settings_as_run,
+            settings=prepared.running_settings,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
         )
@@ -298,9 +301,9 @@ class HoldoutObserver:
             self._questions, completions, prepared.task.format, grader=self.grader
         )
         # Only the shares are read, so the evaluation needs no label.
-        evaluation = Evaluation(label="", rows=graded)
+        evaluation = Evaluation(label="", rows=graded, grader=self.grader)
         for measure in HOLDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:
                 row[measure.key] = evaluation.share_of(measure.name)
-                row |= dict(zip(measure.interval_keys, interval, strict=True))
+                row.update(zip(measure.interval_keys, interval, strict=True))

@@ -40,21 +40,20 @@ FIXED_TASK_PARTS = {
 REPORTED_MACHINE_PARTS = ("engine", "dtype", "host")
 
 
-class EarlierRun(NamedTuple):
-    """A run that `train` resumes or returns."""
+class Resumption(NamedTuple):
+    """The run that `train` resumes or returns, with the checkpoint to resume from."""
 
     run: Run
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
-    is_finished: bool = False
-    """True if `train` returns the run without training; False for a finished run that gets more
-    steps now."""
+    needs_no_training: bool = False
+    """True if `train` returns the run as it is."""
 
 
 def find_run(
     name: str | None, resume: str | Path | None, run_info: RunInfo, locks: ExitStack
-) -> EarlierRun | None:
+) -> Resumption | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
     | run                                    | resume="auto" | resume=path |
@@ -95,8 +94,8 @@ def find_run(
     # Through JSON, so that tuples become lists as in the file.
     new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
     max_steps = new_info["settings"]["max_steps"]
-    is_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
-    is_rerun_when_finished = is_finished and resume == "auto"
+    was_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
+    may_be_returned = was_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. Refuse the run if it was another training.
@@ -104,9 +103,9 @@ def find_run(
     changed_values = _changed_values(old_info, new_info)
     blocking_changes = [text for name, text in changed_values.items() if name not in may_change]
     reward_changes = _changes_in_rewards(old_info, new_info)
-    # If a cell is run again with other rewards, it asks for a training that was never done, also if
-    # `max_steps` is larger now. With a path, the user chose the run.
-    if is_rerun_when_finished:
+    # "auto" must not return or extend a finished run for other rewards, because nobody asked for
+    # that run. With a path, the user did.
+    if may_be_returned:
         blocking_changes += reward_changes
     if blocking_changes:
         raise ValueError(
@@ -115,8 +114,8 @@ def find_run(
         )
 
     # 2. Return it, or resume it at its newest checkpoint.
-    if is_rerun_when_finished and max_steps == old_info["settings"]["max_steps"]:
-        return EarlierRun(run, checkpoint, [], is_finished=True)
+    if may_be_returned and max_steps == old_info["settings"]["max_steps"]:
+        return Resumption(run, checkpoint, [], needs_no_training=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.skip_reasons) or "none was written before the run ended"
         raise ValueError(
@@ -125,7 +124,7 @@ def find_run(
         )
     # A finished run needs at least one more step. A run that was lost after its last step only
     # needs its adapter, which `train` writes.
-    needed_steps = checkpoint.step + 1 if is_finished else checkpoint.step
+    needed_steps = checkpoint.step + 1 if was_finished else checkpoint.step
     if max_steps < needed_steps:
         raise ValueError(
             f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
@@ -135,7 +134,7 @@ def find_run(
         )
     skipped = [f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons]
     changes = [*changed_values.values(), *reward_changes, *skipped]
-    return EarlierRun(run, checkpoint, changes)
+    return Resumption(run, checkpoint, changes)
 
 
 def lock_run(folder: Path, locks: ExitStack) -> None:
@@ -156,11 +155,20 @@ def lock_run(folder: Path, locks: ExitStack) -> None:
 
 
 def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
-    """Return the run that `train(..., name=name, resume=resume)` names; None if there is none."""
+    """Return the run that `train(..., name=name, resume=resume)` names; None if there is none.
+
+    Raises:
+        ValueError: The run at the path has another name, or a `run.json` is damaged, so that the
+            newest run is unknown.
+    """
     if resume is None:
         return None
     if resume == "auto":
-        return _newest_run(root, name)
+        # Of the other runs only `run.json` is read, so other damage to them does not matter.
+        runs = [Run(file.parent) for file in root.glob(f"{name or '*'}/run.json")]
+        # If several runs started in the same second, the last name is taken.
+        runs.sort(key=lambda run: (run.started, run.name))
+        return open_run(runs[-1].path) if runs else None
     run = open_run(resume)
     if name not in (None, run.name):
         raise ValueError(
@@ -168,20 +176,6 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
             "pass resume=None to start a new run of that name."
         )
     return run
-
-
-def _newest_run(root: Path, name: str | None) -> Run | None:
-    """Return the run called `name`, or without a name the newest run; None if there is none.
-
-    Of the other runs only `run.json` is read, so other damage to them does not matter.
-
-    Raises:
-        ValueError: The `run.json` of a run is damaged, so it is unknown if that run is the newest.
-    """
-    runs = [Run(file.parent) for file in root.glob(f"{name or '*'}/run.json")]
-    # If several runs started in the same second, the last name is taken.
-    runs.sort(key=lambda run: (run.started, run.name))
-    return open_run(runs[-1].path) if runs else None
 
 
 def _changed_values(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> dict[str, str]:
@@ -225,29 +219,34 @@ def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]
     return sentences
 
 
-def resumed_info(earlier_run: EarlierRun, run_info: RunInfo) -> RunInfo:
-    """Return the `RunInfo` of a resumed run, made from that of a new run, and warn of changes."""
-    run = earlier_run.run
+def continue_info(resumption: Resumption, run_info: RunInfo) -> RunInfo:
+    """Warn of changes, and return the `RunInfo` of the resumed run.
+
+    Args:
+        resumption: The run to resume.
+        run_info: The `RunInfo` that a new run would start with now.
+    """
+    run = resumption.run
     old_info = run.info
-    step = earlier_run.checkpoint.step
-    if earlier_run.changes:
-        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(earlier_run.changes)}.")
+    step = resumption.checkpoint.step
+    if resumption.changes:
+        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(resumption.changes)}.")
     return dataclasses.replace(
         run_info,
         started=old_info["started"],
         reference=old_info.get("reference", BASE_REFERENCE),
-        resumed=[*old_info.get("resumed", ()), {"step": step, "changed": earlier_run.changes}],
+        resumed=[*old_info.get("resumed", ()), {"step": step, "changed": resumption.changes}],
     )
 
 
-def rewind(earlier_run: EarlierRun) -> Path:
-    """Delete rows and completions after the checkpoint of a run, and return the run's folder.
+def rewind(resumption: Resumption) -> None:
+    """Delete the rows and completions after the checkpoint of a run.
 
-    A comparison and damaged checkpoints are set aside. After an interruption, a second call
-    completes the rewind.
+    A comparison and damaged checkpoints are set aside. If the rewind itself is interrupted, calling
+    it again completes it.
     """
-    run = earlier_run.run
-    step = earlier_run.checkpoint.step
+    run = resumption.run
+    step = resumption.checkpoint.step
     # The steps after the checkpoint are trained again, so their rows would be there twice.
     kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(kept_rows))
@@ -258,5 +257,4 @@ def rewind(earlier_run: EarlierRun) -> Path:
     comparison = run.path / "comparison"
     if comparison.exists():
         put_in_place(comparison, run.path / f"comparison-step-{step}")
-    set_aside_damaged(run.path / "checkpoints", earlier_run.checkpoint)
-    return run.path
+    set_aside_damaged(run.path / "checkpoints", resumption.checkpoint)

@@ -1,20 +1,19 @@
-"""Make the folder of a run, and record what the run starts from: `RunInfo` and `start/` folder.
+"""Check the name of a new run, and record what it starts from: `RunInfo` and `start/` folder.
 
 With the start folder, `grpo_nb.scaleout` can repeat the first steps elsewhere. Its files:
 
 runs/<name>/start/
-  adapter_*                    the LoRA before the first step, which is the reference of the KL if
-                               the LoRA was trained before
+  adapter_*                    the LoRA that the run starts from. If it was already trained, the KL
+                               is measured against it (on a CPU)
   train.jsonl                  the training rows in their order
   generation_<step>.json       the first three generations: data row and token ids of each
-                               completion. The name has the number of steps done before. If a step
-                               samples several times, its last generation stays
+                               completion. <step> counts the optimizer steps done before it. Of
+                               several generations of one step, the last is kept
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import os
 import platform
@@ -23,9 +22,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
 
 from grpo_nb.config.hardware import choose_dtype
 from grpo_nb.core.files import write_json, write_text
@@ -36,7 +32,7 @@ from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.base_weights import base_weights_hash
 from grpo_nb.rewards.base import range_of
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.runs.run_info import Count, RunInfo
+from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
 
@@ -49,47 +45,20 @@ BASE_REFERENCE = "the base model"
 START_REFERENCE = "the adapter it started from"
 
 
-class Generation(TypedDict):
-    """Content of a file that `write_generation` wrote."""
-
-    step: Count
-    """Optimizer steps that the training had done before."""
-    completion_rows: list[dict]
-    """The data row of each completion."""
-    completion_ids: list[list[int]]
-    """The token ids of each completion. Its text alone would not restore them."""
-
-
-GENERATION_SCHEMA = TypeAdapter(Generation)
-
-
-def new_run_folder(root: Path, name: str | None) -> Path:
-    """Create and return the folder of a new run.
-
-    Args:
-        root: Folder of all runs.
-        name: Name of the run, checked with `require_run_name`. Default: the time of the start.
-
-    Raises:
-        FileExistsError: The folder exists already. Nothing is overwritten.
-    """
-    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f"))
-    require_free_path(folder)
-    folder.mkdir(parents=True)
-    return folder
-
-
 def require_free_path(folder: Path) -> None:
     """Raise a `FileExistsError` if a folder exists, because a new run overwrites nothing."""
     if folder.exists():
-        raise FileExistsError(
-            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
-            "or pass resume='auto' to resume the run of that name. A folder without run.json is no "
-            "run. If it is left from an interrupted start, you may delete it."
-        )
+        if (folder / "run.json").is_file():
+            advice = "Give the run another name, or pass resume='auto' to resume the existing run."
+        else:
+            advice = (
+                "A folder without run.json is no run. Give the run another name. If the folder is "
+                "left from an interrupted start, you may delete it instead."
+            )
+        raise FileExistsError(f"{str(folder)!r} exists, and a new run overwrites nothing. {advice}")
 
 
-def require_run_name(name: str) -> None:
+def require_valid_name(name: str) -> None:
     """Raise a `ValueError` unless a run can have this name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
         raise ValueError(
@@ -144,12 +113,13 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
     )
 
 
-def set_kl_reference(model: Any, earlier_reference: str | None) -> str:
-    """Set the model that the KL is measured against, and return its description.
+def choose_kl_reference(model: Any, earlier_reference: str | None) -> str:
+    """Choose the model that the KL is measured against, and return its description.
 
-    TRL adds a frozen copy `ref` of the adapter that the run starts from. Without the copy, TRL
-    switches the adapter off, which gives the base model. On a GPU there is never a copy, because
-    Unsloth cuts it out of its trainer (unsloth/models/rl.py).
+    TRL adds a frozen copy `ref` of the adapter that the run starts from, and computes the KL with
+    the copy. If there is no copy, TRL switches the adapter off, which gives the base model. So
+    deleting the copy chooses the base model. On a GPU there is never a copy, because Unsloth
+    removes this code from TRL's trainer (unsloth/models/rl.py).
 
     Args:
         model: The model with its LoRA, after the trainer was built with it.
@@ -191,10 +161,16 @@ def write_generation(
     completion_rows: Sequence[Mapping[str, Any]],
     completion_ids: Sequence[Sequence[int]],
 ) -> None:
-    """Write one of the first generations; the arguments are the fields of `Generation`.
+    """Write one of the first generations.
 
     A later generation of the same step replaces the earlier one. A resumed run may sample a step
     again, and with `steps_per_generation` below `gradient_accumulation_steps` a step has several.
+
+    Args:
+        run: The run that is trained.
+        step: Optimizer steps that the training had done before.
+        completion_rows: The data row of each completion.
+        completion_ids: The token ids of each completion. Its text alone would not restore them.
     """
     write_json(
         run.start_path / f"generation_{step:06d}.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 import shutil
 from collections.abc import Sequence
@@ -33,14 +34,13 @@ from grpo_nb.training.prepare import (
     prepare_training,
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
-from grpo_nb.training.resume import EarlierRun, find_run, lock_run, resumed_info, rewind
+from grpo_nb.training.resume import Resumption, continue_info, find_run, lock_run, rewind
 from grpo_nb.training.run_start import (
     START_REFERENCE,
-    new_run_folder,
+    choose_kl_reference,
     new_run_info,
     require_free_path,
-    require_run_name,
-    set_kl_reference,
+    require_valid_name,
     write_generation,
     write_start_folder,
 )
@@ -91,8 +91,8 @@ def train(
               or state of a reward has changed, an unfinished run is resumed and the change is
               reported.
             - A path: the run in that folder. If it is finished, `max_steps` must be larger now.
-        observers: One function or several, called at each logged step. They may add to its row and
-            may stop the training (`gn.training.Observer`).
+        observers: One function or several, called at each logged step. They may add new keys to the
+            row of the step, and may stop the training (`gn.training.Observer`).
 
     Raises:
         TypeError: An argument is of another type, for example because two are swapped.
@@ -119,59 +119,60 @@ def train(
         task=task,
         settings=settings,
     )
-    if name is not None:
-        require_run_name(name)
-        folder = Path(settings.run_root).expanduser() / name
-        # "auto" starts a new run too if the folder is no run.
-        if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
-            require_free_path(folder)
+    new_name = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}" if name is None else name
+    require_valid_name(new_name)
+    folder = Path(settings.run_root).expanduser() / new_name
+    # "auto" also starts a new run, if no run has this name.
+    if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
+        require_free_path(folder)
     observers = [observers] if callable(observers) else list(observers)
-    if not all(map(callable, observers)):
+    # A class can be called too, but a call makes an observer and observes nothing.
+    if any(isinstance(observer, type) or not callable(observer) for observer in observers):
         raise TypeError(
             "an observer is not a function. Write the functions in a list, without calling them: "
-            "observers=[function]."
+            "observers=[function]. Of a class, write an object: observers=[MyObserver()]."
         )
     prepared = prepare_training(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     run_info = new_run_info(prepared)
-    run_with_model = partial(Run, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
     with ExitStack() as locks:
         # 1. Find the run to resume, and check that the training fits into memory.
-        earlier_run = find_run(name, resume, run_info, locks)
-        if earlier_run is not None and earlier_run.is_finished:
-            run = run_with_model(earlier_run.run.path)
-            return _restore_finished_run(run, earlier_run.checkpoint)
+        resumption = find_run(name, resume, run_info, locks)
+        if resumption is not None:
+            folder = resumption.run.path
+        run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
+        if resumption is not None and resumption.needs_no_training:
+            return _restore_finished_run(run, resumption.checkpoint)
         plan(
-            prepared.settings_as_run, prepared.task, model=model, tokenizer=tokenizer
+            prepared.running_settings, prepared.task, model=model, tokenizer=tokenizer
         ).require_fit()
-        if earlier_run is not None:
-            run_info = resumed_info(earlier_run, run_info)
+        if resumption is not None:
+            run_info = continue_info(resumption, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
-            # TRL refuses. `effective_settings` builds configurations too, and each of them resets
-            # accelerate's global state (transformers, `TrainingArguments._setup_devices`). So it
-            # comes before the trainer, which needs the state of its own configuration.
+            # TRL refuses. Call `effective_settings` before that: each configuration that it builds
+            # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`),
+            # and the trainer needs the state of its own configuration.
             run_info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
-            run_info.reference = set_kl_reference(model, run_info.reference)
-            if earlier_run is not None and run_info.reference == START_REFERENCE:
-                # TRL made its reference from the adapter in memory, not from that of the start.
-                load_adapter(model, earlier_run.run.start_path, "ref")
+            run_info.reference = choose_kl_reference(model, run_info.reference)
+            if resumption is not None and run_info.reference == START_REFERENCE:
+                # TRL copied the adapter in memory, but the reference is the adapter that the run
+                # started from.
+                load_adapter(model, resumption.run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutObserver(prepared)
                 run_info.grader_description = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
-            # 3. Make the folder of a new run, or rewind an old run to its newest checkpoint.
-            folder = (
-                _make_run_folder(prepared, name, run_info, locks)
-                if earlier_run is None
-                else rewind(earlier_run)
-            )
-            run = run_with_model(folder)
+            # 3. Make the folder of a new run, or rewind the old run to its newest checkpoint.
+            if resumption is None:
+                _make_run_folder(run, prepared, run_info, locks)
+            else:
+                rewind(resumption)
             # 4. Train, and complete the folder and its `run_info` however the training ends.
             run.write_info(run_info)
             recorder = Recorder(run, trainer, settings, observers)
-            _train_and_complete(recorder, prepared, run_info, earlier_run)
+            _train_and_complete(recorder, prepared, run_info, resumption)
     return run
 
 
@@ -189,14 +190,13 @@ def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
 
 
 def _make_run_folder(
-    prepared: PreparedTraining, name: str | None, run_info: RunInfo, locks: ExitStack
-) -> Path:
+    run: Run, prepared: PreparedTraining, run_info: RunInfo, locks: ExitStack
+) -> None:
     """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
 
     The files are `run.json`, the adapter, the questions, the training rows and the templates.
     """
-    root = Path(prepared.settings.run_root).expanduser()
-    run = Run(new_run_folder(root, name))
+    run.path.mkdir(parents=True)
     try:
         lock_run(run.path, locks)
         run.write_info(run_info)  # first of all files, because it makes the folder a run
@@ -207,14 +207,13 @@ def _make_run_folder(
         # After an error or Ctrl-C, an incomplete folder would only block the name of the run.
         shutil.rmtree(run.path, ignore_errors=True)
         raise
-    return run.path
 
 
 def _train_and_complete(
     recorder: Recorder,
     prepared: PreparedTraining,
     run_info: RunInfo,
-    earlier_run: EarlierRun | None,
+    resumption: Resumption | None,
 ) -> None:
     """Train, and write adapter, figure, card and run.json however the training ends."""
     run = recorder.run
@@ -228,25 +227,26 @@ def _train_and_complete(
     training_pid = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.settings_as_run, run.path),
+            explaining_machine_faults(prepared.running_settings, run.path),
             recorder.stopping_at_interrupt(),
         ):
-            if earlier_run is None:
+            if resumption is None:
                 trainer.train()
-            elif earlier_run.checkpoint.step < max_steps:
-                trainer.train(resume_from_checkpoint=str(earlier_run.checkpoint.path))
+            elif resumption.checkpoint.step < max_steps:
+                trainer.train(resume_from_checkpoint=str(resumption.checkpoint.path))
             else:
                 # The run was lost after its last step, before its adapter was written. No step is
                 # left to train, but transformers would train one more.
-                restore_state(trainer.stateful_functions, earlier_run.checkpoint.path)
+                restore_state(trainer.stateful_functions, resumption.checkpoint.path)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < max_steps
-        if recorder.is_stop_requested and is_cut_short:
+        if recorder.is_interrupted and is_cut_short:
             run_info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
             run_info.status = "stopped"
-            run_info.stopped_by = ", ".join(recorder.stopped_by)
+            # Two observers can have one name, and two alerts one rule.
+            run_info.stopped_by = ", ".join(dict.fromkeys(recorder.stopped_by))
         else:
             run_info.status = "finished"
     except KeyboardInterrupt:
@@ -307,7 +307,8 @@ def _write_adapter(run: Run, run_info: RunInfo) -> None:
         # Later cells use the model in memory, which must have the adapter that was saved.
         load_adapter(run.model, run.adapter_path)
         run_info.adapter_step = step
-    # The trainer saves no checkpoint with values that are not finite.
+    # After a divergence the last step has no checkpoint, because `_save_checkpoint` of the trainer
+    # refuses values that are not finite.
     if run_info.status == "finished" and step != run_info.settings["max_steps"]:
         raise ValueError(
             f"the last step has no complete checkpoint, so the adapter is that of step {step}"

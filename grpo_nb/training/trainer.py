@@ -60,8 +60,8 @@ class ResumableTrainer(GRPOTrainer):
         task_tools: The tools of the task, or None.
 
     Attributes:
-        stateful_functions: Rewards and observers that remember something from step to step, by
-            name. Set it before `train()`.
+        stateful_functions: Rewards and observers that keep a state from step to step, with the keys
+            of the function `stateful_functions`. Set it before `train()`.
         record_generation: Called with the first generations, see `run_start.write_generation`.
     """
 
@@ -132,7 +132,8 @@ class ResumableTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
-        # Also if the step is not saved below: the next attempt is due one interval later.
+        # Set these even if the save is refused below, so that the next attempt is due one interval
+        # later.
         self._saved_step = step
         self._saved_at = time.monotonic()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -157,17 +158,10 @@ class ResumableTrainer(GRPOTrainer):
         # The rows are in metrics.jsonl.
         state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
-        states = {name: fn.state_dict() for name, fn in self.stateful_functions.items()}
+        states = {key: _state_of(function) for key, function in self.stateful_functions.items()}
         # Older checkpoints have these keys, so the keys must not change.
         loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
-        try:
-            text = json.dumps(loop_state)
-        except TypeError as error:
-            raise TypeError(
-                f"a state_dict() of {[*states]} cannot be saved as JSON: {error}. Return numbers, "
-                "texts, lists and dicts only."
-            ) from error
-        (folder / "loop.json").write_text(text)
+        (folder / "loop.json").write_text(json.dumps(loop_state))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
@@ -181,6 +175,13 @@ class ResumableTrainer(GRPOTrainer):
                 rest_of_generation, map_location=self.args.device, weights_only=True
             )
         restore_state(self.stateful_functions, folder)
+        lost_states = loop_state["remembered"].keys() - self.stateful_functions.keys()
+        if lost_states:
+            warn_user(
+                f"The saved state of {sorted(lost_states)} is lost, because no reward or observer "
+                "has this position and name. Resume with the same rewards and observers, in the "
+                "same order."
+            )
         self._resumed_from = folder
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -237,16 +238,19 @@ class ResumableTrainer(GRPOTrainer):
         if self.record_generation is not None and should_record:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
-            # Rewards get the tokens that the model wrote. The mask is 0 for those of tools.
+            # The mask is 0 for the tokens of tools.
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
             completion_ids_list = [list(compress(ids, mask)) for ids, mask in masks]
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 
 def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
-    """Make a sampler of TRL draw the order of a pass, counted from 0, at its next iteration."""
+    """Make TRL's sampler yield the order that pass `pass_index` has in an uninterrupted run.
+
+    Passes are counted from 0.
+    """
     sampler.generator.manual_seed(sampler.seed)
-    # Each pass draws one permutation. Draw those of the earlier passes, and discard them.
+    # Each pass draws one permutation. Draw and discard the permutations of the earlier passes.
     for _ in range(pass_index):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 
@@ -254,7 +258,8 @@ def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the rewards or observers that have `state_dict` and `load_state_dict`.
 
-    Keys are `<position> <name>`, because two functions can share a name.
+    Keys are `<position> <name>`, because two functions can share a name. The position counts only
+    the returned functions.
     """
     stateful = [
         fn for fn in functions if hasattr(fn, "state_dict") and hasattr(fn, "load_state_dict")
@@ -262,8 +267,21 @@ def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any
     return {f"{position} {reward_name(fn)}": fn for position, fn in enumerate(stateful)}
 
 
+def _state_of(function: Any) -> Any:
+    """Return the `state_dict()` of a reward or observer, checked for JSON."""
+    state = function.state_dict()
+    try:
+        json.dumps(state)
+    except TypeError as error:
+        raise TypeError(
+            f"the state_dict() of {reward_name(function)!r} cannot be saved as JSON: {error}. "
+            "Return numbers, texts, lists and dicts only."
+        ) from error
+    return state
+
+
 def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
     """Restore rewards and observers from a checkpoint; skip those without a saved state."""
     states = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
-    for name in functions.keys() & states.keys():
-        functions[name].load_state_dict(states[name])
+    for key in functions.keys() & states.keys():
+        functions[key].load_state_dict(states[key])

@@ -2,6 +2,8 @@
 
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.scoring.correct_answers import Grader
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -24,7 +26,7 @@ def evaluation(
             "is_truncated": False,
         }
         rows.append(row)
-    return Evaluation(label, rows, samples)
+    return Evaluation(label, rows, Grader(reward=correctness()), samples)
 
 
 def comparison(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.results import Evaluation, Grading
+from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.rewards import maths
+from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.contamination import Contamination
 from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
-GRADING = Grading(anywhere_rule="the last number")
 NONE_SHOWN = "no difference shown"
 
 VERDICTS = [
@@ -59,8 +60,8 @@ def test_comparison_of_other_numbers_of_answers_is_refused() -> None:
     ("conditions", "message"),
     [
         pytest.param(
-            {"grading": Grading(correctness_rule="what maths() likes")},
-            "different graders: '' and 'what maths\\(\\) likes'",
+            {"grader": Grader(reward=maths())},
+            r"different graders: 'answers to which correctness\(\) .*' and '.* maths\(\) gives",
             id="grader",
         ),
         pytest.param({"temperature": 0.7}, "different temperatures: 0.0 and 0.7", id="temperature"),
@@ -167,7 +168,7 @@ def shown_and_folded(found: Comparison | Evaluation) -> tuple[str, str]:
 
 
 def test_card_folds_the_explanations_of_its_table() -> None:
-    after = dataclasses.replace(BETTER.after, model_id="abc123", grading=GRADING)
+    after = dataclasses.replace(BETTER.after, model_id="abc123")
     shown, folded = shown_and_folded(dataclasses.replace(BETTER, after=after))
     assert folded.startswith("<small>How to read this table</small></summary>")
     for words in ("In brackets:", "p: how often", "abc123", "the last number", "80 % of the time"):
@@ -176,10 +177,10 @@ def test_card_folds_the_explanations_of_its_table() -> None:
 
 
 def test_card_does_not_fold_grader_and_warnings() -> None:
-    grading = Grading(correctness_rule="what maths() likes")
-    sides = [dataclasses.replace(side, grading=grading) for side in BETTER.sides.values()]
+    grader = Grader(reward=maths())
+    sides = [dataclasses.replace(side, grader=grader) for side in BETTER.sides.values()]
     shown, _ = shown_and_folded(Comparison(*sides))
-    assert "Counted as correct: what maths() likes." in shown
+    assert "Counted as correct: answers to which maths() gives the full score." in shown
     assert "may have been trained on" in shown
     assert "majority-class baseline" in shown
 
@@ -197,8 +198,7 @@ def test_text_of_a_comparison_has_the_folded_notes() -> None:
 
 
 def test_card_of_one_model_folds_the_explanation_only() -> None:
-    side = dataclasses.replace(BETTER.after, grading=GRADING)
-    shown, folded = shown_and_folded(side)
+    shown, folded = shown_and_folded(BETTER.after)
     assert "the last number" in folded
     assert "the last number" not in shown
     assert "may have been trained on" in shown

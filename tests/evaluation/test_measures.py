@@ -2,6 +2,7 @@
 that changed.
 """
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,14 @@ from pathlib import Path
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
-from grpo_nb.evaluation.results import MEASURES, Evaluation, Grading
+from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.scoring.correct_answers import Grader
+
+
+def everything(completions: list, **columns: object) -> list[float]:
+    return [1.0] * len(completions)
+
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
 
@@ -22,14 +28,7 @@ def answered(label: str, texts: list[str]) -> Evaluation:
     completions = [GeneratedCompletion(text, False, ids=range(5)) for text in texts]
     grader = Grader(reward=gn.rewards.correctness())
     read = grade_answers(rows, completions, gn.tasks.xml(), grader)
-    return Evaluation(
-        label,
-        read,
-        grading=Grading(
-            correctness_rule="answers to which correctness() gives the full score",
-            anywhere_rule="the last number",
-        ),
-    )
+    return Evaluation(label, read, grader)
 
 
 def sums(right: list[bool], is_formatted: bool) -> list[str]:
@@ -66,7 +65,7 @@ def test_each_measure_has_its_interval() -> None:
     assert shown["correct"] == "50.0% (35.2% to 64.8%)"
     assert shown["in the format"] == "100.0% (91.2% to 100.0%)"
     assert shown["correct anywhere"] == "50.0% (35.2% to 64.8%)"
-    assert "Correct answer anywhere in the completion: the last number." in repr(evaluation)
+    assert "anywhere in the completion: the last answer in the text, " in repr(evaluation)
 
 
 def test_gain_in_the_format_alone_is_not_sold_as_skill() -> None:
@@ -133,17 +132,19 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
 
 
 def test_majority_baseline_of_an_unproven_grader_is_left_out() -> None:
-    rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
-    side = Evaluation("after", rows)
+    numbers = answered("after", sums(HALF, is_formatted=True))
+    side = replace(numbers, rows=[row | {"answer": "spam"} for row in numbers.rows])
     assert not Comparison(side, side).majority.is_beaten
-    graded = replace(side, grading=Grading(unproven_grader_name="everything"))
+    unproven = Grader(reward=everything, tells_gold_from_wrong=False)
+    graded = replace(side, grader=unproven)
     assert Comparison(graded, graded).majority is None
 
 
 def texts_of_figure(comparison: Comparison) -> list[str]:
-    """Return the shares of a figure with the side on which they are written, from top to bottom."""
+    """Return the shares that are written in a figure, from top to bottom."""
     (axes,) = comparison.plot().axes
-    return [f"{text.get_text().strip()} {text.get_ha()}" for text in axes.texts]
+    texts = sorted(axes.texts, key=lambda text: text.get_position()[1])
+    return [text.get_text().strip() for text in texts]
 
 
 def test_figure_has_a_line_for_each_measure_of_the_table() -> None:
@@ -161,21 +162,25 @@ def test_figure_without_answers_anywhere_leaves_out_their_line() -> None:
     assert len(axes.get_yticklabels()) == 2
 
 
-def test_figure_writes_the_smaller_share_at_the_left() -> None:
+def test_figure_writes_the_shares_before_and_after() -> None:
     format_lost = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=False))
-    assert texts_of_figure(format_lost) == [
-        # `ha` is the end of the text that touches the interval.
-        *("50% left", "0% right"),
-        *("100% left", "0% right"),
-        *("50% right", "75% left"),
-    ]
+    assert texts_of_figure(format_lost) == ["50%", "0%", "100%", "0%", "50%", "75%"]
+
+
+def test_figure_writes_shares_that_do_not_overlap() -> None:
+    side = answered("model", sums(HALF, is_formatted=True))
+    figure = Comparison(side, side).plot()
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    for first, second in itertools.combinations(boxes, 2):
+        assert not first.overlaps(second)
 
 
 def test_figure_separates_equal_models() -> None:
     side = answered("model", sums(HALF, is_formatted=True))
     (axes,) = Comparison(side, side).plot().axes
     assert len({line.get_ydata().item() for line in axes.lines}) == 6
-    assert texts_of_figure(Comparison(side, side))[:2] == ["50% right", "50% left"]
+    assert texts_of_figure(Comparison(side, side))[:2] == ["50%", "50%"]
 
 
 def test_figure_tells_models_apart_without_colour() -> None:
@@ -202,7 +207,7 @@ def test_better_format_with_worse_answers_names_both() -> None:
 
 def test_function_as_grader_does_not_claim_the_format() -> None:
     comparison = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=True))
-    grading = Grading(is_graded_by_slot=False)
-    graded = Comparison(*(replace(side, grading=grading) for side in comparison.sides.values()))
+    grader = Grader(reward=everything)
+    graded = Comparison(*(replace(side, grader=grader) for side in comparison.sides.values()))
     assert "Correct, which needs both: 50 % to 75 %" in comparison.sentence
     assert "Correct: 50 % to 75 %" in graded.sentence

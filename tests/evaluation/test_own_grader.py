@@ -37,7 +37,7 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
 
 def test_main_function_of_a_run_grades(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
-    assert "answers to which brevity() gives " in comparison.after.grading.correctness_rule
+    assert "answers to which brevity() gives " in comparison.after.grader.correctness_rule
     assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
@@ -54,7 +54,7 @@ def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, grader=gn.rewards.maths())
-    assert evaluation.grading.correctness_rule == "answers to which maths() gives the full score"
+    assert evaluation.grader.correctness_rule == "answers to which maths() gives the full score"
     assert evaluation.share_of("anywhere") is not None
 
 
@@ -63,7 +63,7 @@ def test_function_without_a_run_grades_in_evaluate(
 ) -> None:
     model = (tiny_run.model, tiny_run.tokenizer)
     assert gn.evaluate(model, task, grader=everything).accuracy == 1.0
-    assert "correctness()" in gn.evaluate(model, task).grading.correctness_rule
+    assert "correctness()" in gn.evaluate(model, task).grader.correctness_rule
 
 
 def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> None:
@@ -71,10 +71,10 @@ def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> Non
     with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
     assert (
-        evaluation.grading.correctness_rule == "answers to which correctness() gives the full score"
+        evaluation.grader.correctness_rule == "answers to which correctness() gives the full score"
     )
     assert warned[0].filename == __file__
-    assert "brevity()" in gn.evaluate(run, limit=2, grader=brevity).grading.correctness_rule
+    assert "brevity()" in gn.evaluate(run, limit=2, grader=brevity).grader.correctness_rule
 
 
 def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
@@ -90,7 +90,7 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert (
-        gn.evaluate(run, limit=2).grading.correctness_rule
+        gn.evaluate(run, limit=2).grader.correctness_rule
         == "answers to which correctness() gives the full score"
     )
 
@@ -251,7 +251,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         model=None,
         tokenizer=None,
         rewards=rewards,
-        settings_as_run=settings,
+        running_settings=settings,
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]
@@ -277,7 +277,7 @@ def test_curve_of_a_function_that_reads_environments_starts() -> None:
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=1)
     prepared = SimpleNamespace(task=task, settings=settings, tokenizer=None, rewards=[won])
-    assert HoldoutObserver(prepared)._grader.name == "won"
+    assert HoldoutObserver(prepared).grader.name == "won"
 
 
 def test_answer_without_a_score_counts_as_not_correct(

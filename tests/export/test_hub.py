@@ -198,9 +198,9 @@ def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> N
 
 
 VERIFICATIONS = {
-    "null": "Input should be a valid dictionary, found None",
-    "{}": "kind: Field required",
-    '{"kind": "picture"}': "kind: Input should be 'merged', 'adapter' or 'gguf', found 'picture'",
+    "null": "Input should be a valid dictionary .*input_value=None",
+    "{}": "kind Field required",
+    '{"kind": "picture"}': "kind Input should be 'merged', 'adapter' or 'gguf' .*'picture'",
     "[" * 1000 + "]" * 1000: "maximum recursion depth",
 }
 

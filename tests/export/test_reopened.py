@@ -58,7 +58,7 @@ def test_verification_of_many_wrong_fields_gives_a_short_error(tmp_path: Path) -
     checks = {f"check {number}\x1b": "no" for number in range(3000)}
     fields = {"kind": "merged", "run": "", "adapter": "", "sentence": "", "checks": checks}
     (tmp_path / "verification.json").write_text(json.dumps({**fields, "measured": {}, "files": {}}))
-    with pytest.raises(ExportError, match=r"checks: check 0\\x1b") as raised:
+    with pytest.raises(ExportError, match=r"checks\.check 0\\x1b") as raised:
         gn.export.open(tmp_path)
     message = str(raised.value)
     assert "verification.json" in message

@@ -362,7 +362,7 @@ def test_trainer_uses_an_engine_only_if_the_model_has_one(engine: object, monkey
     monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     model = Model()
     model.vllm_engine = engine
-    arguments = prepare.training_arguments(gn.preset("t4"), model)
+    arguments = prepare.prepare_arguments(gn.preset("t4"), model)
     assert arguments.get("use_vllm", False) is (engine is not None)
 
 
@@ -370,13 +370,13 @@ def test_record_on_a_gpu_names_the_kl_reference() -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
     # The adapter of small_models has numbers, so it counts as trained.
     model = lora_model()
-    assert run_start.set_kl_reference(model, None) == run_start.BASE_REFERENCE
+    assert run_start.choose_kl_reference(model, None) == run_start.BASE_REFERENCE
 
 
 def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does on a CPU
-    reference = run_start.set_kl_reference(model, run_start.BASE_REFERENCE)
+    reference = run_start.choose_kl_reference(model, run_start.BASE_REFERENCE)
     assert reference == run_start.BASE_REFERENCE
     assert "ref" not in model.peft_config
 
@@ -384,4 +384,4 @@ def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
 def test_trained_adapter_is_the_kl_reference_on_a_cpu() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does
-    assert run_start.set_kl_reference(model, None) == run_start.START_REFERENCE
+    assert run_start.choose_kl_reference(model, None) == run_start.START_REFERENCE

@@ -319,6 +319,20 @@ def test_gold_answers_of_a_list_are_tried() -> None:
     assert choose_grader(is_listed, rows, xml()).pass_score == 2.0
 
 
+def test_wrong_answer_may_come_from_a_later_row() -> None:
+    rows = [*[{"answer": "1"}] * 8, {"answer": "2"}]
+    assert choose_grader(solved, rows, xml()).tells_gold_from_wrong
+
+
+def test_first_rows_without_a_gold_answer_are_not_tried() -> None:
+    rows = [*[{"answer": ""}] * 8, *ROWS]
+    assert choose_grader(solved, rows, xml()).tells_gold_from_wrong
+
+
+def test_reason_without_a_gold_answer_names_the_cause() -> None:
+    assert choose_grader(solved, [], xml()).reason == "the default; there was no gold answer to try"
+
+
 @pytest.mark.parametrize("rows", [[], [{"answer": None}]], ids=["no row", "no gold answer"])
 def test_pass_score_without_a_gold_answer_is_one(rows: list) -> None:
     grader = choose_grader(solved, rows, xml())

@@ -29,7 +29,7 @@ import torch
 from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
-from grpo_nb.rewards.base import is_relative
+from grpo_nb.rewards.base import is_relative, relative
 from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_of
 from tests.rewards.cases import KINDS
 
@@ -404,3 +404,10 @@ def test_reward_marked_as_relative_is_rebuilt() -> None:
     rebuilt = rebuild_reward(json.loads(json.dumps(record_of(reward))))
     assert rebuilt == KIT(tolerance=0.1)
     assert is_relative(rebuilt)
+
+
+def test_mark_of_a_partial_is_noticed() -> None:
+    before = gn.scoring.record_of(functools.partial(graded, low=0.5))
+    now = gn.scoring.record_of(relative(functools.partial(graded, low=0.5)))
+    assert difference_in_words(before, now) == "only one of the two is marked as relative"
+    assert not difference_in_words(now, now)

@@ -377,6 +377,22 @@ def test_reward_that_returns_no_list_is_an_error() -> None:
         score(returning(None), ["a"])
 
 
+def test_reward_that_returns_one_array_number_is_an_error() -> None:
+    with pytest.raises(gn.scoring.RewardError, match=r"failed: it returned .* must be a list"):
+        gn.score(returning(numpy.array(0.5)), ["7"])
+
+
+def test_column_that_cannot_be_copied_is_passed_as_it_is() -> None:
+    row = {"answer": "7", "lock": threading.Lock()}
+    assert score(picky, ["7"], row).values == {"picky": (1.0,)}
+
+
+@pytest.mark.parametrize("name", ["completion", "total"])
+def test_table_refuses_a_reward_named_as_a_column(name: str) -> None:
+    with pytest.raises(ValueError, match="rename the reward"):
+        _ = gn.score(returning([1.0], name), ["7"]).table
+
+
 def count_tokens(completions, completion_ids, **columns):
     return [float(len(ids)) for ids in completion_ids]
 

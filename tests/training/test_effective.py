@@ -76,7 +76,7 @@ def test_run_records_the_arguments_of_its_trainer(tiny_run: gn.runs.Run) -> None
 def test_dtype_is_the_same_from_loading_to_evaluation(
     dtype: str, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    from grpo_nb.training.prepare import GRPOConfig, training_arguments
+    from grpo_nb.training.prepare import GRPOConfig, prepare_arguments
 
     other = "float32" if dtype == "bfloat16" else "bfloat16"
     settings = gn.preset(
@@ -93,7 +93,7 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
     gn.load_model(settings.replace(dtype=other))
     task = gn.load_task("arithmetic", settings, train_size=8, holdout=4, tokenizer=tokenizer)
 
-    arguments = GRPOConfig(output_dir=str(tmp_path), **training_arguments(settings, model))
+    arguments = GRPOConfig(output_dir=str(tmp_path), **prepare_arguments(settings, model))
     assert arguments.bf16 is (dtype == "bfloat16")
     assert arguments.fp16 is False
     effective = gn.training.effective_settings(settings, model)

@@ -43,7 +43,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
     )
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(prepared.settings_as_run, tmp_path),
+        explaining_machine_faults(prepared.running_settings, tmp_path),
     ):
         generate()
 
@@ -131,7 +131,7 @@ def test_observers_that_are_no_list_are_refused_first(tiny, tiny_settings: gn.Se
     assert not Path(tiny_settings.run_root).exists()
 
 
-@pytest.mark.parametrize("observers", [[3], [[len]], "no"])
+@pytest.mark.parametrize("observers", [[3], [[len]], "no", dict, [dict]])
 def test_observer_that_is_no_function_is_refused_first(
     tiny, tiny_settings: gn.Settings, observers: object
 ) -> None:
@@ -326,10 +326,10 @@ def test_auto_refuses_a_name_taken_by_other_files_at_once(tiny, tiny_settings) -
 
 
 def test_first_interrupt_only_sets_the_flag_to_end() -> None:
-    recorder = SimpleNamespace(is_stop_requested=False, bar=None)
+    recorder = SimpleNamespace(is_interrupted=False, bar=None)
     with Recorder.stopping_at_interrupt(recorder):
         signal.raise_signal(signal.SIGINT)
-        assert recorder.is_stop_requested
+        assert recorder.is_interrupted
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -64,6 +64,7 @@ def test_observer_numbers_of_other_libraries_are_stored_as_floats(tiny, settings
 def test_observer_cannot_remove_what_is_recorded(tiny, settings) -> None:
     def damaging(row: dict, completions: pandas.DataFrame) -> None:
         row.clear()
+        row.update(step=0, reward=99.0)
         completions.drop(columns="total", inplace=True)
 
     def adding(row: dict, completions: pandas.DataFrame) -> None:
@@ -73,7 +74,19 @@ def test_observer_cannot_remove_what_is_recorded(tiny, settings) -> None:
     run = gn.train(*tiny, [brevity], settings.replace(max_steps=1), observers=observers)
     assert run.completions(1)["total"].notna().all()
     assert run.rows[0]["step"] == 1
+    assert run.rows[0]["reward"] < 99.0
     assert run.rows[0]["mean_total"] == pytest.approx(run.completions(1)["total"].mean())
+
+
+def test_observer_cannot_write_alerts(tiny, settings) -> None:
+    def alarming(row: dict, completions: pandas.DataFrame) -> None:
+        row["alerts"] = 3
+
+    with pytest.raises(ValueError, match=r"an observer cannot write row\['alerts'\]"):
+        gn.train(*tiny, [brevity], settings, name="alarming", observers=[alarming])
+    run = gn.open_run(f"{settings.run_root}/alarming")
+    assert len(run.rows) == 1
+    assert run.alerts == []
 
 
 def test_interrupt_in_an_observer_asks_no_further_observer(tiny, settings) -> None:
@@ -178,6 +191,14 @@ def test_stop_by_observer_and_alert_names_both(tiny, settings) -> None:
     settings = settings.replace(stop_on_alert="critical")
     run = gn.train(*tiny, [nothing], settings, observers=[impatient])
     assert run.info["stopped_by"].startswith("impatient, zero_variance")
+
+
+def test_stop_for_the_same_reason_twice_names_it_once(tiny, settings) -> None:
+    def impatient(row: dict, completions: object) -> bool:
+        return True
+
+    run = gn.train(*tiny, [brevity], settings, observers=[impatient, impatient])
+    assert run.info["stopped_by"] == "impatient"
 
 
 @pytest.mark.parametrize("value", [math.nan, None])

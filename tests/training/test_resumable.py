@@ -635,6 +635,12 @@ def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) 
     assert [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
+def test_resumption_without_an_observer_warns_of_its_state(fresh, settings: gn.Settings) -> None:
+    gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3)])
+    with pytest.warns(UserWarning, match=r"saved state of \['0 Watcher'\] is lost"):
+        gn.train(*fresh, [brevity], settings, resume=f"{settings.run_root}/watched")
+
+
 def test_holdout_score_does_not_change_the_training(fresh, back, settings, whole) -> None:
     runs = {"first": whole}
     for name, changes in {"again": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():

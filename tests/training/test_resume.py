@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import EarlierRun, resumed_info, rewind
+from grpo_nb.training.resume import Resumption, continue_info, rewind
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -101,7 +101,7 @@ def settings(root: Path) -> gn.Settings:
 
 def find_run(
     settings: gn.Settings, name: str | None, resume: object, **changes: object
-) -> EarlierRun | None:
+) -> Resumption | None:
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
         return find(name, resume, info, locks)
@@ -110,7 +110,7 @@ def find_run(
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = RunInfo(**make_info(**now))
     with ExitStack() as locks:
-        return resumed_info(find(None, run.path, info, locks), info).to_dict()
+        return continue_info(find(None, run.path, info, locks), info).to_dict()
 
 
 def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
@@ -133,7 +133,7 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     for name, resume in ((None, run.path), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.is_finished, "the cell asks for more steps now"
+        assert not more.needs_no_training, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -145,7 +145,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_finished
+    assert found.needs_no_training
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -167,7 +167,7 @@ def test_finished_run_without_adapter_is_restored(
     make_run(root / "a", steps=9, saved=(9,), status="finished")
     found = find_run(settings, None, resume.format(root=root))
     assert found.checkpoint.step == 9
-    assert not found.is_finished, "train writes the adapter of the checkpoint"
+    assert not found.needs_no_training, "train writes the adapter of the checkpoint"
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "{root}/a")])
@@ -246,7 +246,7 @@ def test_rewind_removes_later_files(root: Path) -> None:
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
-        rewind(EarlierRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+        rewind(Resumption(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())

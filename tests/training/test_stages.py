@@ -147,7 +147,7 @@ def test_run_names_the_grader_of_its_held_out_curve(tiny, tmp_path: Path) -> Non
         "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
     )
     assert run.info["grader_description"] == correctness_rule
-    assert gn.compare(run).after.grading.correctness_rule == correctness_rule
+    assert gn.compare(run).after.grader.correctness_rule == correctness_rule
 
 
 def test_grader_that_fails_on_held_out_rows_leaves_no_run(tiny, tmp_path: Path) -> None:

@@ -221,8 +221,9 @@ def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
 
     evaluation = gn.evaluate(run, task, grader=watched)
     scores = scores_of_calls[-1]
-    assert "progress() gives 1 or more (the default; no gold" in evaluation.grading.correctness_rule
+    assert "progress() gives 1 or more (the default; no gold" in evaluation.grader.correctness_rule
     assert max(scores) > 0, "environments are those that were played in"
     is_done = [score == 1.0 for score in scores]
     assert [row["is_correct"] for row in evaluation.rows] == is_done
-    assert evaluation.grading.unproven_grader_name == "progress"
+    assert evaluation.grader.name == "progress"
+    assert not evaluation.grader.tells_gold_from_wrong

@@ -1,9 +1,11 @@
 """A run writes down everything, and starts nothing on bad input."""
 
 import copy
+import datetime
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -115,7 +117,7 @@ plain = returning(0.0, "plain")
         (
             [returning(0.0, "total")],
             {},
-            r"\[\'total\'\] is already a column of the record of completions",
+            "no reward can be called 'total', because the record of completions has a column",
         ),
         ([gn.rewards.correctness(column="gold")], {}, "needs the data column 'gold'"),
         ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
@@ -180,7 +182,7 @@ def test_state_that_json_cannot_hold_names_its_reward(fresh, tiny_settings) -> N
 
     seen.state_dict = lambda: {"texts": {"a", "b"}}
     seen.load_state_dict = lambda state: None
-    with pytest.raises(TypeError, match=r"state_dict\(\) of \[.0 seen.\] cannot be saved as JSON"):
+    with pytest.raises(TypeError, match=r"state_dict\(\) of 'seen' cannot be saved as JSON"):
         gn.train(*fresh, [seen], tiny_settings)
 
 
@@ -253,20 +255,31 @@ def test_run_beyond_memory_is_refused(fresh, tiny_settings: gn.Settings, monkeyp
     assert not Path(tiny_settings.run_root).exists()
 
 
-def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
-    assert len({run_start.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
-    run_start.new_run_folder(tmp_path, "a")
-    with pytest.raises(FileExistsError, match="a' exists, and a new run overwrites nothing"):
-        run_start.new_run_folder(tmp_path, "a")
+def test_run_without_a_name_never_overwrites_one(fresh, tiny_settings, monkeypatch) -> None:
+    settings = tiny_settings.replace(max_steps=1)
+    first = gn.train(*fresh, [brevity], settings)
+    assert gn.train(*fresh, [brevity], settings).path != first.path
+
+    start = datetime.datetime.strptime(first.name, "%Y-%m-%d_%H-%M-%S-%f")
+    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda: start))
+    monkeypatch.setattr("grpo_nb.training.train.datetime", clock)
+    rows = first.rows
+    with pytest.raises(FileExistsError):
+        gn.train(*fresh, [brevity], settings)
+    assert gn.open_run(first.path).rows == rows
 
 
-def test_new_run_folder_of_a_taken_name_says_how_to_resume(tmp_path: Path) -> None:
+def test_taken_name_says_how_to_resume(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with pytest.raises(FileExistsError, match=r"Give the run another name, or pass resume='auto'"):
-        run_start.new_run_folder(tmp_path, "a")
+    (tmp_path / "a" / "run.json").touch()
+    with pytest.raises(
+        FileExistsError,
+        match=r"a' exists, and a new run overwrites nothing. Give .* or pass resume='auto'",
+    ):
+        run_start.require_free_path(tmp_path / "a")
 
 
 @pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
 def test_run_name_of_other_characters_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be the name of a run.*letters, digits"):
-        run_start.require_run_name(name)
+        run_start.require_valid_name(name)
