@@ -157,8 +157,9 @@ class correctness(SlotReward):
             return verdict
         if not is_right_answer(given, gold, self.tolerance):
             return False
-        # Copied arithmetic can only equal a number, so no other gold answer needs a search.
-        return read_number(gold) is None or not is_copied_from_question(given, gold, row)
+        # Copied arithmetic can only equal a number, so other gold answers need no search.
+        is_number = read_number(gold) is not None
+        return not (is_number and is_copied_from_question(given, gold, row))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,8 @@ def completion_text(completion: Completion) -> str:
 def ending_with_model_message(completion: Completion) -> Completion:
     """Return a completion whose last message is from the model and has a text.
 
-    Rewards read the text `completion[-1]["content"]`. If an episode ends with the result of a tool,
+    For reward functions of users, which read the text `completion[-1]["content"]`. `Reward` itself
+    uses `completion_text`. If an episode ends with the result of a tool,
     a message with the text "" is added, because that result is not the model's. The content of a
     message that only calls tools is None, and it becomes "" too.
 
@@ -87,8 +88,8 @@ class Reward:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `@dataclass` runs after this method and adds its own `__repr__`, which shows every default
-        # value, unless it finds one. So the short one is put into the class here.
+        # `@dataclass` runs later and adds a `__repr__` that shows every default value, but only if
+        # the class has none. So the short one is put into the class here.
         if "__repr__" not in vars(cls):
             cls.__repr__ = Reward.__repr__
 
@@ -179,10 +180,10 @@ def range_of(reward: RewardFunction) -> tuple[float, float] | None:
 
     A partial does not have the range of its function, because its arguments may change the scores.
     """
-    return range_or_none(getattr(reward, "range", None))
+    return as_range(getattr(reward, "range", None))
 
 
-def range_or_none(ends: Any) -> tuple[float, float] | None:
+def as_range(ends: Any) -> tuple[float, float] | None:
     """Return two finite numbers, the lower one first, as floats; None for anything else."""
     try:
         low, high = ends
@@ -198,8 +199,8 @@ def unwrap_partial(reward: RewardFunction, until: str = "") -> RewardFunction:
 
     Args:
         reward: A partial, or any other reward, which is returned as it is.
-        until: Name of an attribute. The first partial with an attribute of this name is returned
-            instead. Without one, the wrapped function counts.
+        until: Stop at the first partial that has an attribute of this name. If empty, unwrap to the
+            function.
     """
     while isinstance(reward, functools.partial) and until not in vars(reward):
         reward = reward.func
@@ -249,7 +250,7 @@ def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[
 
     >>> from grpo_nb.rewards import correctness, partial_format
     >>> weights_by_name([correctness(), partial_format()])
-    {'correctness': 2.0, 'partial_format': 1.0}
+    {'correctness': 2.0, 'partial_format': 0.5}
     """
     weights: dict[str, float] = {}
     for reward in reward_list(rewards):

@@ -150,13 +150,13 @@ class code_tests(Reward):
             ValueError: The column is missing, or a test cannot be read. The message names the first
                 row with such a test.
         """
-        for number, row in enumerate(rows):
+        for index, row in enumerate(rows):
             self.require_column(row, self.column)
             try:
                 read_tests(row[self.column])
             except ValueError as error:
                 raise ValueError(
-                    f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
+                    f"the reward {self.__name__!r} cannot read the data: row {index}: {error}"
                 ) from error
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:

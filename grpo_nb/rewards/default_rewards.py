@@ -37,8 +37,4 @@ def rewards_for(task: Task) -> list[Reward]:
         # Every text has this format, so a reward for it would be the same for all completions.
         return [answer_reward]
     # A right answer without the format (2.0) beats the format with a wrong answer (1.0 + 0.5).
-    return [
-        answer_reward,
-        exact_format(format=task.format),
-        partial_format(weight=0.5, format=task.format),
-    ]
+    return [answer_reward, exact_format(format=task.format), partial_format(format=task.format)]

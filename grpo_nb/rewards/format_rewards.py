@@ -3,9 +3,7 @@
 `partial_format` leads a model to its answer format tag by tag, and `exact_format` keeps it there.
 `docs/guide/recipes.md` has rewards for length and style.
 
-Both have the default weight 1.0. Together they are worth 2.0, as much as an answer reward, so a
-wrong answer in the format would get half of the highest total. If you use both, lower one:
-`rewards_for` gives `partial_format` the weight 0.5.
+Their default weights, 1.0 and 0.5, are together less than the 2.0 of an answer reward.
 """
 
 from dataclasses import dataclass
@@ -46,6 +44,7 @@ class partial_format(Reward):
     [0.5]
     """
 
+    weight: float = 0.5
     range = (0.0, 1.0)
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:

@@ -148,7 +148,7 @@ def _verify(given: str, gold: str) -> bool:
     # Other objects have no attribute `is_number`.
     are_numbers = all(getattr(parsed, "is_number", False) for parsed in (given_parsed, gold_parsed))
     if is_same and are_numbers and (gold_parsed - given_parsed).has(Float):
-        # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
+        # math-verify rounds both to six decimals, so that 10^{-8}\pi would equal 0.0.
         return cmath.isclose(complex(gold_parsed), complex(given_parsed), rel_tol=1e-5)
     return is_same
 

@@ -18,14 +18,14 @@ from grpo_nb.tasks.number_reading import read_number
 # 1 2, or a command of LaTeX
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 _NOT_DIGIT_OR_POINT = re.compile(r"[^0-9.]")
-# Any place but one inside a word.
-_WORD_EDGE = r"(?!(?<=\w)(?=\w))"
-# A copied number is no part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
-_NUMBER = r"(?<!\d)(?<!\d[. ]){}(?!\d|\.\d)"
-# A copied expression is no part of another one: x+1 is not copied from ax+1, nor 1+x from 1+x^2.
-_EXPRESSION = rf"{_WORD_EDGE}{_NUMBER}{_WORD_EDGE}(?!(?<=[a-z])\^)"
+# Any place that is not inside a word. Unlike \b, also between two signs, as in )(.
+_WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
+# A copied number is no part of another number: 3/4 is not copied from 13/4 or 2 3/4 ...
+_NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
+# ... nor from 3/40 or 3/4.5.
+_NO_NUMBER_AFTER = r"(?!\.?\d)"
 # Not the system prompt: it may show how an answer is written, such as 1/2.
-_ASKING_ROLES = ("user", "tool")
+_ROLES_OF_QUESTION = ("user", "tool")
 
 
 def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
@@ -45,7 +45,7 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     is_number = read_number(gold) is not None
     given = _normalize_for_search(strip_markup(given))
     gold = _normalize_for_search(strip_markup(gold))
-    # With or without a name: y=3/4 and 3/4.
+    # With or without a name: y=3/4 and 3/4. The sign in front keeps 13/4 apart from 3/4.
     is_gold_text = f"={given}".endswith(f"={gold}") or f"={gold}".endswith(f"={given}")
     if is_gold_text or not _ARITHMETIC_SIGN.search(given):
         return False
@@ -53,9 +53,13 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
     if is_number and has_same_digits:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
-    pattern = _NUMBER if is_number else _EXPRESSION
+    pattern = _NO_NUMBER_BEFORE + re.escape(given) + _NO_NUMBER_AFTER
+    if not is_number:
+        # A copied expression is no part of another one: x+1 is not copied from ax+1 or x+10, nor
+        # 1+x from 1+x^2.
+        pattern = rf"{_WORD_EDGE}{pattern}{_WORD_EDGE}(?!\^)"
     question = _normalize_for_search(_text_of_prompt(row["prompts"]))
-    return re.search(pattern.format(re.escape(given)), question) is not None
+    return re.search(pattern, question) is not None
 
 
 def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
@@ -85,13 +89,21 @@ def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | 
         return None
     # `read_letter` also removes ** from the answer.
     question = _normalize_for_search(_text_of_prompt(row["prompts"]).replace("**", ""))
-    # With a mark, because the letter alone may be the article in "not a dog". A dash is the mark
+    # The letter must have a mark: alone it may be the article in "not a dog". A dash is the mark
     # only if no clearer mark of the letter follows: "If b - 3 = 2, what is b? A) 3 B) 5".
-    letter = rf"(?<!\w){letter.casefold()}"
-    mark = rf"[)\].:]|-(?!(?s:.*){letter}[)\].:])"
+    letter_pattern = rf"(?<!\w){letter.casefold()}"
+    clear_mark = r"[)\].:]"
+    mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
     option_text = re.escape(_normalize_for_search(comparable(text_after)))
-    # More signs may follow the mark: B). "Rome".
-    match = re.search(rf"{letter}(?P<mark>{mark})\W{{0,5}}{option_text}{_WORD_EDGE}", question)
+    match = re.search(
+        rf"{letter_pattern}(?P<mark>{mark})"
+        rf"\W{{0,5}}{option_text}"  # more signs may follow the mark: B). "Rome"
+        rf"(?:\.0+)?{_WORD_EDGE}"  # 5 is also the option 5.0
+        # The text must not be the beginning of a formula: 1 is not the option 1/2, 1.5 or 1 + x.
+        # But another option may follow at once: `a-1-b-2`.
+        r"(?![., ]?\d|[-+*/^=](?!\w(?P=mark)))",
+        question,
+    )
     if match is None:
         return False
     # All options have the same mark: after `B)`, `E.` starts no option. Nor does the (x) of
@@ -104,7 +116,7 @@ def _text_of_prompt(prompt: Completion) -> str:
     """Return the text of a prompt, without the messages of the system and the model."""
     if isinstance(prompt, str):
         return prompt
-    turns = [turn for turn in prompt or () if turn.get("role") in _ASKING_ROLES]
+    turns = [turn for turn in prompt or () if turn.get("role") in _ROLES_OF_QUESTION]
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 

@@ -86,7 +86,7 @@ def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
 
 def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None:
     kit = gn.rewards.partial_format()
-    reward = {"name": "partial_format", "weight": 1.0, "call": repr(kit), **record_of(kit)}
+    reward = {"name": "partial_format", "weight": 0.5, "call": repr(kit), **record_of(kit)}
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert (

@@ -44,7 +44,7 @@ def test_folder_is_complete_and_has_nothing_private(
     values = values_of(project)
     assert values["model"] == "base"
     assert (project.path / "base" / "config.json").is_file()
-    assert values["reward_weights"] == {"signs": 1.0, "partial_format": 1.0}
+    assert values["reward_weights"] == {"signs": 1.0, "partial_format": 0.5}
     assert values["trainer"]["learning_rate"] == 0.5
     assert values["trainer"]["adam_beta2"] == 0.9
     assert len((project.path / "train.jsonl").read_text().splitlines()) == 16

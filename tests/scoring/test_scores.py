@@ -225,7 +225,7 @@ def test_strings_become_messages_for_a_chat_prompt() -> None:
     assert scores.values["correctness"] == (1.0, 0.0)
     assert scores.values["exact_format"] == (0.0, 0.0)
     assert scores.values["partial_format"] == (0.5, 0.0)
-    assert scores.totals == (2.5, 0.0)
+    assert scores.totals == (2.25, 0.0)
     assert scores.advantages() == pytest.approx([0.7071, -0.7071], abs=1e-3)
 
 
@@ -340,7 +340,7 @@ def test_problem_of_the_machine_on_one_row_is_raised() -> None:
 
 
 def test_nan_is_no_score_as_in_trl() -> None:
-    scores = score([returning([NAN, 1.0]), partial_format()], [GOOD, "b"])
+    scores = score([returning([NAN, 1.0]), partial_format(weight=1.0)], [GOOD, "b"])
     assert scores.totals == (1.0, 1.0)
 
 
