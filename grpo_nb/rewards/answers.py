@@ -14,7 +14,11 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
+from grpo_nb.rewards.question_text import (
+    has_another_unit,
+    has_text_of_option,
+    is_copied_from_question,
+)
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, comparable, is_right_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -116,8 +120,8 @@ class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer, else 0.0; None without a gold answer.
 
     * Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$` and `7 apples` are equal.
-    * Units must match, in any spelling: `5 min` is `5 minutes`. If only one of the two answers has
-      a unit, the numbers decide.
+    * Units must match, in any spelling: `5 min` is `5 minutes`. An answer may leave out the unit of
+      the gold answer. If the gold answer has none, the answer may have one that the question names.
     * Percent signs are optional: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
       accepts 42%.
     * JSON objects and arrays are compared by their values.
@@ -156,6 +160,8 @@ class correctness(SlotReward):
         if verdict is not None:
             return verdict
         if not is_right_answer(given, gold, self.tolerance):
+            return False
+        if has_another_unit(given, gold, row):
             return False
         # Copied arithmetic can only equal a number, so other gold answers need no search.
         is_number = read_number(gold) is not None

@@ -27,7 +27,11 @@ from grpo_nb.rewards.math_symbols import (
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import has_text_of_option, is_copied_from_question
+from grpo_nb.rewards.question_text import (
+    has_another_unit,
+    has_text_of_option,
+    is_copied_from_question,
+)
 from grpo_nb.tasks.answers import comparable, is_right_answer
 from grpo_nb.tasks.number_reading import is_right_number, read_number
 
@@ -95,7 +99,9 @@ class maths(SlotReward):
         verdict = has_text_of_option(given, gold, row)
         if verdict is not None:
             return verdict
-        return is_same_maths(given, gold) and not is_copied_from_question(given, gold, row)
+        if not is_same_maths(given, gold) or has_another_unit(given, gold, row):
+            return False
+        return not is_copied_from_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:

@@ -1,11 +1,11 @@
 """Compare an answer with the text of its question.
 
-An answer may equal the gold answer and still be wrong: it copies arithmetic from the question, or
-it has the letter of one option with the text of another.
+An answer may equal the gold answer and still be wrong: it copies arithmetic from the question, has
+another unit than the question asks for, or the letter of one option with the text of another.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from grpo_nb.rewards.base import Completion
 from grpo_nb.tasks.answers import comparable, read_letter
 from grpo_nb.tasks.markup import normalized_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
+from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
 # Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 2(3), 3-1, 2e5,
 # 1 2, or a command of LaTeX
@@ -24,6 +25,13 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5.
 _NO_NUMBER_AFTER = r"(?!\.?\d)"
+_UNIT = rf"(?:{UNIT_WORD})(?:/(?:{UNIT_WORD}))?"
+# The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
+# A short word after `to` is none: "from B to A".
+_ASKED_UNIT = re.compile(rf"\b(?:how many|in|to(?= [a-z]{{3}})) ({_UNIT})", re.IGNORECASE)
+# A unit behind a number, a sign, or a whole word. In "in Tom's shop", the `in` and the `s` are no
+# units.
+_NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ROLES_OF_QUESTION = ("user", "tool")
 
@@ -60,6 +68,43 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
         pattern = rf"{_WORD_EDGE}{pattern}{_WORD_EDGE}(?!\^)"
     question = _normalize_for_search(_text_of_prompt(row["prompts"]))
     return re.search(pattern, question) is not None
+
+
+def has_another_unit(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+    """Return True if an answer has a unit of measurement that does not fit the question.
+
+    A gold answer without a unit says nothing about it. So the unit of the answer must be the one
+    that the question asks for, or one of those that it names. If it names none, any unit fits.
+
+    >>> row = {"prompts": "A car drives 120 km in 2 hours. What is its speed in km/h?"}
+    >>> has_another_unit("60 km/h", "60", row), has_another_unit("60 m/s", "60", row)
+    (False, True)
+    """
+    number = read_number(given)
+    gold_number = read_number(gold)
+    if "prompts" not in row or number is None or gold_number is None or gold_number.unit:
+        return False
+    # 50% is the number 0.5 in another spelling.
+    if number.unit == "%" and number.value == gold_number.value:
+        return False
+    used = _units_in([number.unit])
+    if not used:
+        return False
+    question = re.sub("per ?cent(age)?", "%", _text_of_prompt(row["prompts"]))
+    asked = _units_in(_ASKED_UNIT.findall(question))
+    if asked:
+        # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
+        return not asked <= used
+    named = _units_in(_NAMED_UNIT.findall(question))
+    return bool(named) and not used <= named
+
+
+def _units_in(texts: Iterable[str]) -> set[str]:
+    """Return the names of the units of measurement in texts, such as hour and meter for m/h."""
+    words = re.findall(UNIT_WORD, " ".join(texts))
+    # A name may have two units: mph is mile/hour.
+    names = re.findall(UNIT_WORD, " ".join(map(measurement_unit, words)))
+    return set(names)
 
 
 def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:

@@ -312,7 +312,7 @@ def score(
     >>> from grpo_nb.rewards import correctness, partial_format
     >>> rewards = [correctness(), partial_format()]
     >>> score(rewards, ["<answer>7</answer>", "7"], {"answer": "7"}).totals
-    (2.5, 0.0)
+    (2.25, 0.0)
     """
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)

@@ -74,8 +74,10 @@ kelvin: K °K
 °C: C celsius centigrade
 °F: F fahrenheit
 °: degree deg
+radian: rad
 %:
 $: USD dollar
+cent: ¢
 €: EUR euro
 £: GBP
 ¥: JPY yen

@@ -1,6 +1,7 @@
 """Rewards for answers against a strict person's labels, in every format. See also `cases`."""
 
 import datetime
+import json
 from dataclasses import dataclass, replace
 
 import numpy
@@ -13,6 +14,7 @@ from grpo_nb.rewards.answers import (
     exact_text,
 )
 from grpo_nb.tasks import formats
+from tests.conftest import ROOT
 from tests.rewards.cases import CASES, judged_as_labelled, slot
 
 
@@ -305,3 +307,69 @@ class SameLetter(rewards.SlotReward):
 )
 def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score) -> None:
     assert SameLetter()(completions=[slot(given)], answer=[answer]) == [score]
+
+
+@pytest.mark.parametrize("reward", [rewards.correctness(), rewards.maths()], ids=str)
+@pytest.mark.parametrize(
+    ("question", "gold", "fitting", "others"),
+    [
+        pytest.param(
+            "A car drives 120 km in 2 hours. What is its speed in km/h?",
+            "60",
+            ["60", "60 km/h", "60 kilometers per hour"],
+            ["60 m/s", "60 mph", "60 km", "60 kg"],
+            id="asked with in",
+        ),
+        pytest.param(
+            "Tom buys 4 apples at $2 each. How many dollars does he pay in the shop?",
+            "8",
+            ["$8", "8 dollars", "$8 per week", "8 apples"],
+            ["8 cents", "8%", "8 hours"],
+            id="asked with how many",
+        ),
+        pytest.param(
+            "A tank is 3 m long. How long are two tanks?",
+            "6",
+            ["6 m", "6 meters", "6 tanks"],
+            ["6 mL", "6 km"],
+            id="named as data",
+        ),
+        pytest.param("How tall is the tower?", "330", ["330 m", "330"], [], id="no unit is known"),
+        pytest.param(
+            "Two of four coins in Tom's purse weigh 5 g. Which share is it?",
+            "0.5",
+            ["50%", "0.5"],
+            ["0.5 s", "0.5 in"],
+            id="percent is a spelling",
+        ),
+    ],
+)
+def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
+    reward, question: str, gold: str, fitting: list[str], others: list[str]
+) -> None:
+    answers = fitting + others
+    scores = reward(
+        prompts=[question] * len(answers),
+        completions=[slot(answer) for answer in answers],
+        answer=[gold] * len(answers),
+    )
+    paid = [answer for answer, score in zip(answers, scores, strict=True) if score]
+    assert paid == fitting
+
+
+def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
+    """The bounds are what was measured. At commit 0853402d it was 168 refused and 2 paid."""
+    file = ROOT / "tests/data/fresh_answers.jsonl"
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    refused, paid = [], []
+    for row in rows:
+        (score,) = rewards.maths()(
+            prompts=[row["question"]], completions=[slot(row["answer"])], answer=[row["gold"]]
+        )
+        if row["right"] and not score:
+            refused.append(row)
+        if score and not row["right"]:
+            paid.append(row)
+    assert len(rows) == 1074
+    assert len(refused) <= 129, refused
+    assert len(paid) <= 3, paid

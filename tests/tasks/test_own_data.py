@@ -728,10 +728,10 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
-    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset}
-    for function in ("read_rows", "load_dataset"):
-        exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
-    assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
+    assert 'train_dataset=Dataset.from_list(read_rows("train.jsonl"))' in script
+    names: dict[str, Any] = {"json": json, "HERE": tmp_path}
+    exec(script[script.index("def read_rows(") :].partition("\n\n\n")[0], names)
+    assert repr(list(Dataset.from_list(names["read_rows"]("train.jsonl")))) == repr(rows)
 
 
 def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
