@@ -294,9 +294,9 @@ table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 # | Was this training lucky? | Trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. With 14 steps in place of 42 the gain is clear on only one of the three. |
 # | Was only the first tag missing? | Wrote the tag `<reasoning>` for the original model. | 58 sums are right then, and not 53. After the training 77 are. So the tag explains 5 of the 24 gained. |
 # | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | Looked for the right number in the answers before (second printed line). | In none of the 29 was it anywhere in the text. |
-# | Was 8 + 18 trained as 18 + 8? | Counted swapped sums among the trained prompts. | SWAPPED |
+# | Was 8 + 18 trained as 18 + 8? | Counted the sums whose swapped pair was trained: 19 of the 96. | The other 77 gained as much: from 43 right to 63, next to 10 and 14 of the 19. |
 #
-# So the gain is not luck, not the tag and not better copying. The numbers of rows 2, 3 and 5 were
+# So the gain is not luck, not the tag, not better copying and not remembering swapped sums. The numbers of rows 2, 3 and 5 were
 # [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
@@ -384,12 +384,13 @@ print(outcome)
 #
 # ```python
 # silent = run.metrics["frac_reward_zero_std"]
-# print([round(third.mean(), 2) for third in (silent[:14], silent[14:28], silent[28:])])
+# print([f"{third.mean():.0%}" for third in (silent[:14], silent[14:28], silent[28:])])
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# SILENT
+# 4 % of the groups in the first 14 steps, 39 % in the next and 57 % in the last. The model gets most sums right, so more and more groups have
+# nothing to prefer, and the curve flattens. Harder questions or larger groups would teach more.
 # </details>
 #
 # ## Next
