@@ -21,7 +21,7 @@
 # *How to read it:* one model, trained twice, one run each. Left, both rewards rise, so both trainings look like a success. Right, questions
 # that the model was never trained on: one training made the answers worse.
 #
-# About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 7 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 

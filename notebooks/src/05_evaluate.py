@@ -23,7 +23,7 @@
 # *Left:* right answers in the required format. *Middle:* the format alone. *Right:* right answers, in the format or not. *Accuracy rose from
 # 9 % to 70 %* (left) is true, and it misleads: most of the gain is the format. The right sums alone gain far less, from 53 to 67.
 #
-# About 5 minutes on two idle CPU cores, under 4 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 4 minutes on two idle CPU cores, under 4 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 

@@ -24,7 +24,7 @@
 # | adapter | the LoRA alone | people who have the base model |
 # | GGUF | one compressed file | llama.cpp, Ollama, LM Studio |
 #
-# About 4 minutes on two idle CPU cores, under 5 GB of memory and 1.5 GB of disk. No GPU needed.
+# About 3 minutes on two idle CPU cores, under 5 GB of memory and 1.5 GB of disk. No GPU needed.
 #
 # @BADGE@
 

@@ -31,7 +31,7 @@
 #
 # The summaries became shorter and better formed. They did not name their topic more often.
 #
-# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
+# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
 #
 # @BADGE@
 

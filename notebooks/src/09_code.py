@@ -27,7 +27,7 @@
 # The small model can only write functions of one line. On a GPU, the larger model of the preset may solve most of these tasks already. In
 # that case choose harder ones.
 #
-# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 

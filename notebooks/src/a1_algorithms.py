@@ -23,7 +23,7 @@
 # that ten seeds could not show. GRPO itself reaches 0.547 on the left and 0.441 on the right. While every batch was used once, the choice of
 # the prompts changed more than the choice of the loss.
 #
-# About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed. You should know
+# About 2 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed. You should know
 # [GRPO by hand](01_grpo_by_hand.ipynb) first.
 #
 # @BADGE@
