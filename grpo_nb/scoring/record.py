@@ -130,7 +130,7 @@ def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
         return "its parameters changed" if now["kind"] else "its source changed"
     if before.get("state") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
-    if bool(before.get("is_relative")) != now["is_relative"]:
+    if bool(before.get("is_relative")) != bool(now.get("is_relative")):
         return "only one of the two is marked as relative"
     return ""
 
