@@ -27,6 +27,9 @@
 # the answer stands where we asked for it. *Correct anywhere*: the last number in the text is right. *Correct*: both. The same happened
 # [on all three seeds that we tried](../docs/evidence/quickstart_seeds.md).
 #
+# How to read on: write each prediction down, look at the output of the next cell, and only then open the fold. You need Python, and no
+# reinforcement learning.
+#
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
 # @BADGE@
@@ -142,7 +145,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
 # this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
-# On a CPU that is level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean
+# On a CPU the printed line names level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean
 # bad sums or missing tags. [Before and after](#Before-and-after) separates the two.
 
 # %% cellView="form" jupyter={"source_hidden": true}
@@ -199,8 +202,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # </details>
 #
 # * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
-#   curve rises, and from the pale one *when*. Each step has only two questions. The learning rate is still small in steps 1 to 4 (*warm-up*), so the
-#   fall there is mostly luck with the questions, and the fall at the end may be too.
+#   curve rises, and from the pale one *when*. All curves dip in steps 1 to 4. The learning rate is still small then (*warm-up*) and each step has only
+#   two questions, so the dip is mostly luck with the questions. The dip at the end may be luck too.
 # * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
@@ -291,18 +294,18 @@ table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 # | doubt | what we did | result |
 # | --- | --- | --- |
 # | Were these 96 questions lucky? | 29 sums became right and 5 wrong. Suppose that each were a coin toss. | 34 coins split 29 to 5, or more unevenly, less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
-# | Was this training lucky? | Trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. With 14 steps in place of 42 the gain is clear on only one of the three. |
-# | Was only the first tag missing? | Wrote the tag `<reasoning>` for the original model. | 58 sums are right then, and not 53. After the training 77 are. So the tag explains 5 of the 24 gained. |
-# | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | Looked for the right number in the answers before (second printed line). | In none of the 29 was it anywhere in the text. |
-# | Was 8 + 18 trained as 18 + 8? | Counted the sums whose swapped pair was trained: 19 of the 96. | The other 77 gained as much: from 43 right to 63, next to 10 and 14 of the 19. |
+# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. With 14 steps in place of 42 the gain is clear on only one of the three. |
+# | Was only the first tag missing? | We put `<reasoning>` at the start of the original model's answer. | Then it gets 58 sums right instead of 53. After the training it is 77. So the tag explains 5 of the 24 gained. |
+# | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | We looked for the right number in the 29 answers before (second printed line). | It was in none of them. |
+# | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | The 77 sums without a twin rose from 43 right to 63; the 19 with one from 10 to 14. |
 #
-# So the gain is not luck, not the tag, not better copying and not remembering swapped sums. The numbers of rows 2, 3 and 5 were
-# [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
+# So in these 42 steps, on three seeds, the gain is more than luck, the tag, better copying or remembered twins can explain. The numbers of rows 2, 3
+# and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
 # answers, one text for each question: the likeliest. In training the model *samples*, and now and then a less likely number is written. If it is right,
-# it is pushed up. All questions share one LoRA, so a step on one sum also changes the answers to others. In the five rows the right number has
-# become the likeliest. Why this carries over to sums that were not trained, the run does not show.
+# it is pushed up. All questions share one LoRA, so a step on one sum also changes the answers to others. In the five sums printed above, the right number
+# is now the likeliest. Why this carries over to sums that were not trained, the run does not show.
 #
 # ## Ask your own question, and take the model with you
 #

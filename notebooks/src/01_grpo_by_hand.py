@@ -86,7 +86,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
-# The 0.0001 only prevents a division by zero.
+# Here std is the standard deviation of a sample, with $n - 1$, as `torch.std` computes it. The 0.0001 only prevents a division by zero.
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
 #
@@ -304,7 +304,7 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 # longer exists. Two ideas of PPO handle this. (In the first step nothing has moved: the ratio is 1, the KL is 0, and the gradient is that of section 4.)
 #
 # **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The new model would draw a
-# token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus its mean.
+# token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus the mean gain.
 #
 # **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more
 # than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A
@@ -374,7 +374,8 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
 # * The bar adds up the changes of all tokens, and texts that begin alike move together.
 #
-# That is why 24 unlikely tokens with −1.37 end at × 0.03 and × 0.09, and eight likely ones with +1.16 only at × 1.58.
+# That is why 24 unlikely tokens with −1.37 end at × 0.03 and × 0.09, and eight likely ones with +1.16 only at × 1.58. Two texts with +0.32 rise almost
+# as much (× 1.45 and × 1.47), because they begin with the same words.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -423,9 +424,8 @@ axes.margins(x=0.18)
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
-# In short: a branch gains when its mean advantage is above that of its fork. (This holds if it was drawn about as often as $p$ says.) Expect the direction from
-# the rule, not the size, because all branches share their weights. (With the $1/T_i$ of section 4, +0.15 remains on *The*. At the two later forks the
-# pushes have the same signs.)
+# In short: a branch gains when its mean advantage is above that of its fork. Expect the direction from the rule, not the size, because all branches
+# share their weights.
 #
 # **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say, and what does
 # the model do?
@@ -439,6 +439,9 @@ axes.margins(x=0.18)
 # Would a second step on this batch be clipped? *Sydney* has the ratio 0.20 / 0.31 = 0.65, below 0.8, and its advantage is
 # negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed. So clipping is a safety belt. It acts only if a
 # batch is used for more than one step, and the quickstart uses each batch once.
+#
+# Two limits of the rule: *in short* holds if the share of the texts on a branch is about $p$. And with the $1/T_i$ of section 4, +0.15 remains on *The*.
+# At the two later forks the pushes keep their signs.
 # </details>
 
 
@@ -487,7 +490,7 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 # 3. the slice `logits[:, prompt_length:]` in section 3,
 # 4. no `ratio *` in front of the KL term.
 #
-# <details><summary>What you should see</summary>
+# <details><summary>Answer: the four mistakes (the cell below shows the row <i>right</i>)</summary>
 #
 # | | loss, line 1 | gradient, line 1 | loss, line 2 | gradient, line 2 |
 # | --- | --- | --- | --- | --- |
@@ -661,7 +664,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
 # a little more often than its probability says, and that is enough. That is noise: more completions average it out. With $1/T_i$ the two short texts
-# count three times as much, and the signs turn. That is no noise but a bias: it favours the short text here, however many samples you draw.
+# count three times as much, and both signs turn. More samples do not remove this: it is a bias towards short texts.
 # </details>
 #
 # **2. A reward that goes wrong** (ten minutes). Let `reward` return 1.0 for a text with a comma, and 0.0 for any other. Predict the curve and the last group

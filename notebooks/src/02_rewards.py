@@ -18,8 +18,8 @@
 #
 # ![The same model, trained twice. Left: both rewards rise, with loopholes from 3.12 to 6.25, with sound rewards from 0.62 to 3.19. Right: of the held-out sums, the first training falls from 58 to 12 percent right, the second rises from 58 to 83 percent.](../docs/hacking.png)
 #
-# *How to read it:* one model, trained twice, one run each. Left, both rewards rise, so both trainings look like a success. Right, questions
-# that the model was never trained on: one training made the answers worse.
+# *How to read it:* one model, trained twice, one run each. Left, both rewards rise, so both trainings look like a success. (They are different rewards:
+# compare each line with its own start, not their heights.) Right, questions that the model was never trained on: one training made the answers worse.
 #
 # About 7 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -255,7 +255,7 @@ for number, step in ((4, 1), (5, STEPS)):
 # only make more frequent what the model samples. Long texts are among its samples.
 #
 # Long texts also win, because the advantage is computed from the *total*. Table 2: in steps 2 to 16 the advantage follows the length
-# (correlation 0.82) more than the sum (0.45). Table 3: on average, a text longer than its group was pushed up *even without* the right sum
+# (correlation 0.82) more than the points for the right sum (0.45). Table 3: on average, a text longer than its group was pushed up *even without* the right sum
 # (+0.84), and a shorter one was pushed down *even with* it (−0.19).
 #
 # Table 4 shows how this happens. Its first line is a long text without the sum. It earns 15.75 for its length, and its advantage is +2.07. The
@@ -272,9 +272,9 @@ for number, step in ((4, 1), (5, STEPS)):
 #
 # <details><summary>Answer</summary>
 #
-# None. All eight write the sum first, and the long ones then fill the place of the answer with words. Two even answer 22 and 10. All eight
-# earn the 2 points because the 7 is in the reasoning: the trick *answer outside the slot*. Since all earn them, these points move no advantage
-# (spread 0.00). Only length is left.
+# None: two write an equation there, such as `4 + 3 = 7`, two even answer 22 and 10, and the long ones fill the place of the answer with words. But a 7
+# stands in the reasoning of all eight, so all earn the 2 points: the trick *answer outside the slot*. Since all earn them, these points move no
+# advantage (spread 0.00). Only length is left.
 # </details>
 #
 # ### Does the held-out measure see it?

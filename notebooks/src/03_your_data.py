@@ -54,7 +54,7 @@
 #
 # Give your own file another name than `reviews.csv`. The cell of *A file as it comes* writes a file of that name.
 #
-# The tables by mood are for labels. If your answers are numbers or texts, set `MORE_DATA = None` and skip *Why it fails*. Exercise 3 is on your own file.
+# Some later tables count the answers to each label. If your answers are numbers or texts, set `MORE_DATA = None` and skip *Why it fails*. Exercise 3 is on your own file.
 
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -251,7 +251,7 @@ show("Table 2. Sampled answers, eight in a group", sampled.groupby("mood").sum()
 # the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
 # learned by itself.
 #
-# **2. About 8,** two in five. In fact it is 13. Five groups are few to estimate from, and later in the training nearly every answer is between
+# **2.** Two in five would be about 8. In fact 13 of the 21 hold one (the line under Table 7 counts the other 8). Five groups are few to estimate from, and later in the training nearly every answer is between
 # its tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
@@ -348,6 +348,8 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # %% [markdown]
 # ### How a label can lose although its own remarks push it up
 #
+# *Is neutral ever right?* Yes, in all three thirds (Table 5): so the model does sample it. Why does it not win? In Table 6 look at the column *neutral*.
+#
 # 1. **All remarks share one fork.** The label is the word after `<answer>`: *negative*, *neutral* or *positive*. At first the model hardly tells the
 #    remarks apart. So all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for neutral remarks too.
 # 2. **Two sides pull at *neutral*.** In Table 6 the neutral remarks push it up by 36.9. The others push it down by 7.4 and 15.4. So +14.2
@@ -356,11 +358,11 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #    14.2 + 43.5 = 130.1, and *neutral* has 11 % of it. But at a fork one label can become more frequent only if another becomes less frequent. So its
 #    share of the sum must be larger than its share $p$ of the answers. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
 # 4. **Third by third**, in Table 7:
-#    * *First third:* 16 % of the answers and 20 % of the sum. *Neutral* gains a little.
+#    * *First third:* 16 % of the answers and 20 % of the sum: more than its share. *Neutral* gains a little.
 #    * *Middle third:* 7 % of the answers, and a sum below 0 (−9 %). By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral*
 #      down. It loses.
 #    * *Last third:* 9 % of the answers and 13 % of the sum. *Neutral* gains a little, and then the training ends.
-# 5. **So *neutral* gains too little** to become the likeliest answer to any remark.
+# 5. **So *neutral* gains too little** to become the likeliest answer to any remark. (How the other two share the rest, Table 7 does not show.)
 #
 # Compare the two shares within a line of Table 7, but not $p$ from line to line: 9, 4 and 8 of the 32 groups are neutral, so $p$ changes with the
 # questions too.
