@@ -167,7 +167,7 @@ print(choice.sentence)
 #
 # **Predict before you run:** the figure at the top shows that the format is learned first. Yet both are rewarded from step 1, and a correct
 # answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? Which
-# of the two can all 84 questions push in the same direction?
+# part, the same or the different one, can all 84 questions push in the same direction?
 #
 # <details><summary>The same call in TRL</summary>
 #
@@ -197,8 +197,16 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # <details><summary>Answer to the prediction</summary>
 #
-# The format is near its maximum from about step 12 on, and correct answers follow later. The four tags are the same in all perfect answers, so the
-# pushes of different groups can add up. The right number is another one for each question.
+# The format is near its maximum from about step 12 on, and *correctness* follows. One reason is trivial: an answer counts only between its tags, so
+# *correctness* cannot come first. So compare two curves of the right panel that do not need each other:
+#
+# | held-out, 16 questions | before | step 7 | step 14 | step 28 |
+# | --- | --- | --- | --- | --- |
+# | *in the format* (needs no sum) | 19 % | 100 % | 100 % | 100 % |
+# | *correct anywhere* (needs no tags) | 44 % | 50 % | 75 % | 94 % |
+#
+# The sums are slower here, too. The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
+# another one for each question. (With 16 questions, from 44 to 50 % is one question.)
 # </details>
 #
 # * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
@@ -303,9 +311,10 @@ table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 # and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
-# answers, one text for each question: the likeliest. In training the model *samples*, and now and then a less likely number is written. If it is right,
-# it is pushed up. All questions share one LoRA, so a step on one sum also changes the answers to others. In the five sums printed above, the right number
-# is now the likeliest. Why this carries over to sums that were not trained, the run does not show.
+# answers, one text for each question: the likeliest. In training the model *samples*. So we let the original model answer the five sums printed above 64
+# times each, as in training. It wrote the right number 12, 6, 4, 1 and 3 times (measured outside this notebook). So it did know them sometimes, and
+# training has made a rare answer the likeliest. All questions share one LoRA, so a step on one sum also changes the answers to others. Why this
+# carries over to sums that were not trained, the run does not show.
 #
 # ## Ask your own question, and take the model with you
 #
@@ -325,7 +334,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
+# You know the numbers. New is whether the reward rose by more than chance, and the verdict. *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
 # held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 
@@ -380,7 +389,7 @@ print(outcome)
 #
 # <details><summary>Answer</summary>
 #
-# Three seeds gave 80, 72 and 80 %. So two runs with other settings, one seed each, must differ by much more than 8 points to mean anything.
+# Three seeds gave 80, 72 and 80 %, in part because each has other held-out sums. So two runs must differ by much more than 8 points to mean anything.
 # </details>
 #
 # **4. Groups that teach nothing** (one minute). TRL counts the groups in which all completions earn the same. **Predict:** more at first or at the end?
@@ -399,7 +408,7 @@ print(outcome)
 #
 # * See inside the training: [GRPO by hand](01_grpo_by_hand.ipynb).
 # * Write your own reward, and learn how models cheat: [Rewards](02_rewards.ipynb).
-# * Use your own data: [from a CSV to a trained model](03_your_data.ipynb).
+# * Use your own data: [from a CSV to a trained model](03_your_data.ipynb). A real task on a GPU: [GSM8K](a3_gsm8k_gpu.ipynb).
 # * Look at this run again later, without the model: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).
 #
 # @NEIGHBOURS@
