@@ -3,7 +3,7 @@
     python benchmarks/run_costs.py --against ../other-checkout [--rounds 3]
 
 Each part runs in a process of its own, the checkouts in turns. Peak memory is that of the process
-or of its largest child. `scale-out` is a training of a written folder with two processes (DDP).
+or of its largest child.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import io
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -101,29 +100,7 @@ def merge(folder: Path) -> dict[str, float]:
     }
 
 
-def scale_out(folder: Path) -> dict[str, float]:
-    """Write the run as a folder, and train it with two processes."""
-    import grpo_nb as gn
-
-    there = folder / "anywhere"
-    seconds, _ = timed(lambda: gn.scaleout.write_project(folder / "one", there))
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
-    command += ["train.py", "--processes", "2"]
-
-    def launched() -> None:
-        subprocess.run(command, cwd=there, check=True, capture_output=True)
-
-    size = megabytes(there)
-    trained, _ = timed(launched)
-    return {
-        "scale-out folder, s": seconds,
-        "scale-out folder, MB": size,
-        "scale-out, two processes, s": trained,
-        "scale-out, peak GB": peak_gb(),
-    }
-
-
-PARTS = {part.__name__: part for part in (train, draw, merge, scale_out)}
+PARTS = {part.__name__: part for part in (train, draw, merge)}
 
 
 def measure(checkout: Path) -> dict[str, float]:

@@ -90,7 +90,7 @@ task
 # three of the four tags already earns something, so the model can improve tag by tag. The weight is small, because a model can collect such
 # points without ever being right.
 #
-# You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
+# You should see that a correct answer in the format gets everything, that without the last tag it earns only 0.375 (remember this line), and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only between its tags, because a program must know where to read it.
 #
 # A reward is a function. This is the first one, for whole numbers:
@@ -104,7 +104,7 @@ task
 #     return scores
 # ```
 #
-# With the weight 2 its point counts as 2. `correctness` does the same for all ways to write a number and for other kinds of answers. `exact_format` returns 1 if the
+# With the weight 2 its point counts as 2. `correctness` does the same for all ways to write a number and for other kinds of answers, and refuses a text that goes on after its answer. `exact_format` returns 1 if the
 # four tags are there once, in order, with nothing outside them. `partial_format` returns the share of the tags that are there once. Your own
 # functions work as well ([Rewards](02_rewards.ipynb)).
 

@@ -21,8 +21,8 @@
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# In section 6 you will read this picture: eight answers of a real model as a tree. A box shows how many of them pass it and how much one step pushes
-# there.
+# In section 6 you will read this picture: eight answers of a real model as a tree. A box shows how many of them pass it, and
+# the sum of their advantages.
 #
 # About 3 minutes on two idle CPU cores (and an hour of reading), under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
 # small, fast and often wrong, which is exactly what we want here.
@@ -322,7 +322,7 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 #
 # **KL.** A third part keeps the model near its start, the *reference*: here the same model with its LoRA switched off. Let
 # $d = \log p_{\text{ref}} - \log p$ for a token. It costs $e^d - d - 1$ (right half of the figure): nothing where both models agree, and more on
-# both sides. `beta` says how much this counts: 0 in many recent recipes, 0.04 in the first GRPO paper.
+# both sides. Like the gain, it is multiplied by $\rho$, because the token was sampled by the old model. `beta` says how much this counts: 0 in many recent recipes, 0.04 in the first GRPO paper.
 # ([What four values do](../docs/reference/losses.md#what-beta-costs), and [why not simply −d](../docs/reference/losses.md#why-this-cost-for-the-kl).)
 
 

@@ -168,9 +168,9 @@ lab
 # fix of each.
 #
 # * *Critical*: a training that finds the trick learns the wrong thing.
-# * *Warning*: it learns less well.
+# * *Warning*: points for something that you did not ask for, or that is only almost right.
 #
-# Both words say how much harm a trick does, not how likely it is. Which trick is learned first depends on what the model samples.
+# Neither word says how likely a trick is. Which one is learned first depends on what the model samples.
 #
 # <details><summary>How to read a line of the table</summary>
 #
@@ -265,7 +265,7 @@ for number, step in ((4, 1), (5, STEPS)):
 # This is **reward hacking**: the model learns what you scored, not what you wanted. The check called it only a *warning*: read warnings too.
 #
 # **Which reward decides?** For each reward, multiply its weight by the spread of its scores within the group. Usually the largest product
-# decides, whatever the finding is called. In the first group it is 4.98 for the length and 0.93 for the sum.
+# decides, whether the check called its fault *critical* or *warning*. In the first group it is 4.98 for the length and 0.93 for the sum.
 #
 # **Look again** at the last group, Table 5: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer
 # tags? What does the model learn from these points?

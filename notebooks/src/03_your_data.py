@@ -350,8 +350,8 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #
 # *Is neutral ever right?* Yes, in all three thirds (Table 5): so the model does sample it. Why does it not win? In Table 6 look at the column *neutral*.
 #
-# 1. **All remarks share one fork.** The label is the word after `<answer>`: *negative*, *neutral* or *positive*. At first the model hardly tells the
-#    remarks apart. So all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for neutral remarks too.
+# 1. **All remarks share one fork.** The label is the word after `<answer>`: *negative*, *neutral* or *positive*. At first the model does not tell
+#    *neutral* from *positive*. So all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for neutral remarks too.
 # 2. **Two sides pull at *neutral*.** In Table 6 the neutral remarks push it up by 36.9. The others push it down by 7.4 and 15.4. So +14.2
 #    remains, in the line *all* (the numbers are rounded).
 # 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. Together they have 72.4 +
