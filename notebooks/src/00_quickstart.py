@@ -307,8 +307,8 @@ table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 # | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | We looked for the right number in the 29 answers before (second printed line). | It was in none of them. |
 # | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | The 77 sums without a twin rose from 43 right to 63; the 19 with one from 10 to 14. |
 #
-# So in these 42 steps, on three seeds, the gain is more than luck, the tag, better copying or remembered twins can explain. The numbers of rows 2, 3
-# and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
+# So on three seeds the gain is larger than luck explains. In this run it is also larger than the missing tag, better copying or remembered twins
+# explain. The numbers of rows 2, 3 and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
 # answers, one text for each question: the likeliest. In training the model *samples*. So we let the original model answer the five sums printed above 64

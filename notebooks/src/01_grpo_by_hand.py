@@ -322,7 +322,8 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 #
 # **KL.** A third part keeps the model near its start, the *reference*: here the same model with its LoRA switched off. Let
 # $d = \log p_{\text{ref}} - \log p$ for a token. It costs $e^d - d - 1$ (right half of the figure): nothing where both models agree, and more on
-# both sides. Like the gain, it is multiplied by $\rho$, because the token was sampled by the old model. `beta` says how much this counts: 0 in many recent recipes, 0.04 in the first GRPO paper.
+# both sides. Like the gain, it is counted $\rho$ times, because the token was
+# drawn by the old model. (Even where $\rho = 1$ this factor has a slope, so it changes the gradient.) `beta` says how much this counts: 0 in many recent recipes, 0.04 in the first GRPO paper.
 # ([What four values do](../docs/reference/losses.md#what-beta-costs), and [why not simply −d](../docs/reference/losses.md#why-this-cost-for-the-kl).)
 
 
@@ -420,15 +421,15 @@ axes.margins(x=0.18)
 # finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text
 # on this branch adds $A (1 - p)$ to the logit of the branch, and each text on another branch subtracts $A\,p$ from it. (The gradient of a log-softmax is
 # $1 - p$ for the drawn token, and $-p$ for each other one.) Together that is the sum of $A$ over the texts on the branch, minus $p$ times the sum
-# over all texts at the fork:
+# over all texts at the fork. For the full stop below: 2.31 · (1 − 0.51) − 0.95 · 0.51 = +0.65.
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
 # In short: a branch gains when its mean advantage is above that of its fork. Expect the direction from the rule, not the size, because all branches
 # share their weights.
 #
-# **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say, and what does
-# the model do?
+# **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say of the comma, and what
+# does the model do?
 #
 # <details><summary>What you should see</summary>
 #
