@@ -572,7 +572,7 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # <details><summary>What you should see</summary>
 #
 # * The mean reward rises from about 0.8 to about 1.5.
-# * The standard deviation falls, to 0 for the first time in step 5. Then all advantages are 0, and the rewards teach nothing in this step: only the
+# * The standard deviation rises once, in step 2. Then it falls, to 0 for the first time in step 5. Then all advantages are 0, and the rewards teach nothing in this step: only the
 #   KL term and AdamW's momentum still move the weights. Watch it in your own runs.
 # * The KL does not rise smoothly: it is a mean over only eight completions, and one unusual text raises it, as in step 6.
 # * In the last group the rambling is gone, and nearly all completions are the same. So this prompt has nothing more to teach.

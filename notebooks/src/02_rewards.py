@@ -264,8 +264,9 @@ for number, step in ((4, 1), (5, STEPS)):
 #
 # This is **reward hacking**: the model learns what you scored, not what you wanted. The check called it only a *warning*: read warnings too.
 #
-# **Which reward decides?** For each reward, multiply its weight by the spread of its scores within the group. Usually the largest product
-# decides, whether the check called its fault *critical* or *warning*. In the first group it is 4.98 for the length and 0.93 for the sum.
+# **Which reward decides?** For each reward, multiply its weight by the standard deviation of its scores within the group. Table 2 shows this product,
+# because its points are already weighted: in the first group 4.98 for the length and 0.93 for the sum. Usually the largest product decides,
+# whether the check called its fault *critical* or *warning*.
 #
 # **Look again** at the last group, Table 5: all eight texts earn the 2 points of `gold_somewhere`. How many write 7, and only that, between the answer
 # tags? What does the model learn from these points?

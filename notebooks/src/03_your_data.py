@@ -357,11 +357,12 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. Together they have 72.4 +
 #    14.2 + 43.5 = 130.1, and *neutral* has 11 % of it. But at a fork one label can become more frequent only if another becomes less frequent. So its
 #    share of the sum must be larger than its share $p$ of the answers. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
+#    So look at *share of the sum* minus $p$: above 0 the label gains, below 0 it loses.
 # 4. **Third by third**, in Table 7:
-#    * *First third:* 16 % of the answers and 20 % of the sum: more than its share. *Neutral* gains a little.
-#    * *Middle third:* 7 % of the answers, and a sum below 0 (−9 %). By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral*
+#    * *First third:* 16 % of the answers and 20 % of the sum: +4 points. *Neutral* gains a little.
+#    * *Middle third:* 7 % of the answers, and −9 % of the sum: −16 points. By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral*
 #      down. It loses.
-#    * *Last third:* 9 % of the answers and 13 % of the sum. *Neutral* gains a little, and then the training ends.
+#    * *Last third:* 9 % of the answers and 13 % of the sum: +4 points. *Neutral* gains a little, and then the training ends.
 # 5. **So *neutral* gains too little** to become the likeliest answer to any remark. (How the other two share the rest, Table 7 does not show.)
 #
 # Compare the two shares within a line of Table 7, but not $p$ from line to line: 9, 4 and 8 of the 32 groups are neutral, so $p$ changes with the
