@@ -129,7 +129,9 @@ def main() -> None:
         sys.modules["random"].seed(0)
     load_error = None
     try:
-        exec(job["code"], module.__dict__)
+        # Without `dont_inherit`, the code would get this file's `from __future__` import, and
+        # names of types that it forgot to import would be no error.
+        exec(compile(job["code"], "<string>", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         # `sys.exit()` at the end of a program is no error.
         if not (isinstance(error, SystemExit) and error.code in (None, 0)):

@@ -601,6 +601,12 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     assert (outcome.status, len(reads)) == ("exit", 4)
 
 
+def test_type_that_was_not_imported_is_an_error() -> None:
+    outcome = run_untrusted("def f(x: List) -> int: return 1", [Call("f", ([],))])
+    assert outcome.status == "error"
+    assert "List" in outcome.error
+
+
 def test_a_late_failure_keeps_earlier_answers() -> None:
     code = "def f(x):\n    while x == 2: pass\n    return x"
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
