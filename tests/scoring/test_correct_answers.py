@@ -20,6 +20,7 @@ from grpo_nb.rewards.base import range_of
 from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
+from tests.scoring.test_scores import Counting
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
 
@@ -220,23 +221,7 @@ def test_answer_without_a_score_is_not_correct() -> None:
 
 
 def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
-    class Counting:
-        __name__ = "counting"
-
-        def __init__(self) -> None:
-            self.calls = 0
-
-        def __call__(self, completions: list, **columns: object) -> list[float]:
-            self.calls += 1
-            return [1.0] * len(completions)
-
-        def state_dict(self) -> dict[str, int]:
-            return {"calls": self.calls}
-
-        def load_state_dict(self, state: dict[str, int]) -> None:
-            self.calls = state["calls"]
-
-    counting = Counting()
+    counting = Counting(value=1.0)
     grader = choose_grader(counting, ROWS, xml())
     verdicts(grader, ["1"] * 3, ROWS, xml())
     assert counting.calls == 0

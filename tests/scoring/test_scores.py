@@ -283,12 +283,13 @@ class Counting:
 
     __name__ = "counting"
 
-    def __init__(self) -> None:
+    def __init__(self, value: float = 0.0) -> None:
         self.calls = 0
+        self.value = value
 
     def __call__(self, completions: list, **columns: object) -> list[float]:
         self.calls += 1
-        return [0.0] * len(completions)
+        return [self.value] * len(completions)
 
     def state_dict(self) -> dict[str, int]:
         return {"calls": self.calls}
