@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 #: differ, so an adapter trained on the embedded model must not name the original as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: The whole name of a setting, or of another recorded value, that is a secret.
+#: Names of values that are secret, such as `hf_token` or `api_key`. The whole name must match.
 SECRET_NAME = re.compile(
     # Not "tokens": `max_tokens` is a number of tokens.
-    r"(.*[_-])?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
+    # The name before the secret word ends with a separator, or in camel case: "clientSecret".
+    r"(.*[_-]|(?-i:.*[a-z](?=[A-Z])))?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
     re.IGNORECASE,
 )
 #: Parts of a text that are removed.
@@ -116,8 +117,9 @@ def published_base(run: Run) -> str | None:
     a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
-    # Not `not`: a run that recorded None must not name a base that may not be on the Hub.
-    is_published = run.read_info().is_base_local is False
+    # `is False`, because a run that did not record this must not name a base that may not be on the
+    # Hub.
+    is_published = run.info.get("is_base_local") is False
     return model if is_published and is_hub_name(model) else None
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.runs.reading import reporting_damage_in
+
 if TYPE_CHECKING:
     import pandas
 
@@ -24,7 +26,7 @@ def row_from_logs(
     """Return the measured numbers of an entry of the trainer's log as a row."""
     # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
-    # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
+    # With beta = 0 no KL is computed, and Unsloth logs zeros.
     if beta == 0:
         measured.pop("kl", None)
     # The health rules own the key `alerts`, but a reward may log a number of that name.
@@ -57,12 +59,17 @@ def duplicates_entry(texts: pandas.Series, groups: pandas.Series) -> dict[str, f
 
 
 def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:
-    """Return the measured values of a metric by step, with infinite values but without NaN."""
+    """Return the measured values of a metric by step. Infinite values are kept, NaN is dropped.
+
+    Raises:
+        ValueError: A number is too large for a float.
+    """
     import pandas
 
     values = {row["step"]: row.get(key) for row in rows}
     measured = {step: value for step, value in values.items() if isinstance(value, (int, float))}
-    return pandas.Series(measured, dtype=float).dropna()
+    with reporting_damage_in(f"the metric {key!r} of a run"):
+        return pandas.Series(measured, dtype=float).dropna()
 
 
 def finite_values(rows: Iterable[Row], key: str) -> pandas.Series:

@@ -23,19 +23,6 @@ from grpo_nb.tasks.formats import AnswerFormat
 
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
 Text = InstanceOf[str]
-#: Settings of earlier versions, and arguments in their `extra`, that are no longer accepted.
-DROPPED_SETTINGS = (
-    "num_train_epochs",
-    "keep_adapter",
-    "use_adaptive_entropy",
-    "entropy_coef_delta",
-    "entropy_coef_max",
-    "entropy_coef_min",
-    "entropy_target",
-    "unsloth_num_chunks",
-    "unsloth_logit_chunk_multiplier",
-    "unsloth_grpo_mini_batch",
-)
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -49,7 +36,7 @@ class CheckedDict(TypedDict):
 
 
 class SettingsRecord(CheckedDict):
-    """The field of the settings that is read without `Settings`."""
+    """Settings of the run. `max_steps` must be there; `Settings.from_dict` checks the others."""
 
     max_steps: Count
 
@@ -88,7 +75,7 @@ class MachineRecord(CheckedDict):
     gpu: GpuRecord | None
 
 
-class StoredRow(TypedDict):
+class RowRecord(TypedDict):
     """The field that every row of metrics.jsonl has."""
 
     step: Count
@@ -99,13 +86,14 @@ class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
 
     A training fills in this object, and `Run.write_info` writes it without the optional fields that
-    are None. `Run.read_info` reads it back, and `Run.info` is the same as a dict.
+    are None. `Run.info` reads the file back as a dict.
     """
 
     format_version: Literal[1] = 1
     """Version of this file's format. Increase it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
-    """Status as last written. A crashed run is still "running" here; `Run.status` knows better."""
+    """Status as last written. A crashed run is still "running" here, so `Run.status` checks whether
+    its process exists."""
     started: Text
     """Time with the offset of the clock, in ISO 8601."""
     settings: SettingsRecord
@@ -129,7 +117,8 @@ class RunInfo:
     base_weights_hash: Text | None = None
     """Hash of the base model's weights."""
     is_base_local: bool | None = None
-    """True if the base model was a folder. A relative path can look like a name on the Hub."""
+    """True if the base model was a folder. Recorded, because a relative path can look like a
+    name on the Hub."""
     reference: Text | None = None
     """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict | None = None
@@ -161,13 +150,6 @@ def read_run_info(path: Path) -> RunInfo:
         content = json.loads(path.read_text("utf-8"))
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
-        # Earlier versions wrote settings that no longer exist.
-        for name in DROPPED_SETTINGS:
-            info.settings.pop(name, None)
-            info.settings.get("extra", {}).pop(name, None)
-        # They also wrote `warmup_steps=None` for a tenth of the steps, which is now written 0.1.
-        if "warmup_steps" in info.settings and info.settings["warmup_steps"] is None:
-            info.settings["warmup_steps"] = 0.1
         # Raises an error if the recorded format is not valid.
         AnswerFormat(**info.task["format"])
     return info
@@ -205,13 +187,13 @@ class SavedTest(ComparisonPart):
 class MajorityBaseline:
     """The most frequent gold answer of the questions, compared with the accuracy of the model."""
 
-    answer: str
+    answer: Text
     """The most frequent gold answer."""
     share: float
     """Share of the questions that this answer alone would get right."""
     is_beaten: bool
     """True if the whole 95 % interval of the model's accuracy lies above `share`."""
-    sentence: str
+    sentence: Text
     """The comparison in words."""
 
 
@@ -235,4 +217,4 @@ class SavedComparison(ComparisonPart):
 
 
 RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
-ROWS_SCHEMA = TypeAdapter(list[StoredRow])
+ROWS_SCHEMA = TypeAdapter(list[RowRecord])

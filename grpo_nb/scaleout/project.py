@@ -111,7 +111,7 @@ class Project(ReprMixin):
             )
         # 3. Correct the path of the copied base model if the project was moved.
         if run.settings.model != self.base_model:
-            run_info = run.read_info()
+            run_info = RunInfo(**run.info)
             run_info.settings["model"] = self.base_model
             run.write_info(run_info)
         return run
