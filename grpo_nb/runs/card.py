@@ -32,7 +32,8 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SECRET_NAME = re.compile(
     # Not "tokens": `max_tokens` is a number of tokens.
     # The name before the secret word ends with a separator, or in camel case: "clientSecret".
-    r"(.*[_-]|(?-i:.*[a-z](?=[A-Z])))?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
+    r"(.*[_-]|(?-i:.*[a-z](?=[A-Z])))?(api|access|auth|hub)?"
+    r"(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
     re.IGNORECASE,
 )
 #: Parts of a text that are removed.

@@ -69,8 +69,8 @@ class CurvePanel(NamedTuple):
     title: str
     """Title of the panel."""
     metric: str
-    """Key of the metric in a row. `HOLDOUT` draws three measures and has the key of the first;
-    `EACH_REWARD` has no key, because each reward has its own."""
+    """Key of the metric in a row; empty for `EACH_REWARD` and `HOLDOUT`, which draw several
+    metrics."""
     unit: str
     """Text under the title, usually the unit."""
     is_share: bool = False
@@ -83,9 +83,9 @@ class CurvePanel(NamedTuple):
 TOTAL = CurvePanel("Total reward", "reward", "weighted; strong: trailing mean")
 EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel(
-    "Held-out questions", ACCURACY, "share, 95 % interval", is_share=True, is_smoothed=False
+    "Held-out questions", "", "share, 95 % interval", is_share=True, is_smoothed=False
 )
-HOLDOUT_ACCURACY = HOLDOUT._replace(unit="share correct")
+HOLDOUT_ACCURACY = HOLDOUT._replace(metric=ACCURACY, unit="share correct")
 KL = CurvePanel("KL", "kl", "nats")
 #: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`.
 OTHER_PANELS = (
@@ -120,7 +120,7 @@ def smoothing_window(value_count: int) -> int:
 
     It is small in a short run, because a long mean would hide the start.
     """
-    # From 500 values on, a fiftieth of the values smooths better than ten values.
+    # A quarter of the values, at most 10; in runs of more than 500 values, a fiftieth.
     return max(1, min(10, value_count // 4), value_count // 50)
 
 
@@ -209,24 +209,24 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     # A label of the whole figure, because the layout reserves space for it.
     figure.supxlabel(wrapped_caption, x=0.012, ha="left", fontsize=10, color=INK, parse_math=False)
     for number, panel in enumerate(shown, 1):
-        axis = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
+        axes = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
         # The unit is written between the title and the axes.
-        style_axes(axis, panel.title, pad=20)
-        axis.text(0, 1.05, panel.unit, transform=axis.transAxes, color=INK)
-        axis.set_xlabel("optimizer step", color=INK)
-        axis.locator_params(axis="x", nbins=3, integer=True)
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
+        style_axes(axes, panel.title, pad=20)
+        axes.text(0, 1.05, panel.unit, transform=axes.transAxes, color=INK)
+        axes.set_xlabel("optimizer step", color=INK)
+        axes.locator_params(axis="x", nbins=3, integer=True)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
         # matplotlib's own format can write a factor, such as 1e-5, over the unit.
-        axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
-        labels = {}
+        axes.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
+        lines = []
         for curve_number, curve in enumerate(curves[panel]):
             if len(curve.values):
                 window = smoothing_window(len(curve.values)) if panel.is_smoothed else 1
-                labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
+                lines.append(_draw_curve(axes, curve, curve_number, window))
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
-            axis.set_ylim(0, 1.02)
-        _label_lines(axis, labels)
+            axes.set_ylim(0, 1.02)
+        _label_lines(axes, lines)
     return figure
 
 
@@ -249,11 +249,11 @@ def style_axes(axes: Axes, title: str, grid: str = "y", pad: float = 6) -> None:
     axes.tick_params(colors=INK)
 
 
-def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
+def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     """Draw values pale and thin, their trailing mean strong; return the line of the mean.
 
     Args:
-        axis: The panel.
+        axes: The panel.
         curve: The curve.
         number: Number of the curve, which decides colour and line style.
         window: Number of values of the trailing mean; 1 draws the values alone.
@@ -261,12 +261,13 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
     colour = COLOURS[number % len(COLOURS)]
     values = curve.values
     if window > 1:
-        axis.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
+        axes.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
     if curve.band:
-        axis.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
-    (line,) = axis.plot(
+        axes.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
+    (line,) = axes.plot(
         _thinned(values.rolling(window, 1).mean()),
         color=colour,
+        label=curve.label,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
         # Each value gets a dot if there are few.
@@ -289,23 +290,24 @@ def _thinned(values: pandas.Series) -> pandas.Series:
     return values.loc[numpy.union1d(extremes, ends)]
 
 
-def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
+def _label_lines(axes: Axes, lines: Sequence[Line2D]) -> None:
     """Write the label of each line to the right of its end; pull apart those that would overlap."""
-    ordered = sorted(labels, key=lambda line: line.get_ydata()[-1])
-    # Many labels are closer together, so that all of them fit.
-    distance = min(LABEL_DISTANCE, 1 / len(ordered))
-    offsets = distance * numpy.arange(len(ordered))
-    low, high = axis.get_ylim()
-    ends = [(line.get_ydata()[-1] - low) / (high - low) for line in ordered]
-    # Isotonic regression moves the labels as little as possible, so that none is less than
-    # `distance` above the label below it. The clipping keeps all of them next to the panel.
-    heights = isotonic_regression(ends - offsets).x.clip(0, 1 - offsets[-1]) + offsets
-    for line, height in zip(ordered, heights, strict=True):
-        axis.text(
+    ends = pandas.Series({line: line.get_ydata()[-1] for line in lines}).sort_values(kind="stable")
+    low, high = axes.get_ylim()
+    # With many labels the distance shrinks, so that all of them fit.
+    distance = min(LABEL_DISTANCE, 1 / len(lines))
+    offsets = distance * numpy.arange(len(lines))
+    # Each label must be `distance` above the label below it. Without the offsets this means "not
+    # falling", and isotonic regression moves the labels as little as possible to get there. The
+    # clipping keeps all labels next to the panel.
+    positions = isotonic_regression((ends - low) / (high - low) - offsets).x
+    heights = positions.clip(0, 1 - offsets[-1]) + offsets
+    for line, height in zip(ends.index, heights, strict=True):
+        axes.text(
             1.03,
             height,
-            labels[line],
-            transform=axis.transAxes,
+            line.get_label(),
+            transform=axes.transAxes,
             va="center",
             color=line.get_color(),
             parse_math=False,

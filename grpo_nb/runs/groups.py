@@ -65,14 +65,16 @@ def completions_table(
         # Unlike the messages of a prompt, turns can hold values of tools that JSON does not know.
         columns["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
     columns |= scores.to_dict("series")
-    # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
+    # The weights are aligned by the names of the rewards. As in TRL, only numeric scores count; the
+    # total is NaN where no reward gave a number.
     weighted = scores * pandas.Series(weights)
     columns["total"] = weighted.sum(axis=1, min_count=1)
     columns["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in batch.get("extra", {}).items():
         if name not in columns:
-            # A judge's reply can hold a lone surrogate, which no parquet file can store.
+            # A judge's reply can hold a lone surrogate, which no parquet file can store. A series,
+            # because it may have fewer values than there are completions.
             columns[name] = pandas.Series([displayable(str(value)) for value in values])
     # All columns at once, because adding them one by one takes twice as long.
     return pandas.DataFrame(columns)
@@ -91,7 +93,7 @@ class CompletionGroup:
 
     @property
     def transcripts(self) -> pandas.Series:
-        """Text or transcript of each completion."""
+        """Text of each completion, as `completion_texts` returns it."""
         return completion_texts(self.table)
 
     @property
@@ -117,14 +119,14 @@ class CompletionGroup:
         """
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []
-        first_number = 1
+        last = 0
         # Compared as text, because NaN is not equal to itself.
         for _, equal_rows in itertools.groupby(rows, key=str):
             (row, text), *others = equal_rows
-            last_number = first_number + len(others)
-            numbers = f"{first_number} to {last_number}" if others else str(first_number)
+            first = last + 1
+            last = first + len(others)
+            numbers = f"{first} to {last}" if others else str(first)
             shown.append((numbers, row, text))
-            first_number = last_number + 1
         return shown
 
     @property
@@ -150,7 +152,7 @@ class CompletionGroup:
         return f"{self.title}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        return _view("group", group=self, title=self.title)
+        return _html_of_view("group", group=self, shows_title=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +186,10 @@ class StepGroups:
         return "\n".join([displayable(self.title), *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
-        return _view("step", step=self)
+        return _html_of_view("step", step=self, shows_title=False)
 
 
-def _view(name: str, **values: Any) -> str:
+def _html_of_view(name: str, **values: Any) -> str:
     """Return a view from `templates` as HTML, together with its style sheet."""
     markup = render(
         f"runs/templates/{name}.jinja",

@@ -66,8 +66,7 @@ def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:
     """
     import pandas
 
-    values = {row["step"]: row.get(key) for row in rows}
-    measured = {step: value for step, value in values.items() if isinstance(value, (int, float))}
+    measured = {row["step"]: row[key] for row in rows if isinstance(row.get(key), (int, float))}
     with reporting_damage_in(f"the metric {key!r} of a run"):
         return pandas.Series(measured, dtype=float).dropna()
 

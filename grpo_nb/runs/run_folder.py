@@ -220,16 +220,15 @@ class Run(ReprMixin):
         """
         import pandas
 
-        wanted = [number for number in self.steps if step is None or number == step]
-        if not wanted:
+        files = [self.completions_file(number) for number in self.steps if step in (None, number)]
+        if not files:
             place = "" if step is None else f" of step {step}"
             raise FileNotFoundError(
                 f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
         tables = []
-        for number in wanted:
-            file = self.completions_file(number)
+        for file in files:
             with reporting_damage_in(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
@@ -353,7 +352,7 @@ class Run(ReprMixin):
         Raises:
             TypeError: A value of the row cannot be written as JSON.
         """
-        line = json.dumps(row, default=float) + "\n"
+        line = json.dumps(row) + "\n"
         if table is not None:
             (self.path / "completions").mkdir(exist_ok=True)
             with staged_file(self.completions_file(row["step"])) as staged:
