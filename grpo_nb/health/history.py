@@ -16,8 +16,8 @@ from statistics import fmean, median
 from typing import Any
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
-from grpo_nb.runs.measures import ACCURACY
-from grpo_nb.runs.rows import MEAN_LENGTH
+from grpo_nb.runs.measures import ACCURACY_KEY
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -148,7 +148,7 @@ class RunHistory:
     holdout_scores: list[float] = field(default_factory=list)
     """Held-out scores."""
     holdout_metric: str = ""
-    """`ACCURACY` or `HOLDOUT_TOTAL`; empty before the first held-out score."""
+    """`ACCURACY_KEY` or `HOLDOUT_TOTAL`; empty before the first held-out score."""
     holdout_error: float = 0.0
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
@@ -190,9 +190,9 @@ class RunHistory:
             self._add_reward_row(metrics)
 
     def _add_holdout(self, metrics: Metrics) -> None:
-        if ACCURACY in metrics and self.holdout_metric != ACCURACY:
+        if ACCURACY_KEY in metrics and self.holdout_metric != ACCURACY_KEY:
             # Totals of earlier rows are dropped, because they have another scale.
-            self.holdout_metric = ACCURACY
+            self.holdout_metric = ACCURACY_KEY
             self.holdout_scores = []
         elif HOLDOUT_TOTAL in metrics and not self.holdout_metric:
             self.holdout_metric = HOLDOUT_TOTAL
@@ -223,7 +223,7 @@ class RunHistory:
         block = self.last_values("reward")
         is_better = mann_whitney_z(self.best_rewards, block) >= LIKELY_Z
         if is_better or not self.best_rewards:
-            lengths = self.last_values(MEAN_LENGTH)
+            lengths = self.last_values(MEAN_LENGTH_KEY)
             self.best_rewards = block
             self.length_at_best = median(lengths) if lengths else 0.0
 

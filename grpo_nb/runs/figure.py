@@ -26,9 +26,9 @@ from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import RichText, escaped
 from grpo_nb.core.words import displayable, require_choice
-from grpo_nb.runs.measures import ACCURACY, HOLDOUT_MEASURES
+from grpo_nb.runs.measures import ACCURACY_KEY, HOLDOUT_MEASURES
 from grpo_nb.runs.outcome import describe_run
-from grpo_nb.runs.rows import MEAN_LENGTH, Row, finite_values
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, Row, finite_values
 
 if TYPE_CHECKING:
     from grpo_nb.runs.run_folder import Run
@@ -85,12 +85,12 @@ EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel(
     "Held-out questions", "", "share, 95 % interval", is_share=True, is_smoothed=False
 )
-HOLDOUT_ACCURACY = HOLDOUT._replace(metric=ACCURACY, unit="share correct")
+HOLDOUT_ACCURACY = HOLDOUT._replace(metric=ACCURACY_KEY, unit="share correct")
 KL = CurvePanel("KL", "kl", "nats")
 #: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`.
 OTHER_PANELS = (
     KL,
-    CurvePanel("Completion length", MEAN_LENGTH, "tokens, mean"),
+    CurvePanel("Completion length", MEAN_LENGTH_KEY, "tokens, mean"),
     CurvePanel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
     CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
     CurvePanel("Entropy", "entropy", "nats"),

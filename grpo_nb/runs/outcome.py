@@ -185,8 +185,8 @@ def decide_outcome(
         adapter_id: `Run.model_id` of the trained adapter.
 
     >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
-    >>> decide_outcome(rise, None).facts[0][:59]
-    'No gain is shown: the held-out answers were not compared. T'
+    >>> decide_outcome(rise, None).sentence[:17]
+    'No gain is shown:'
     """
     if comparison is None:
         is_better = False

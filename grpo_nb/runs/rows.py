@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
 #: whatever their scores were. If a row lacks this key, its step reused earlier completions.
-MEAN_LENGTH = "completions/mean_length"
+MEAN_LENGTH_KEY = "completions/mean_length"
 
 
 def row_from_logs(

@@ -40,6 +40,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
+from grpo_nb.core.words import short_repr
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
@@ -425,7 +426,7 @@ def open_run(run: str | Path | Run) -> Run:
     path = Path(run).expanduser()
     if not (path / "run.json").is_file():
         raise FileNotFoundError(
-            f"{str(path)!r:.200} is not a run, because it has no run.json. gn.runs.list(folder) "
+            f"{short_repr(str(path), 200)} is not a run, because it has no run.json. gn.runs.list(folder) "
             "shows the runs in a folder; the default folder is 'runs'."
         )
     # Somebody else may have made the folder.

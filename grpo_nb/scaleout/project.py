@@ -26,7 +26,7 @@ from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
-from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, duplicates_entry, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
@@ -208,7 +208,7 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
             row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
             table = None
             # A step that reuses the completions of an earlier step does not log this metric.
-            if MEAN_LENGTH in row:
+            if MEAN_LENGTH_KEY in row:
                 table = completions_table(step_record, step, settings.num_generations, run.weights)
                 row |= duplicates_entry(table["completion"], table["group"])
             row["alerts"] = [alert.to_dict() for alert in health.update(row)]

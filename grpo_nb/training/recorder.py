@@ -34,7 +34,7 @@ from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
-from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, duplicates_entry, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.upstream.trl import last_generation
@@ -148,7 +148,7 @@ class Recorder(TrainerCallback):
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
         # A step without this metric reused the completions of an earlier one.
-        table = self._completions_of_step(row) if MEAN_LENGTH in row else None
+        table = self._completions_of_step(row) if MEAN_LENGTH_KEY in row else None
         row = self._ask_observers(row, table)
         new_alerts = self.health.update(row)
         if new_alerts:
