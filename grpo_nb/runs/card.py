@@ -30,8 +30,8 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 #: Names of values that are secret, such as `hf_token` or `api_key`. The whole name must match.
 SECRET_NAME = re.compile(
-    # Not "tokens": `max_tokens` is a number of tokens.
-    # The name before the secret word ends with a separator, or in camel case: "clientSecret".
+    # Before the secret word there can be another word, with a separator ("hf_token") or in camel
+    # case ("clientSecret"). Not "tokens": `max_tokens` is a number of tokens.
     r"(.*[_-]|(?-i:.*[a-z](?=[A-Z])))?(api|access|auth|hub)?"
     r"(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
     re.IGNORECASE,
@@ -43,8 +43,9 @@ PRIVATE_PART = re.compile(
     (?<=://)[^\s/'"]+(?=@)
     # A key: "api_key=5" in "?api_key=5", also after an escaped "&amp;".
     | (?<=[?&;])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
-    # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. A name
-    # has spaces only if the same kind of slash ends it: "C:\Users\Jane Doe\x".
+    # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. Source
+    # code doubles the slashes. A name has spaces only if the same kind of slash ends it:
+    # "C:\Users\Jane Doe\x".
     | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)(?P<slash>[/\\])(?P=slash)*
       [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=(?P=slash)))?
     # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website

@@ -125,11 +125,11 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
     rise = reward_rise(rows)
     if not rise.step_count:
         return f"{rise.claim}."
-    parts = [rise.claim]
     last = rows[-max(1, len(rows) // 3) :]
     # Not `finite_values`, because an infinite KL must be visible.
     kl = metric_values(last, "kl")
-    parts.append(f"KL to {reference} {kl.mean():.3f}" if len(kl) else "KL not measured")
+    kl_text = f"KL to {reference} {kl.mean():.3f}" if len(kl) else "KL not measured"
+    parts = [rise.claim, kl_text]
     truncated = metric_values(last, "completions/clipped_ratio")
     if len(truncated):
         parts.append(
