@@ -218,15 +218,16 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
         # matplotlib's own format can write a factor, such as 1e-5, over the unit.
         axes.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
-        lines = []
+        labels = {}
         for curve_number, curve in enumerate(curves[panel]):
             if len(curve.values):
                 window = smoothing_window(len(curve.values)) if panel.is_smoothed else 1
-                lines.append(_draw_curve(axes, curve, curve_number, window))
+                line = _draw_curve(axes, curve, curve_number, window)
+                labels[line] = curve.label
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
             axes.set_ylim(0, 1.02)
-        _label_lines(axes, lines)
+        _label_lines(axes, labels)
     return figure
 
 
@@ -267,7 +268,6 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     (line,) = axes.plot(
         _thinned(values.rolling(window, 1).mean()),
         color=colour,
-        label=curve.label,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
         # Each value gets a dot if there are few.
@@ -290,13 +290,13 @@ def _thinned(values: pandas.Series) -> pandas.Series:
     return values.loc[numpy.union1d(extremes, ends)]
 
 
-def _label_lines(axes: Axes, lines: Sequence[Line2D]) -> None:
+def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of its end; pull apart those that would overlap."""
-    ends = pandas.Series({line: line.get_ydata()[-1] for line in lines}).sort_values(kind="stable")
+    ends = pandas.Series({line: line.get_ydata()[-1] for line in labels}).sort_values(kind="stable")
     low, high = axes.get_ylim()
     # With many labels the distance shrinks, so that all of them fit.
-    distance = min(LABEL_DISTANCE, 1 / len(lines))
-    offsets = distance * numpy.arange(len(lines))
+    distance = min(LABEL_DISTANCE, 1 / len(labels))
+    offsets = distance * numpy.arange(len(labels))
     # Each label must be `distance` above the label below it. Without the offsets this means "not
     # falling", and isotonic regression moves the labels as little as possible to get there. The
     # clipping keeps all labels next to the panel.
@@ -306,7 +306,7 @@ def _label_lines(axes: Axes, lines: Sequence[Line2D]) -> None:
         axes.text(
             1.03,
             height,
-            line.get_label(),
+            labels[line],
             transform=axes.transAxes,
             va="center",
             color=line.get_color(),
