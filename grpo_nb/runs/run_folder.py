@@ -426,8 +426,8 @@ def open_run(run: str | Path | Run) -> Run:
     path = Path(run).expanduser()
     if not (path / "run.json").is_file():
         raise FileNotFoundError(
-            f"{short_repr(str(path), 200)} is not a run, because it has no run.json. gn.runs.list(folder) "
-            "shows the runs in a folder; the default folder is 'runs'."
+            f"{short_repr(str(path), 200)} is not a run, because it has no run.json. "
+            "gn.runs.list(folder) shows the runs in a folder; the default folder is 'runs'."
         )
     # Somebody else may have made the folder.
     refuse_links(path)
