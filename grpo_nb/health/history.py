@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
 from grpo_nb.runs.measures import ACCURACY_KEY
 from grpo_nb.runs.rows import MEAN_LENGTH_KEY
+
+if TYPE_CHECKING:
+    import pandas
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -92,6 +95,30 @@ def read_numbers(row: Mapping[str, Any]) -> Metrics:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             metrics[name.removesuffix("/mean")] = float(value)
     return metrics
+
+
+def duplicates_entry(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
+    """Return the entry `completions/duplicates` of a row: the share of repeated completions.
+
+    For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
+    all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
+    group has a single completion. Texts that differ only in whitespace count as equal.
+
+    Args:
+        texts: The completions of one step.
+        groups: Number of the group of each completion.
+
+    >>> from pandas import Series
+    >>> duplicates_entry(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
+    {'completions/duplicates': 0.5}
+    """
+    # Models that repeat themselves still vary their line breaks.
+    one_line = texts.str.split().str.join(" ")
+    by_group = one_line.groupby(groups)
+    sizes = by_group.size()
+    # A group of one completion has no share: 0 / 0.
+    shares = ((sizes - by_group.nunique()) / (sizes - 1)).dropna()
+    return {"completions/duplicates": fmean(shares)} if len(shares) else {}
 
 
 @dataclass

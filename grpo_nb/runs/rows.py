@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.runs.reading import reporting_damage_in
@@ -32,30 +31,6 @@ def row_from_logs(
     # The health rules own the key `alerts`, but a reward may log a number of that name.
     measured.pop("alerts", None)
     return measured | {"step": step, "max_steps": max_steps}
-
-
-def duplicates_entry(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
-    """Return the entry `completions/duplicates` of a row: the share of repeated completions.
-
-    For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
-    all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
-    group has a single completion. Texts that differ only in whitespace count as equal.
-
-    Args:
-        texts: The completions of one step.
-        groups: Number of the group of each completion.
-
-    >>> from pandas import Series
-    >>> duplicates_entry(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
-    {'completions/duplicates': 0.5}
-    """
-    # Models that repeat themselves still vary their line breaks.
-    one_line = texts.str.split().str.join(" ")
-    by_group = one_line.groupby(groups)
-    sizes = by_group.size()
-    # A group of one completion has no share: 0 / 0.
-    shares = ((sizes - by_group.nunique()) / (sizes - 1)).dropna()
-    return {"completions/duplicates": fmean(shares)} if len(shares) else {}
 
 
 def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:

@@ -22,11 +22,12 @@ from grpo_nb.core.files import (
     staged_folder,
 )
 from grpo_nb.core.tables import Part, ReprMixin
+from grpo_nb.health.history import duplicates_entry
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
-from grpo_nb.runs.rows import MEAN_LENGTH_KEY, duplicates_entry, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 

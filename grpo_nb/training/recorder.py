@@ -26,6 +26,7 @@ from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.model_sources import Decoding, complete_rows
 from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.health.history import duplicates_entry
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
@@ -34,7 +35,7 @@ from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
-from grpo_nb.runs.rows import MEAN_LENGTH_KEY, duplicates_entry, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
 from grpo_nb.upstream.trl import last_generation
