@@ -14,13 +14,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
-from scipy.optimize import isotonic_regression
 
 from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 LINE_STYLES = ("-", "--", "-.", ":")
 #: Characters of a line below the panels.
 CAPTION_LINE_CHARACTERS = 125
-#: Largest number of lines below the panels.
-MAX_CAPTION_LINES = 5
 #: Longest name of a reward next to a panel.
 REWARD_NAME_CHARACTERS = 18
 #: Longest name of a run next to a panel. Automatic names have 26 characters.
@@ -52,15 +48,10 @@ PANELS_PER_ROW = 3
 #: Smallest distance between two labels of lines, as a share of the panel's height. It is smaller if
 #: there are many labels.
 LABEL_DISTANCE = 0.08
-#: Pixels per inch of an image that is drawn often.
-SCREEN_DPI = 100
-#: Pixels per inch of an image that stays. More pixels are sharper, and take longer to draw.
-SHARP_DPI = 150
+#: Pixels per inch of an image. More pixels are sharper, and take longer to draw.
+IMAGE_DPI = 120
 #: Pause between two drawings during a training. A drawing takes a fraction of a second.
 REDRAW_SECONDS = 30
-#: Approximate width of one of three panels. A curve is thinned to its lowest and highest point in
-#: each of these pixels, which makes a drawing of 20,000 steps three times as fast.
-PANEL_PIXELS = 250
 
 
 class CurvePanel(NamedTuple):
@@ -148,10 +139,7 @@ def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure
     if panels == "all":
         for panel in OTHER_PANELS:
             curves[panel] = [Curve("", finite_values(rows, panel.metric))]
-    sentence = describe_run(rows, run.reference)
-    figure = _draw_panels(curves, sentence)
-    figure.set_label(sentence)
-    return figure
+    return _draw_panels(curves, describe_run(rows, run.reference))
 
 
 def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Curve]:
@@ -161,8 +149,7 @@ def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Cu
         return []
     curves = []
     for name, weight in weights.items():
-        # The name can be any text if somebody sent the run.
-        label = f"{displayable(name)[:REWARD_NAME_CHARACTERS]} x{weight:g}"
+        label = f"{name[:REWARD_NAME_CHARACTERS]} x{weight:g}"
         curves.append(Curve(label, finite_values(rows, f"rewards/{name}/mean")))
     return curves
 
@@ -197,15 +184,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
-    # matplotlib does not wrap text at words. The caption names the run's reference, which can be
-    # any text if somebody sent the run.
-    wrapped_caption = textwrap.fill(
-        displayable(caption),
-        CAPTION_LINE_CHARACTERS,
-        max_lines=MAX_CAPTION_LINES,
-        placeholder="...",
-    )
+    size = (WIDTH_INCHES, height)
+    figure = Figure(size, facecolor="none", layout="constrained", label=caption)
+    # matplotlib does not wrap text at words.
+    wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # A label of the whole figure, because the layout reserves space for it.
     figure.supxlabel(wrapped_caption, x=0.012, ha="left", fontsize=10, color=INK, parse_math=False)
     for number, panel in enumerate(shown, 1):
@@ -262,11 +244,11 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     colour = COLOURS[number % len(COLOURS)]
     values = curve.values
     if window > 1:
-        axes.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
+        axes.plot(values, color=colour, alpha=0.4, linewidth=0.7)
     if curve.band:
         axes.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
     (line,) = axes.plot(
-        _thinned(values.rolling(window, 1).mean()),
+        values.rolling(window, 1).mean(),
         color=colour,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
@@ -277,36 +259,25 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     return line
 
 
-def _thinned(values: pandas.Series) -> pandas.Series:
-    """Return only the lowest and the highest value of each pixel, and both ends of the line.
-
-    In one of three panels, the line looks the same as with all values.
-    """
-    if len(values) <= 2 * PANEL_PIXELS:
-        return values
-    pixels = numpy.arange(len(values)) * PANEL_PIXELS // len(values)
-    extremes = values.groupby(pixels).agg(["idxmin", "idxmax"])
-    ends = values.index[[0, -1]]
-    return values.loc[numpy.union1d(extremes, ends)]
-
-
 def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
-    """Write the label of each line to the right of its end; pull apart those that would overlap."""
-    ends = pandas.Series({line: line.get_ydata()[-1] for line in labels}).sort_values(kind="stable")
+    """Write the label of each line to the right of its end; move down those that would overlap."""
     low, high = axes.get_ylim()
+    ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in labels}
     # With many labels the distance shrinks, so that all of them fit.
     distance = min(LABEL_DISTANCE, 1 / len(labels))
-    offsets = distance * numpy.arange(len(labels))
-    # Each label must be `distance` above the label below it. Without the offsets this means "not
-    # falling", and isotonic regression moves the labels as little as possible to get there. The
-    # clipping keeps all labels next to the panel.
-    positions = isotonic_regression((ends - low) / (high - low) - offsets).x
-    heights = positions.clip(0, 1 - offsets[-1]) + offsets
-    for line, height in zip(ends.index, heights, strict=True):
+    height = math.inf
+    labels_below = len(labels)
+    for line in sorted(ends, key=ends.get, reverse=True):
+        labels_below -= 1
+        # Below the label above, with room for the labels below.
+        highest = height - distance
+        lowest = distance * labels_below
+        height = max(lowest, min(ends[line], highest))
         axes.text(
             1.03,
             height,
-            labels[line],
+            # Names in a run that somebody sent can hold any character.
+            displayable(labels[line]),
             transform=axes.transAxes,
             va="center",
             color=line.get_color(),
@@ -319,16 +290,16 @@ def figure_of_runs(runs: Sequence[Run]) -> Figure:
     curves = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
     for run in runs:
         rows = run.rows
-        label = displayable(run.name)[:RUN_NAME_CHARACTERS]
+        label = run.name[:RUN_NAME_CHARACTERS]
         for panel in curves:
             curves[panel].append(Curve(label, finite_values(rows, panel.metric)))
     return _draw_panels(curves)
 
 
-def base64_png(figure: Figure, dpi: int = SCREEN_DPI) -> str:
+def base64_png(figure: Figure) -> str:
     """Render a figure as PNG in base64, as HTML and notebooks embed images."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    figure.savefig(buffer, format="png", dpi=IMAGE_DPI)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -362,8 +333,6 @@ class LivePlot:
         self._next_redraw = now + REDRAW_SECONDS
         figure = self._run.plot()
         sentence = figure.get_label()
-        # The last figure stays in the notebook.
-        dpi = SHARP_DPI if is_last else SCREEN_DPI
-        data = {"image/png": base64_png(figure, dpi), "text/plain": sentence}
+        data = {"image/png": base64_png(figure), "text/plain": sentence}
         metadata = {"image/png": {"alt": f"Training curves. {sentence}"}}
         self._output.show(data, metadata=metadata)

@@ -182,8 +182,7 @@ class StepGroups:
         return sum(group.has_signal for group in self.groups)
 
     def __repr__(self) -> str:
-        # The name of a run's folder is part of the title, and can hold any character.
-        return "\n".join([displayable(self.title), *map(repr, self.groups)])
+        return "\n".join([self.title, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
         return _html_of_view("step", step=self, shows_title=False)

@@ -40,7 +40,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
-from grpo_nb.core.words import short_repr
+from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
@@ -80,8 +80,8 @@ class Run(ReprMixin):
         self.model = model
         self.tokenizer = tokenizer
         self.rewards = list(rewards)
-        # Absolute, because `Path(".")` has no name.
-        self.name = os.path.basename(os.path.abspath(path))
+        # Absolute, because `Path(".")` has no name. A folder that somebody sent can have any name.
+        self.name = displayable(os.path.basename(os.path.abspath(path)))
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
 
@@ -132,7 +132,9 @@ class Run(ReprMixin):
     @property
     def reference(self) -> str:
         """Description of the model that the KL is measured against."""
-        return self.info.get("reference", "the reference model")
+        text = self.info.get("reference", "the reference model")
+        # A run that somebody sent can hold any text.
+        return shorten(displayable(text), 100)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -376,13 +378,13 @@ class Run(ReprMixin):
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
         # Imported here for the same reason as in `plot`.
-        from grpo_nb.runs.figure import SHARP_DPI
+        from grpo_nb.runs.figure import IMAGE_DPI
 
         if self.rows:
             file = self._checked_path(FIGURE_FILE)
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
-                self.plot().savefig(staged, format="png", dpi=SHARP_DPI)
+                self.plot().savefig(staged, format="png", dpi=IMAGE_DPI)
 
     # Display
 
