@@ -188,35 +188,26 @@ def decide_outcome(
     >>> decide_outcome(rise, None).sentence[:17]
     'No gain is shown:'
     """
-    if comparison is None:
-        is_better = False
-        missing = ["the held-out answers were not compared"]
-        facts = [
-            "gn.compare(run, task) compares them. A task without held-out questions needs "
-            "gn.load_task(..., holdout=0.2)."
-        ]
-    else:
-        obstacles = [*_obstacles(comparison, start_id, adapter_id)]
-        # A comparison with an obstacle proves no gain, however good its verdict is.
-        is_better = comparison.verdict == "better" and not obstacles
-        missing = [*obstacles, *_missing_in_comparison(comparison)]
-        facts = _facts_of_comparison(comparison)
-    if not rise.is_clear:
-        missing.append("the reward did not rise clearly")
+    no_gain = list(_reasons_against_a_gain(comparison, start_id, adapter_id))
+    # All missing evidence is named, not only the first, so that one rerun can supply it all.
+    missing = [*no_gain, *_doubts(rise, comparison)]
     verdict = "It worked."
     if missing:
-        start = "A gain is shown, but " if is_better else "No gain is shown: "
-        # All missing evidence is named, not only the first, so that one rerun can supply it all.
+        start = "No gain is shown: " if no_gain else "A gain is shown, but "
         verdict = f"{start}{', and '.join(missing)}."
     # If the reward did not rise, the verdict has said so.
     sentence = rise.sentence.replace("The reward did not rise clearly: it", "It")
-    return Outcome(has_worked=not missing, facts=(f"{verdict} {sentence}", *facts))
+    facts = (f"{verdict} {sentence}", *_facts_of_comparison(comparison))
+    return Outcome(has_worked=not missing, facts=facts)
 
 
-def _obstacles(
-    comparison: SavedComparison, start_id: str | None, adapter_id: str | None
+def _reasons_against_a_gain(
+    comparison: SavedComparison | None, start_id: str | None, adapter_id: str | None
 ) -> Iterator[str]:
-    """Yield the reasons why a comparison cannot prove a gain of this run."""
+    """Yield the reasons why a comparison shows no gain of this run."""
+    if comparison is None:
+        yield "the held-out answers were not compared"
+        return
     if comparison.after.model_id not in (None, adapter_id):
         yield "the comparison is not of the adapter that this run has now"
     if comparison.before.model_id not in (None, start_id):
@@ -224,24 +215,33 @@ def _obstacles(
     contamination = comparison.contamination
     if contamination is not None and contamination.trained_count:
         yield f"{contamination.trained_count} of the held-out questions were trained on"
-
-
-def _missing_in_comparison(comparison: SavedComparison) -> Iterator[str]:
-    """Yield the reasons why a comparison does not show that a run worked."""
     if comparison.verdict == "worse":
         yield "the held-out answers got worse"
     elif comparison.verdict != "better":
         yield "the held-out comparison shows no difference"
-    # More answers in the format can hide that fewer answers are right.
-    if comparison.anywhere_verdict == "worse":
-        yield "the answers themselves got worse"
-    majority = comparison.majority
-    if majority is not None and not majority.is_beaten:
-        yield "the majority-class baseline is not beaten"
 
 
-def _facts_of_comparison(comparison: SavedComparison) -> Iterator[str]:
-    """Yield the results of a comparison in words."""
+def _doubts(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
+    """Yield the reasons why a gain on the held-out questions is not enough."""
+    if comparison is not None:
+        # More answers in the format can hide that fewer answers are right.
+        if comparison.anywhere_verdict == "worse":
+            yield "the answers themselves got worse"
+        majority = comparison.majority
+        if majority is not None and not majority.is_beaten:
+            yield "the majority-class baseline is not beaten"
+    if not rise.is_clear:
+        yield "the reward did not rise clearly"
+
+
+def _facts_of_comparison(comparison: SavedComparison | None) -> Iterator[str]:
+    """Yield the results of a comparison in words, or how to get one."""
+    if comparison is None:
+        yield (
+            "gn.compare(run, task) compares them. A task without held-out questions needs "
+            "gn.load_task(..., holdout=0.2)."
+        )
+        return
     yield f"Held-out: {comparison.sentence}"
     if comparison.majority is not None:
         yield comparison.majority.sentence
