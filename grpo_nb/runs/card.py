@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
@@ -43,14 +43,13 @@ PRIVATE_PART = re.compile(
     (?<=://)[^\s/'"]+(?=@)
     # A key: "api_key=5" in "?api_key=5", also after an escaped "&amp;".
     | (?<=[?&;])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
-    # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. Source
-    # code doubles the slashes. A name has spaces only if the same kind of slash ends it:
-    # "C:\Users\Jane Doe\x".
-    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)(?P<slash>[/\\])(?P=slash)*
-      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=(?P=slash)))?
-    # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website
-    # has no such part: "https://example.org/home/index.html".
-    | (?<![\w.])(?:(?:/nfs)?/home|/Users|(?:/run)?/media)[/\\]+[\w.@-]+
+    # A user's home folder on Windows: "C:\Users\me", or "/mnt/c/Users/me" in Linux on Windows.
+    # Source code doubles the slashes. A name can have spaces if a slash follows it: "Jane Doe\x".
+    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)[/\\]+
+      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=[/\\]))?
+    # A user's home folder or drive elsewhere. A path in the address of a website stays:
+    # "https://example.org/home/index.html".
+    | (?<![\w.])(?:/home|/nfs/home|/Users|/media|/run/media)[/\\]+[\w.@-]+
     """,
     re.VERBOSE,
 )
@@ -62,13 +61,15 @@ def write_model_card(run: Run) -> None:
 
 
 def model_card(
-    run: Run, kind: str = "adapter", verification: Mapping[str, Any] | None = None
+    run: Run,
+    kind: Literal["adapter", "merged", "gguf"] = "adapter",
+    verification: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
     Args:
         run: The run, which may have been exported.
-        kind: "adapter", "merged" or "gguf".
+        kind: What the card describes: the adapter, or a merged export in 16 bit or as GGUF.
         verification: Content of the export's `verification.json`; None for the run itself.
     """
     info = run.info

@@ -184,8 +184,9 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
-    size = (WIDTH_INCHES, height)
-    figure = Figure(size, facecolor="none", layout="constrained", label=caption)
+    figure = Figure(
+        (WIDTH_INCHES, height), IMAGE_DPI, facecolor="none", layout="constrained", label=caption
+    )
     # matplotlib does not wrap text at words.
     wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # A label of the whole figure, because the layout reserves space for it.
@@ -299,7 +300,7 @@ def figure_of_runs(runs: Sequence[Run]) -> Figure:
 def base64_png(figure: Figure) -> str:
     """Render a figure as PNG in base64, as HTML and notebooks embed images."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=IMAGE_DPI)
+    figure.savefig(buffer, format="png")
     return base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -55,29 +55,29 @@ def completions_table(
 
     # TRL keeps the scores in deques, one for each reward.
     scores = pandas.DataFrame(batch["rewards"])
-    columns: dict[str, Any] = {
-        "step": step,
-        "group": scores.index // group_size,
-        "prompt": [json.dumps(messages) for messages in batch["prompt"]],
-        "completion": [completion_text(completion) for completion in batch["completion"]],
-    }
+    table = pandas.DataFrame(
+        {
+            "step": step,
+            "group": scores.index // group_size,
+            "prompt": [json.dumps(messages) for messages in batch["prompt"]],
+            "completion": [completion_text(completion) for completion in batch["completion"]],
+        }
+    )
     if has_tools:
         # Unlike the messages of a prompt, turns can hold values of tools that JSON does not know.
-        columns["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
-    columns |= scores.to_dict("series")
+        table["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
+    table = table.join(scores)
     # The weights are aligned by the names of the rewards. As in TRL, only numeric scores count; the
     # total is NaN where no reward gave a number.
-    weighted = scores * pandas.Series(weights)
-    columns["total"] = weighted.sum(axis=1, min_count=1)
-    columns["advantage"] = list(batch["advantages"])
+    table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    table["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in batch.get("extra", {}).items():
-        if name not in columns:
+        if name not in table:
             # A judge's reply can hold a lone surrogate, which no parquet file can store. A series,
             # because it may have fewer values than there are completions.
-            columns[name] = pandas.Series([displayable(str(value)) for value in values])
-    # All columns at once, because adding them one by one takes twice as long.
-    return pandas.DataFrame(columns)
+            table[name] = pandas.Series([displayable(str(value)) for value in values])
+    return table
 
 
 @dataclass(frozen=True, eq=False)

@@ -305,7 +305,7 @@ def test_card_of_a_run_without_adapter_says_so(run: gn.runs.Run) -> None:
     assert "gn.ask(" in model_card(run)
     (run.adapter_path / "adapter_model.safetensors").unlink()
     card = model_card(run)
-    assert "the run has no adapter yet." in card
+    assert "the run has no adapter." in card
     assert "this is the LoRA adapter" not in card
     assert "gn.ask(" not in card
 
