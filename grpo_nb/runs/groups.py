@@ -132,8 +132,8 @@ class CompletionGroup:
     @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
-        others = (*RESERVED_COLUMNS, *self.weights)
-        return [name for name in self.table if name not in others]
+        others = [*RESERVED_COLUMNS, *self.weights]
+        return list(self.table.columns.difference(others, sort=False))
 
     @property
     def has_signal(self) -> bool:

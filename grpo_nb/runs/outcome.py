@@ -125,6 +125,7 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
     rise = reward_rise(rows)
     if not rise.step_count:
         return f"{rise.claim}."
+    # A third of all rows, also of those without a finite reward.
     last = rows[-max(1, len(rows) // 3) :]
     # Not `finite_values`, because an infinite KL must be visible.
     kl = metric_values(last, "kl")
