@@ -47,7 +47,7 @@ class Rise:
         return self.p_value < SIGNIFICANCE_LEVEL and self.last_mean > self.first_mean
 
     @property
-    def claim(self) -> str:
+    def finding(self) -> str:
         """Beginning of every sentence about the reward of a run, so that all sentences agree."""
         if self.step_count == 0:
             return "No step has a finite reward"
@@ -71,15 +71,15 @@ class Rise:
             # can be 0, which has no logarithm.
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
-                f"{self.claim}. A model that learns nothing would show such a rise less than once "
+                f"{self.finding}. A model that learns nothing would show such a rise less than once "
                 f"in {runs:,} runs."
             )
         if self.step_count == 0:
             return (
-                f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
+                f"{self.finding}. gn.check_rewards(rewards, task) shows whether a reward causes this."
             )
         return (
-            f"{self.claim}. run.plot() shows the curves, and run.alerts what the health rules "
+            f"{self.finding}. run.plot() shows the curves, and run.alerts what the health rules "
             "found. More steps or an easier task make a rise clearer."
         )
 
@@ -124,13 +124,13 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
     """
     rise = reward_rise(rows)
     if not rise.step_count:
-        return f"{rise.claim}."
+        return f"{rise.finding}."
     # A third of all rows, also of those without a finite reward.
     last = rows[-max(1, len(rows) // 3) :]
     # Not `finite_values`, because an infinite KL must be visible.
     kl = metric_values(last, "kl")
     kl_text = f"KL to {reference} {kl.mean():.3f}" if len(kl) else "KL not measured"
-    parts = [rise.claim, kl_text]
+    parts = [rise.finding, kl_text]
     truncated = metric_values(last, "completions/clipped_ratio")
     if len(truncated):
         parts.append(
