@@ -184,9 +184,8 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
-    figure = Figure(
-        (WIDTH_INCHES, height), IMAGE_DPI, facecolor="none", layout="constrained", label=caption
-    )
+    size = (WIDTH_INCHES, height)
+    figure = Figure(size, facecolor="none", layout="constrained", label=caption)
     # matplotlib does not wrap text at words.
     wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # A label of the whole figure, because the layout reserves space for it.
@@ -261,19 +260,19 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
 
 
 def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
-    """Write the label of each line to the right of its end; move down those that would overlap."""
+    """Write the label of each line to the right of its end; move up those that would overlap."""
     low, high = axes.get_ylim()
     ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in labels}
     # With many labels the distance shrinks, so that all of them fit.
     distance = min(LABEL_DISTANCE, 1 / len(labels))
-    height = math.inf
-    labels_below = len(labels)
-    for line in sorted(ends, key=ends.get, reverse=True):
-        labels_below -= 1
-        # Below the label above, with room for the labels below.
-        highest = height - distance
-        lowest = distance * labels_below
-        height = max(lowest, min(ends[line], highest))
+    height = -math.inf
+    labels_above = len(labels)
+    for line in sorted(ends, key=ends.get):
+        labels_above -= 1
+        # Above the label below, with room for the labels above and for half of its own height.
+        lowest = height + distance
+        highest = 1 - distance * (labels_above + 0.5)
+        height = min(highest, max(ends[line], lowest))
         axes.text(
             1.03,
             height,
@@ -300,7 +299,7 @@ def figure_of_runs(runs: Sequence[Run]) -> Figure:
 def base64_png(figure: Figure) -> str:
     """Render a figure as PNG in base64, as HTML and notebooks embed images."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format="png", dpi=IMAGE_DPI)
     return base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -377,11 +377,14 @@ class Run(ReprMixin):
 
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
+        # Imported here for the same reason as in `plot`.
+        from grpo_nb.runs.figure import IMAGE_DPI
+
         if self.rows:
             file = self._checked_path(FIGURE_FILE)
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
-                self.plot().savefig(staged, format="png")
+                self.plot().savefig(staged, format="png", dpi=IMAGE_DPI)
 
     # Display
 
