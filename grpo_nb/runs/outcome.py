@@ -71,12 +71,13 @@ class Rise:
             # can be 0, which has no logarithm.
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
-                f"{self.finding}. A model that learns nothing would show such a rise less than once "
-                f"in {runs:,} runs."
+                f"{self.finding}. A model that learns nothing would show such a rise less than "
+                f"once in {runs:,} runs."
             )
         if self.step_count == 0:
             return (
-                f"{self.finding}. gn.check_rewards(rewards, task) shows whether a reward causes this."
+                f"{self.finding}. gn.check_rewards(rewards, task) shows whether a reward causes "
+                "this."
             )
         return (
             f"{self.finding}. run.plot() shows the curves, and run.alerts what the health rules "
