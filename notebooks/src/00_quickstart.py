@@ -21,11 +21,11 @@
 # answers. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our
 # example because you can check them by eye.
 #
-# ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
+# ![Good answers to 96 held-out sums, before and after one training: correct 9 and 77, in the format 16 and 96, correct anywhere 53 and 77.](../docs/quickstart_result.png)
 #
-# *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*:
-# the answer stands where we asked for it. *Correct anywhere*: the last number in the text is right. *Correct*: both. The same happened
-# [on all three seeds that we tried](../docs/evidence/quickstart_seeds.md).
+# *How to read it:* 96 sums that the model was never trained on. *In the format*: the answer is where we asked for it. *Correct anywhere*: the last
+# number in the text is right, wherever it is. *Correct*: both. Two more trainings with other random numbers (*seeds*)
+# [gave the same picture](../docs/evidence/quickstart_seeds.md).
 #
 # How to read on: write each prediction down, look at the output of the next cell, and only then open the fold. You need Python, and no
 # reinforcement learning.
@@ -40,8 +40,8 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `auto` chooses the preset for your machine: on a CPU the small model that came with the
-# installation, on a GPU a larger one in 4 bit.
+# You can leave everything as it is. `auto` chooses the settings for your machine: on a CPU the small model that came with the
+# installation, on a GPU a larger one whose weights take 4 bits each.
 #
 # <details><summary>To change something</summary>
 #
@@ -83,17 +83,38 @@ task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
+# ## GRPO in one minute
+#
+# The model writes several texts to the same prompt, its *completions*, each token by token (a *token* is a word or a piece of one). A **reward**
+# function that you write gives each completion a number. The **advantage** is this reward minus the mean of the group, divided by the standard deviation of the group (the sample one, with n − 1):
+#
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
+#
+# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
+#
+# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
+#
+# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
+#
+# If you have fine-tuned a model, you know the rest. One GRPO step is a step of fine-tuning on the model's own completions. Each completion has
+# its advantage as a weight. Then the model writes new ones. It learns only from texts that it wrote itself, so **it can only do more often what it already
+# does sometimes.**
+#
+# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
+#
+# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
+#
 # ## The rewards
 #
 # Three rewards are added up. A correct answer is worth 2, the complete format 1, and each of the four tags 1/8, so a
-# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with only
-# three of the four tags already earns something, so the model can improve tag by tag. The weight is small, because a model can collect such
-# points without ever being right.
+# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with
+# three of the four tags earns a little more than one with two, so the model can improve tag by tag. The weight is small, because a model can
+# collect such points without ever being right.
 #
-# You should see that a correct answer in the format gets everything, that without the last tag it earns only 0.375 (remember this line), and that a bare "The answer is 7." gets nothing: an
-# answer counts as correct only between its tags, because a program must know where to read it.
+# An answer counts as correct only between its tags, because a program must know where to read it. You should see three totals: 3.5 for a right
+# answer in the format, 0.375 for the same without its last tag (remember this line), and 0 for a bare "The answer is 7."
 #
-# A reward is a function. This is the first one, for whole numbers:
+# A reward is a function. The first one does what this function does, for whole numbers:
 #
 # ```python
 # def correct_sum(completions, answer, **columns):
@@ -104,7 +125,7 @@ task
 #     return scores
 # ```
 #
-# With the weight 2 its point counts as 2. `correctness` does the same for all ways to write a number and for other kinds of answers, and refuses a text that goes on after its answer. `exact_format` returns 1 if the
+# Its score is 0 or 1, and its weight is 2. `correctness` also reads other ways to write a number and other kinds of answers, and refuses a text that goes on after its answer. `exact_format` returns 1 if the
 # four tags are there once, in order, with nothing outside them. `partial_format` returns the share of the tags that are there once. Your own
 # functions work as well ([Rewards](02_rewards.ipynb)).
 
@@ -119,31 +140,10 @@ examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
 gn.score(rewards, examples, {"answer": "7"})
 
 # %% [markdown]
-# ## GRPO in one minute
-#
-# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# The **advantage** is this reward minus the mean of the group, divided by the standard deviation of the group (the sample one, with n − 1):
-#
-# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
-#
-# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
-#
-# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
-#
-# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
-#
-# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, each with its advantage as a
-# weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
-# does sometimes.**
-#
-# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
-#
-# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
-#
 # ## Is the task hard enough?
 #
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
-# this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
+# the next cell, whose code is folded away, takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
 # On a CPU the printed line names level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean
 # bad sums or missing tags. [Before and after](#Before-and-after) separates the two.
@@ -165,9 +165,11 @@ print(choice.sentence)
 # In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
 # figure updates itself.
 #
-# **Predict before you run:** the figure at the top shows that the format is learned first. Yet both are rewarded from step 1, and a correct
+# **Predict before you run:** which is learned first, the format or the right sum? Both are rewarded from step 1, and a correct
 # answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? Which
 # part, the same or the different one, can all 84 questions push in the same direction?
+#
+# The training takes about six minutes. Exercise 1 at the end of the page needs two of them, a pencil, and only the formula above.
 #
 # <details><summary>The same call in TRL</summary>
 #
@@ -197,7 +199,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # <details><summary>Answer to the prediction</summary>
 #
-# The format is near its maximum from about step 12 on, and *correctness* follows. One reason is trivial: an answer counts only between its tags, so
+# The format comes first. It is near its maximum from about step 12 on, and *correctness* follows. One reason is trivial: an answer counts only between its tags, so
 # *correctness* cannot come first. So compare two curves of the right panel that do not need each other:
 #
 # | held-out, 16 questions | before | step 7 | step 14 | step 28 |
@@ -205,14 +207,15 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # | *in the format* (needs no sum) | 19 % | 100 % | 100 % | 100 % |
 # | *correct anywhere* (needs no tags) | 44 % | 50 % | 75 % | 94 % |
 #
-# The sums are slower here, too. The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
+# The sums are slower here, too. *Correct*, which needs both, lies on *correct anywhere* as soon as all answers are in the format. The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
 # another one for each question. (With 16 questions, from 44 to 50 % is one question.)
 # </details>
 #
+# * *Left:* the total that the model is trained on. *Middle:* its three parts. *Right:* 16 held-out questions.
 # * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
-#   curve rises, and from the pale one *when*. All curves dip in steps 1 to 4. The learning rate is still small then (*warm-up*) and each step has only
-#   two questions, so the dip is mostly luck with the questions. The dip at the end may be luck too.
-# * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
+#   curve rises, and from the pale one *when*. All curves dip in steps 1 to 4. The learning rate is below its full value then (*warm-up*) and each
+#   step has only two questions, so the dip is mostly luck with the questions. The dip at the end may be luck too.
+# * *Greedy and sampled:* the held-out questions are answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
 # * *KL:* how far the model's token probabilities have moved from those of the original model. A small penalty in the loss (`beta`) makes
@@ -279,8 +282,8 @@ display(early_group, later_group)
 #
 # <details><summary>What you should see</summary>
 #
-# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 points come from the format,
-# and about 25 from last numbers that were wrong before.
+# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 55 − 9 = 46 come from the
+# format, and 80 − 55 = 25 from the sums: 29 became right and 5 became wrong.
 # </details>
 
 # %%
@@ -302,7 +305,7 @@ table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 # | doubt | what we did | result |
 # | --- | --- | --- |
 # | Were these 96 questions lucky? | 29 sums became right and 5 wrong. Suppose that each were a coin toss. | 34 coins split 29 to 5, or more unevenly, less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
-# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. With 14 steps in place of 42 the gain is clear on only one of the three. |
+# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. (A third as many steps, 14, was too short: a clear gain on only one of the three.) |
 # | Was only the first tag missing? | We put `<reasoning>` at the start of the original model's answer. | Then it gets 58 sums right instead of 53. After the training it is 77. So the tag explains 5 of the 24 gained. |
 # | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | We looked for the right number in the 29 answers before (second printed line). | It was in none of them. |
 # | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | The 77 sums without a twin rose from 43 right to 63; the 19 with one from 10 to 14. |
@@ -334,7 +337,7 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# You know the numbers. New is whether the reward rose by more than chance, and the verdict. *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
+# *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
 # held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
 # other runs. If the model could already do the task, a message says so. That is not a failure.
 
@@ -380,7 +383,7 @@ print(outcome)
 #
 # <details><summary>Answer</summary>
 #
-# Only in the early one. There the right answer leads with 0.1 as well, but barely: +1.29 against +1.14 for a wrong answer in the format. In the
+# Only in the early one. With the weight 0.1 the right answer is hardly ahead of a wrong one in the format there: +1.29 against +1.14. In the
 # later group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
 # </details>
 #
@@ -389,7 +392,7 @@ print(outcome)
 #
 # <details><summary>Answer</summary>
 #
-# Three seeds gave 80, 72 and 80 %, in part because each has other held-out sums. So two runs must differ by much more than 8 points to mean anything.
+# Three seeds gave 80, 72 and 80 %. Each has other held-out sums, and 96 questions alone leave about 8 points either way. So 8 points between two single runs show nothing.
 # </details>
 #
 # **4. Groups that teach nothing** (one minute). TRL counts the groups in which all completions earn the same. **Predict:** more at first or at the end?

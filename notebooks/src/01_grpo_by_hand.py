@@ -241,7 +241,7 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # An example: *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3). So its mean is −1.81 / 8 = −0.226,
 # and its term is −1.157 · −0.226 = +0.26. The loss is the mean of the eight terms in the table below.
 #
-# **Predict before you run:** is the largest term (plus or minus) that of the text whose tokens are pushed hardest?
+# **Predict before you run:** does the text with the largest term (plus or minus) also have the hardest push on each token?
 #
 # <details><summary>What you should see</summary>
 #
@@ -418,22 +418,30 @@ axes.margins(x=0.18)
 # counts the same here.
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
-# finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text
-# on this branch adds $A (1 - p)$ to the logit of the branch, and each text on another branch subtracts $A\,p$ from it. (The gradient of a log-softmax is
-# $1 - p$ for the drawn token, and $-p$ for each other one.) Together that is the sum of $A$ over the texts on the branch, minus $p$ times the sum
-# over all texts at the fork. For the full stop below: 2.31 · (1 − 0.51) − 0.95 · 0.51 = +0.65.
+# finds the words that matter.**
+#
+# Why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text on this branch pushes its logit
+# up by $A (1 - p)$, and each text on another branch of the fork pushes it down by $A\,p$. (That is the gradient of a log-softmax: $1 - p$ for
+# the drawn token, and $-p$ for each other one.) For the full stop after *Canberra*, with $p$ = 0.51:
+#
+# | texts at this fork | sum of $A$ | times | push on the full stop |
+# | --- | --- | --- | --- |
+# | 2 with the full stop | +2.31 | 1 − 0.51 | +1.13 |
+# | 3 with the comma | +0.95 | −0.51 | −0.48 |
+# | **all 5** | +3.26 | | **+0.65** |
+#
+# Or in one line:
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
 # In short: a branch gains when its mean advantage is above that of its fork. Expect the direction from the rule, not the size, because all branches
 # share their weights.
 #
-# **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say of the comma, and what
-# does the model do?
+# **Predict before you run:** the comma has $p$ = 0.47 and the sum +0.95, which is above zero. Is it pushed up?
 #
 # <details><summary>What you should see</summary>
 #
-# Full stop: 2.31 − 0.51 · 3.26 = +0.65 (+0.67 in the output, which does not round). Comma: 0.95 − 0.47 · 3.26 = −0.58. The model agrees: the full
+# No: 0.95 − 0.47 · 3.26 = −0.58. (The output has +0.67 for the full stop, because it does not round before.) The model agrees: the full
 # stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, **although its own sum is positive**. The mean advantage of the three texts
 # with the comma is +0.32, of all five with *Canberra* +0.65: the comma is below the average of its fork.
 #
@@ -501,7 +509,7 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 # | 3 | 0, agrees | differs by 1.06: other tokens are pushed | +1.48, differs | differs by 1.00 |
 # | 4 | 0, agrees | agrees: reference and model are still equal | −0.0420, differs | differs by 0.02 |
 #
-# Before a step the loss sees none of the four, and the gradient two. After a step both see all four. But the loss shows the fourth only in its fourth
+# Before a step the loss shows none of the four mistakes, and the gradient shows two (2 and 3). After a step both show all four. But the loss shows the fourth only in its fourth
 # decimal, and the second by 2 %, where the gradient differs by 23 %. **So compare after a step, and compare the gradients.**
 # </details>
 
