@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -100,7 +102,30 @@ def merge(folder: Path) -> dict[str, float]:
     }
 
 
-PARTS = {part.__name__: part for part in (train, draw, merge)}
+def two_processes(folder: Path) -> dict[str, float]:
+    """Write the run as a folder for plain TRL, and train it there with two processes."""
+    import grpo_nb as gn
+
+    # Checkouts before November 2026 call the function `write`.
+    write_project = getattr(gn.scaleout, "write_project", None) or gn.scaleout.write
+    project = folder / "project"
+    written, _ = timed(lambda: write_project(folder / "one", project))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
+    command = [*launch, "train.py", "--processes", "2"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    trained, done = timed(
+        lambda: subprocess.run(command, cwd=project, env=env, capture_output=True, text=True)
+    )
+    if done.returncode != 0:
+        raise SystemExit(done.stderr[-3000:])
+    return {
+        "write the folder, s": written,
+        "folder, MB": megabytes(project),
+        "two processes, s": trained,
+    }
+
+
+PARTS = {part.__name__: part for part in (train, draw, merge, two_processes)}
 
 
 def measure(checkout: Path) -> dict[str, float]:
