@@ -12,6 +12,7 @@ import argparse
 import io
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -110,9 +111,14 @@ def two_processes(folder: Path) -> dict[str, float]:
     write_project = getattr(gn.scaleout, "write_project", None) or gn.scaleout.write
     project = folder / "project"
     written, _ = timed(lambda: write_project(folder / "one", project))
+    # The TRL of the head of train.py, which trains on a CPU without Unsloth.
+    head = (project / "train.py").read_text()
+    trl = re.search(r"trl==[0-9.]+", head)[0]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target"]
+    subprocess.run([*install, str(folder / "trl"), trl], check=True)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"]
     command = [*launch, "train.py", "--processes", "2"]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder / "trl")}
     trained, done = timed(
         lambda: subprocess.run(command, cwd=project, env=env, capture_output=True, text=True)
     )

@@ -355,8 +355,8 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #
 # <details><summary>What you should see</summary>
 #
-# In the middle third. There *neutral* is 7 % of the answers and gets −9 % of the sum: −16 points: 28 of the 32 groups have another mood, and push it down. In the
-# first and the last third it gains a little, +4 points each. So all together it gains too little to become the likeliest answer to any remark.
+# In the middle third. There *neutral* is 7 % of the answers and gets −9 % of the sum, so it loses 16 points: 28 of the 32 groups have another mood, and
+# they push it down. In the first and the last third it gains a little, +4 points each. So all together it gains too little to become the likeliest answer to any remark.
 #
 # Table 8 also shows a limit of the rule. *Negative* gains much at the cost of *positive*: +79 points in the last third. With one fork for all
 # remarks it would then take over. It does not (Table 4), because by then the model tells *negative* remarks apart, and pushes *negative* up there
