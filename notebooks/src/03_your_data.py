@@ -14,7 +14,7 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and test the result. The first training passes its test, and yet the
-# model never answers *neutral*, one of the three labels. You find out why, add rows with this label, and train again.
+# model, asked greedily, never answers *neutral*, one of the three labels. You find out why, add rows with this label, and train again.
 #
 # ![Right answers to the 42 held-out remarks before the training, after it, and after a training with 20 more neutral rows: negative 7, 15 and 13 of 15, positive 16, 18 and 16 of 18, neutral 0, 0 and 9 of 9. All together 23, 33 and 38 of 42.](../docs/your_data.png)
 #
@@ -247,7 +247,7 @@ show("Table 2. Sampled answers, eight in a group", sampled.groupby("mood").sum()
 # the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
 # learned by itself.
 #
-# **2.** The estimate is 8: two in five of 21. In fact 13 hold one (the line under Table 6 counts the other 8). Five groups are few to estimate from, and later in the training nearly every answer is between
+# **2.** You would expect 8, two fifths of 21. In fact 13 do: under Table 6 you will read that 8 of the 21 have none. Five groups are few to estimate from, and later in the training nearly every answer is between
 # its tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
@@ -356,7 +356,9 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # <details><summary>What you should see</summary>
 #
 # In the middle third. There *neutral* is 7 % of the answers and gets −9 % of the sum, so it loses 16 points: 28 of the 32 groups have another mood, and
-# they push it down. In the first and the last third it gains a little, +4 points each. So all together it gains too little to become the likeliest answer to any remark.
+# they push it down. In the first and the last third it gains a little, +4 points each. Over
+# all steps its share of the sum is 14.2 / (72.4 + 14.2 + 43.5) = 11 %, and its share of the answers is between 7 and 16 %. So it keeps about its place,
+# and that is too little to become the likeliest answer to any remark.
 #
 # Table 8 also shows a limit of the rule. *Negative* gains much at the cost of *positive*: +79 points in the last third. With one fork for all
 # remarks it would then take over. It does not (Table 4), because by then the model tells *negative* remarks apart, and pushes *negative* up there
@@ -377,7 +379,7 @@ show("Table 8. Share of the sum, minus p", gain, "{:+.0%}", **two_sides)
 # less: 36.9 / 21 = 1.8, against 93.4 / 40 = 2.3 and 100.0 / 35 = 2.9.
 #
 # **Two other suspects.** Eight neutral groups have no right answer, and such a group pushes up a tidy *wrong* one. But over all 21 groups *positive* was
-# pushed down (−7.0), so this is not the main reason. And every prompt shows a solved *neutral* example. Whether it helps or harms, we did not test.
+# pushed down (−7.0), so this is not the main reason. And every prompt shows a solved *neutral* example. We did not test whether it helps or harms.
 #
 # The explanation fits the numbers. Whether it is right, only another training can tell.
 #
@@ -438,8 +440,8 @@ show("Table 9. Answers to each mood after the second training", after_second, **
 # | `baseline`: do groups differ, for *each* kind of answer? | read one group: who is pushed up, and why? | *in the format* apart from *correct anywhere* |
 # | weight times spread: which reward decides? | truncated and repeated answers | every part by itself, then a second seed |
 #
-# **One measure that was not trained on:** *correct* uses `exact_text` here, and the model was trained on `exact_text`. That is sound only because the
-# check found no trick, and because *correct anywhere*, which was not trained on, shows the same 79 %. [Rewards](02_rewards.ipynb) shows what happens otherwise.
+# **Which measure was not trained on?** *Correct anywhere*: it shows the same 79 %. *Correct* uses `exact_text`, on which the model was trained. That is
+# sound only because the check found no trick. [Rewards](02_rewards.ipynb) shows what happens otherwise.
 #
 # ### A competitor
 #
