@@ -151,7 +151,7 @@ def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
     """Run one candidate in a new process and wait for its end."""
     job = {
-        # marshal writes no subclass of str, such as a text of numpy.
+        # marshal refuses a subclass of str, and writes a text of numpy as bytes.
         "code": str(candidate.code),
         "calls": [(call.function, list(call.args), dict(call.kwargs)) for call in candidate.calls],
         "modules": modules_to_import(candidate.code),
