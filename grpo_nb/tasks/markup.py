@@ -63,8 +63,9 @@ _MARK_PAIRS = {
 _LATEX_SPELLINGS = {
     # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
-    # Spaces of LaTeX, and white space other than line breaks.
-    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
+    # Spaces of LaTeX, and white space other than line breaks. Between digits, ~ is no space: 1~3 is
+    # a range.
+    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])(?!(?<=\d~)\d)|[^\S\n]+": " ",
     # 1{,}000
     r"\s*\{\s*,\s*\}\s*": ",",
     # An escaped dollar sign.

@@ -97,13 +97,14 @@ for _line in _UNITS.splitlines():
 # Words after a number that change it, take it back or are numbers themselves.
 _NOT_A_UNIT = re.compile(
     "(?:"
-    "zero|one|two|three|four|five|six|seven|eight|nine|eleven|twelve"
-    "|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty"
+    "zero|one|two|three|four|five|six|seven|eight|nine|eleven(?:th)?|twelve|twelfth"
+    "|(?:thir|four|fif|six|seven|eigh|nine)teen(?:th)?"
+    "|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ieth)"
     "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
-    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
+    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth"
+    "|(?:ten|hundred|thousand|million|billion|trillion)(?:th)?|dozen|lakh|crore|score|gross"
     "|permille|point|infinity"
     ")s?"
 )
@@ -124,7 +125,7 @@ UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[C
 _NOT_IN_NAME = re.compile(
     r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
     r"|<\w+> (?=<)"  # a word before a thing: red apples
-    r"|([$\u20ac\u00a3\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
+    r"|([$\u20ac\u00a3\u00a5\u20b9\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
     r"|[<> ()]"
 )
 # Up to four words, with or without exponents, joined by a space, a product or a quotient.
