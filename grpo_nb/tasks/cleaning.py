@@ -219,9 +219,10 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
         _UnusableRow: With the reason why the row cannot be used.
     """
     task_row: Row = {}
-    # A row may have a question, a prompt or both. Without a column for a role, `get(None)` is None.
-    question = row.get(column_of.get("question"))
-    prompt = row.get(column_of.get("prompt"))
+    cells = {role: row.get(name) for role, name in column_of.items()}
+    # A row may have a question, a prompt or both.
+    question = cells.get("question")
+    prompt = cells.get("prompt")
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
@@ -230,7 +231,7 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
             # All messages make the question, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
             question = "\n".join(message["content"] for message in messages)
-    gold = row.get(column_of["answer"])
+    gold = cells["answer"]
     if has_lists_of_answers:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         texts = [_as_text(item, "answer").strip() for item in golds if _is_filled(item)]
@@ -313,7 +314,8 @@ def _repeated_rows(
 ) -> _Reasons:
     """Return the reasons to leave out rows that repeat an earlier question.
 
-    Questions that differ only in white space are the same.
+    Questions that differ only in white space are the same. The earlier row gets the accepted
+    answers of the rows that repeat it.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
@@ -329,6 +331,10 @@ def _repeated_rows(
             continue
         if _have_common_answer(row, rows[first]):
             reasons[row_number] = "repeated"
+            accepted = rows[first].get(ACCEPTED_COLUMN) or []
+            new = [item for item in row.get(ACCEPTED_COLUMN) or () if item not in accepted]
+            if new:
+                rows[first][ACCEPTED_COLUMN] = [*accepted, *new]
             continue
         if on_conflict == "raise":
             answers = [rows[first]["answer"], row["answer"]]

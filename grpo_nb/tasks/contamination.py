@@ -124,5 +124,6 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
         question_count=len(questions),
         trained_count=len(sources),
         # If none was trained on, the sentence names everything that was searched.
-        source=" and ".join(dict.fromkeys(sources or trained.values())),
+        source=" and ".join(dict.fromkeys(sources or trained.values()))
+        or "an empty set of training questions",
     )

@@ -247,7 +247,8 @@ class AnswerFormat:
             add_generation_prompt=True,
             **chat_template_kwargs,
         )
-        is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
+        tag = self.reasoning_open.rstrip()  # white space may end a tag
+        is_opened = tag != "" and rendered.rstrip().endswith(tag)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 
 

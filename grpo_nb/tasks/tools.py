@@ -49,13 +49,29 @@ class Tools:
         if hasattr(self.environment, "get_reward"):
             raise ValueError(
                 "TRL would add get_reward of the environment to the score, unweighted and "
-                "unlogged. Rename it _won and write a reward: "
+                "unlogged. Rename it, for example _won (a public method would be a tool), and "
+                "write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        # An async tool would return a coroutine that nobody awaits.
+        if self.environment is not None and not hasattr(self.environment, "reset"):
+            raise ValueError(
+                f"{self.environment.__name__} has no method reset(self, **row), which starts an "
+                "episode: write one, even if it does nothing."
+            )
         for tool in (*self.functions, *self._methods):
+            if not hasattr(tool, "__name__"):
+                raise TypeError(
+                    f"the tool {short_repr(tool)} has no name, by which the model could call it: "
+                    "write a function with def."
+                )
+            # An async tool would return a coroutine that nobody awaits.
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                f"two tools have the same name: {self.names}. The model calls a tool by its name, "
+                "so rename one of them."
+            )
         if not self.names:
             raise ValueError(
                 "there is no tool: pass a function, or give the environment a public method, whose "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import Any
 
@@ -370,6 +371,13 @@ def test_chat_without_its_own_question_is_read_beside_rows_with_one() -> None:
     ]
     task = gn.load_task(rows, holdout=1)
     assert sorted([*task.train["question"], *task.holdout["question"]]) == ["1 + 1?", "1 + 2?"]
+
+
+def test_row_with_more_cells_than_the_header_is_read() -> None:
+    lines = ["question,answer", "1 + 1?,2,extra", "2 + 2?,4", "3 + 3?,6"]
+    task = gn.load_task(list(csv.DictReader(lines)), holdout=1)
+    assert task.left_out == {}
+    assert sorted(answers(task).values()) == ["2", "4", "6"]
 
 
 def test_tuple_is_an_answer_as_a_list_is() -> None:

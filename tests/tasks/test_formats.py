@@ -54,6 +54,10 @@ def test_format_of_template_that_opens_the_tag() -> None:
     assert opened.completeness(rest) == 1
     assert not formats.think_answer().is_exact(rest)
     assert not formats.xml().for_template(Opens(), {}).is_opened_by_template
+    with_line_break = formats.AnswerFormat(
+        name="own", reasoning_open="<think>\n", reasoning_close="</think>", answer_open="Answer:"
+    )
+    assert with_line_break.for_template(Opens(), {}).is_opened_by_template
 
 
 PIECES = st.sampled_from(

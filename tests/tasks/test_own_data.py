@@ -219,7 +219,10 @@ def test_lists_of_answers_are_right_after_a_single_answer() -> None:
 @pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
 def test_rows_with_a_common_answer_are_repeated(golds: list[str]) -> None:
     rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": golds}]
-    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
+    task = gn.load_task(rows, holdout=1)
+    assert task.left_out == {"repeated": 1}
+    accepted = next(row["accepted_answers"] for row in both(task) if row["answer"] == "Paris")
+    assert accepted == list(dict.fromkeys([*CAPITALS[0], *golds])), "of both rows, each once"
 
 
 def test_accepted_answers_of_several_types_stay_lists() -> None:
@@ -598,6 +601,11 @@ def test_contamination_leaves_out_sources_without_a_match() -> None:
     found, searched = question_hashes(["1 + 1?", "2 + 2?"])
     trained = {found: "the training part", searched: "the run tiny"}
     assert find_contamination(["1+1?"], trained).source == "the training part"
+
+
+def test_contamination_without_trained_questions_says_so() -> None:
+    sentence = find_contamination(["1+1?"], {}).sentence
+    assert sentence.endswith("is in an empty set of training questions.")
 
 
 # Numbers and units.
