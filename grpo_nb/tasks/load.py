@@ -31,7 +31,7 @@ from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
-    fitting_format,
+    format_for_answers,
     messages_of_example,
     require_chat_template,
     with_prompts,
@@ -162,7 +162,7 @@ def load_task(
     answers = summarize_answers([row["answer"] for row in rows], kind)
 
     # 4. Make the prompts.
-    format = fitting_format(format, answers, system)
+    format = format_for_answers(format, answers, system)
     if tokenizer is not None:
         require_chat_template(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
@@ -198,7 +198,7 @@ def load_task(
         format,
         data.take(len(train)),
         data.skip(len(train)),
-        changes=report,
+        report=report,
         answers=answers,
         chat_template_kwargs=chat_template_kwargs,
         tokenizer=tokenizer,

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from grpo_nb.tasks.markup import strip_markup
-from grpo_nb.tasks.units import UNIT_WORD, measurement_unit, normalized_unit, unit_name
+from grpo_nb.tasks.units import UNIT_WORD, measurement_unit, normalize_unit, unit_name
 
 _LONGEST_NUMBER = 100  # characters
 
@@ -140,7 +140,7 @@ def _unit_of(match: re.Match[str]) -> str | None:
     # Directly after the digits, only a unit of measurement may follow: 42km is a number, but 42abc
     # is not.
     is_attached = not match["gap"]
-    first_word = re.match(UNIT_WORD, normalized_unit(text))
+    first_word = re.match(UNIT_WORD, normalize_unit(text))
     if is_attached and first_word and not measurement_unit(first_word[0]):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m

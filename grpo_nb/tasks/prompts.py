@@ -18,7 +18,7 @@ Example = tuple[str, str, str] | Chat
 _SYSTEM_ROLES = ("system", "developer")
 
 
-def fitting_format(
+def format_for_answers(
     format: AnswerFormat | None, answers: AnswerSummary, system: str | None = None
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with a hint that fits the answers."""
@@ -112,8 +112,8 @@ def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] 
             )
 
 
-def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
-    """Check that the chat template renders the system message of a prompt.
+def render_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> str:
+    """Render a prompt with the chat template, and check that its system message is in the text.
 
     Most templates without a system role refuse such a message. Others leave it out silently.
 
@@ -131,3 +131,4 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
                 "format.system_prompt() before each question, in a column prompt: "
                 '[{"role": "user", "content": "..."}].'
             )
+    return rendered

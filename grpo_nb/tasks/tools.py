@@ -137,20 +137,20 @@ class Tools:
         """The names that the model calls."""
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
-    def first_prompt_and_columns(self, row: Row) -> tuple[Chat, Row]:
-        """Start an episode with a row.
+    def start_episode(self, row: Row) -> Row:
+        """Start an episode, and return its row.
 
-        Returns:
-            The prompt of the row, followed by the text that the environment's `reset` returns; and
-            a dict with the column `environments` for rewards, empty without an environment.
+        With an environment, the prompt ends with the text that its `reset` returns, and the row has
+        the new object in the column `environments`. TRL gives rewards the column of that name.
         """
         # A copy, because the text of `reset` is added below.
         prompt = [dict(message) for message in row["prompt"]]
-        if self.environment is None:
-            return prompt, {}
-        instance = self.environment_factory()
-        prompt[-1]["content"] += instance.reset(**row) or ""
-        return prompt, {"environments": instance}
+        started = {**row, "prompt": prompt}
+        if self.environment is not None:
+            instance = self.environment_factory()
+            prompt[-1]["content"] += instance.reset(**row) or ""
+            started["environments"] = instance
+        return started
 
     def require_repeatable(self, row: Row) -> None:
         """Refuse an environment whose start from the same row is random.
@@ -164,9 +164,9 @@ class Tools:
             return
         states = set()
         for _ in range(_TRIAL_STARTS):
-            prompt, columns = self.first_prompt_and_columns(row)
-            attributes = vars(columns["environments"]).values()
-            states.add(tuple(map(_pickled_or_empty, (prompt, *attributes))))
+            started = self.start_episode(row)
+            attributes = vars(started["environments"]).values()
+            states.add(tuple(map(_pickled_or_empty, (started["prompt"], *attributes))))
         if len(states) > 1:
             raise ValueError(
                 f"{self.environment.__name__}.reset started one row twice, and the prompt or an "

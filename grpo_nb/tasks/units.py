@@ -85,7 +85,7 @@ cent: ¢
 """
 
 
-def _folded_unit(spelling: str) -> str:
+def _unit_key(spelling: str) -> str:
     return spelling.casefold() if len(spelling) > 2 else spelling
 
 
@@ -93,9 +93,9 @@ def _folded_unit(spelling: str) -> str:
 _NAME_OF_UNIT: dict[str, str] = {}
 for _line in _UNITS.splitlines():
     _spellings = _line.replace(":", "").split()
-    _NAME_OF_UNIT |= dict.fromkeys(map(_folded_unit, _spellings), _spellings[0])
+    _NAME_OF_UNIT |= dict.fromkeys(map(_unit_key, _spellings), _spellings[0])
 # Words after a number that change it, take it back or are numbers themselves.
-_NOT_A_UNIT = re.compile(
+_CHANGES_NUMBER = re.compile(
     "(?:"
     "zero|one|two|three|four|five|six|seven|eight|nine|eleven(?:th)?|twelve|twelfth"
     "|(?:thir|four|fif|six|seven|eigh|nine)teen(?:th)?"
@@ -142,7 +142,7 @@ def unit_name(text: str) -> str | None:
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
     ('kilometer/hour', 'meter^2', 'year')
     """
-    text = normalized_unit(text)
+    text = normalize_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
     name = re.sub(
         UNIT_WORD, lambda word: measurement_unit(word[0]) or _counted_thing(word[0]), text
@@ -152,15 +152,15 @@ def unit_name(text: str) -> str | None:
     return _NOT_IN_NAME.sub("", name)
 
 
-def normalized_unit(text: str) -> str:
+def normalize_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
 def measurement_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
-    name = _NAME_OF_UNIT.get(_folded_unit(word))
-    return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")
+    name = _NAME_OF_UNIT.get(_unit_key(word))
+    return name or _NAME_OF_UNIT.get(_unit_key(_singular(word)), "")
 
 
 def _counted_thing(word: str) -> str:
@@ -171,7 +171,7 @@ def _counted_thing(word: str) -> str:
     and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
+    return f"<{_singular(word)}>" if is_word and not _CHANGES_NUMBER.fullmatch(word) else "?"
 
 
 def _singular(word: str) -> str:

@@ -178,12 +178,12 @@ def test_episode_changes_no_row_and_no_method(
     row = task.train[0]
     before = list(row["chain"])
     for _ in range(2):  # the second finds the deck as it was
-        _, columns = held.first_prompt_and_columns(row)
-        tools = {tool.__name__: tool for tool in held.for_episode(columns["environments"])}
+        deck = held.start_episode(row)["environments"]
+        tools = {tool.__name__: tool for tool in held.for_episode(deck)}
         assert tools["is_open"]() == str(len(before) < 2)
-        assert columns["environments"].is_open() is (len(before) < 2)
+        assert deck.is_open() is (len(before) < 2)
         assert tools["sign"]() == "7"
-        columns["environments"].chain.pop()
+        deck.chain.pop()
     assert row["chain"] == before
 
 
