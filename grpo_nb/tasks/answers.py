@@ -87,7 +87,7 @@ class AnswerSummary:
     def hint(self) -> str:
         """Text in place of the answer in the system prompt."""
         if self.kind == "choice":
-            return f"one of: {', '.join(sorted(label for label, _ in self.labels))}"
+            return f"one of: {', '.join(sorted(dict(self.labels)))}"
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property

@@ -1,8 +1,16 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
-Two questions are the same if they differ only in white space, punctuation and the spelling of signs
-and numbers. Questions in other words are not found, and neither are questions that only the base
-model was trained on.
+A task compares questions in three ways. A row is left out only if its question certainly repeats
+another. Keeping two rows in the same part costs nothing, so there a likeness is enough.
+
+| two questions                             | may differ in                                     |
+| ----------------------------------------- | ------------------------------------------------- |
+| are repeated (`cleaning`)                 | white space                                       |
+| are the same here (`normalize_question`)  | also punctuation, spelling of signs and numbers   |
+| must be in one part (`question_key`)      | also capitals                                     |
+
+Questions in other words are not found, and neither are questions that only the base model was
+trained on.
 """
 
 from __future__ import annotations

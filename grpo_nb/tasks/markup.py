@@ -1,7 +1,4 @@
-"""Take Markdown, LaTeX and invisible characters out of a text.
-
-The spelling changes, never the meaning. Answers are compared in this spelling.
-"""
+"""Take Markdown, LaTeX and invisible characters out of a text, to compare answers."""
 
 import re
 import unicodedata
@@ -117,7 +114,7 @@ def rewrite(text: str, spellings: Mapping[str, str]) -> str:
 
 
 def normalize_signs(text: str) -> str:
-    r"""Return a text with ASCII spellings of digits, fractions, exponents and signs.
+    r"""Return a text with the signs of mathematics in ASCII or LaTeX, and with ASCII digits.
 
     >>> normalize_signs("1\u00bd \u00d7 x\u00b2"), normalize_signs("3 \u2212 4")
     ('1 1/2 \\times  x^{2}', '3 - 4')

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_nb.core.words import short_repr
@@ -29,9 +29,11 @@ def format_for_answers(
             "or call another function of gn.tasks."
         )
     format = format or xml()
-    if system:
-        return dataclasses.replace(format, instruction=system)
-    return dataclasses.replace(format, answer_hint=format.answer_hint or answers.hint)
+    return dataclasses.replace(
+        format,
+        instruction=system or format.instruction,
+        answer_hint=format.answer_hint or answers.hint,
+    )
 
 
 def with_prompts(rows: Rows, format: AnswerFormat, example_messages: Chat = ()) -> Rows:
@@ -89,7 +91,7 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
 # Chat templates.
 
 
-def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] = ()) -> None:
+def require_chat_template(tokenizer: Any, argument_names: Iterable[str] = ()) -> None:
     """Check that a tokenizer has a chat template, and that the template reads the arguments.
 
     Raises:
@@ -102,7 +104,7 @@ def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] 
             "model: take its instruct version, or set tokenizer.chat_template to the template of "
             "a model of its family."
         )
-    for name in chat_template_kwargs:
+    for name in argument_names:
         # Whole words, because a template that reads `enable_thinking` does not read `thinking`.
         # `str`, because a tokenizer with several templates has a dict of them.
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):

@@ -105,8 +105,8 @@ class Task(ReprMixin):
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """All arguments of the chat template: `chat_template_kwargs`, and the tools' schemas."""
-        tools = {"tools": self.tools.schemas} if self.tools is not None else {}
-        return {**self.chat_template_kwargs, **tools}
+        schemas = None if self.tools is None else self.tools.schemas
+        return {**self.chat_template_kwargs, "tools": schemas}
 
     def start_episode(self, row: Row) -> Row:
         """Start an episode, and return its row as `Tools.start_episode` does."""
@@ -114,8 +114,6 @@ class Task(ReprMixin):
 
     def first_prompts(self, rows: Dataset) -> list[Chat]:
         """Return the prompts with which the episodes of these rows start."""
-        if self.tools is None:
-            return list(rows["prompt"])
         return [self.start_episode(row)["prompt"] for row in rows]
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
@@ -197,7 +195,6 @@ class Task(ReprMixin):
         longest = max([*lengths["train"], *lengths["holdout"]])
         if longest <= max_prompt_length:
             return self
-        advice = f"settings.replace(max_prompt_length={longest}) keeps all"
         # Counted in a copy, so that the report of `self` is unchanged.
         report = copy.deepcopy(self.report)
         short_parts = {}
@@ -208,7 +205,11 @@ class Task(ReprMixin):
                     short.append(index)
                 else:
                     question = shorten(rows[index]["question"], 160)
-                    report.leave_out("too long", f"{length} tokens, {advice}: {question}")
+                    report.leave_out(
+                        "too long",
+                        f"{length} tokens, settings.replace(max_prompt_length={longest}) keeps "
+                        f"all: {question}",
+                    )
             # A task that was made by hand may have no held-out questions.
             if not short and lengths[name]:
                 raise ValueError(

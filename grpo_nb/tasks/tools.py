@@ -55,8 +55,8 @@ class Tools:
             )
         if self.environment is not None and not hasattr(self.environment, "reset"):
             raise ValueError(
-                f"{self.environment.__name__} has no method reset(self, **row), which starts an "
-                "episode: write one, even if it does nothing."
+                "the environment has no method reset(self, **row), which starts an episode: write "
+                "one, even if it does nothing."
             )
         for tool in (*self.functions, *self._methods):
             if not hasattr(tool, "__name__"):
@@ -81,7 +81,8 @@ class Tools:
     @property
     def _methods(self) -> list[Tool]:
         """The public methods of the environment, as TRL finds them; none without an environment."""
-        # Without an environment, `getmembers` looks at None, which has no Python functions.
+        if self.environment is None:
+            return []
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 

@@ -10,7 +10,7 @@ from grpo_nb.tasks.markup import rewrite
 # Each line is the name of a unit of measurement, and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
 # Longer spellings are read with any capitals.
-# Spellings of two letters or more may have the s of a plural: `inche` is here for `inches`.
+# Spellings of two letters or more may have the s of a plural. Without this s, `inches` is `inche`.
 _UNITS = """\
 second: s sec
 millisecond: ms
@@ -94,7 +94,7 @@ _NAME_OF_UNIT: dict[str, str] = {}
 for _line in _UNITS.splitlines():
     _spellings = _line.replace(":", "").split()
     _NAME_OF_UNIT |= dict.fromkeys(map(_unit_key, _spellings), _spellings[0])
-# Words after a number that change it, take it back or are numbers themselves.
+# Words after a number that change it, take it back or are numbers themselves. They are no unit.
 _CHANGES_NUMBER = re.compile(
     "(?:"
     "zero|one|two|three|four|five|six|seven|eight|nine|eleven(?:th)?|twelve|twelfth"
@@ -121,11 +121,12 @@ _UNIT_SPELLINGS = {
     r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Removed at the end of `unit_name`, where each thing that is counted is still marked: <apple>.
+# `unit_name` first marks each thing that is counted: "red apples" becomes <red> <apple>. Then it
+# removes what this pattern matches, and `apple` remains.
 _NOT_IN_NAME = re.compile(
     r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
     r"|<\w+> (?=<)"  # a word before a thing: red apples
-    r"|([$\u20ac\u00a3\u00a5\u20b9\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
+    r"|([$\u20ac\u00a3\u00a5\u20b9\u00b0]) ?(?=\1)"  # one of two signs: degrees Celsius, $5 USD
     r"|[<> ()]"
 )
 # Up to four words, with or without exponents, joined by a space, a product or a quotient.

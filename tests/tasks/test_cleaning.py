@@ -173,8 +173,8 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     assert (len(task.train), len(task.holdout)) == (30, 10)
     assert set(task.left_out) == {
         "whose prompt does not end with what a user says",
-        'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...]. If it is the '
-        'question as text, write columns={"question": <column of the prompt>}',
+        'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...] (if it is the '
+        'question as text, write columns={"question": <column of the prompt>})',
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
     assert all(row["question"].startswith("case ") for row in both(task)), (
@@ -228,7 +228,8 @@ def test_chats_with_tool_calls_are_left_out() -> None:
     rows[2]["prompt"][2] = {"role": "assistant", "tool_calls": [TOOL_CALL]}
     task = gn.load_task(rows, holdout=1)
     reason = (
-        "whose prompt has tool_calls. Write each call in content, as the model's template writes it"
+        "whose prompt has tool_calls (write each call in content, as the model's template writes "
+        "it)"
     )
     assert task.left_out == {reason: 2}
     assert len(both(task)) == 3

@@ -76,7 +76,7 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
 
 @pytest.mark.parametrize(("answer_open", "answer_close"), [("$", "$"), ("ans", "/ans")])
 def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: str) -> None:
-    with pytest.raises(ValueError, match="no completion would have it exactly once"):
+    with pytest.raises(ValueError, match="because a complete completion has each tag exactly once"):
         formats.AnswerFormat(name="d", answer_open=answer_open, answer_close=answer_close)
 
 

@@ -94,7 +94,7 @@ def untyped(place):
             "TRL would add get_reward of the environment to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "is async: write it with def"),
-        ([], {"environment": Endless}, "Endless has no method reset.* starts an episode"),
+        ([], {"environment": Endless}, "environment has no method reset.* starts an episode"),
         ([], {"environment": Village()}, "is not a class.*write environment=Game, not"),
         ([], {"environment": Growing}, "prompt or an attribute differed"),
         ([functools.partial(read, "mill")], {}, "the tool functools.partial.* has no name"),
