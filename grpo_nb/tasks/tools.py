@@ -27,15 +27,12 @@ _TRIAL_STARTS = 8
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools of a task, and the limits of an episode."""
+    """The tools of a task, and the limits of an episode, as `Task.with_tools` describes them."""
 
     functions: tuple[Tool, ...]
     environment: type | None
-    """Class whose public methods are tools; each completion has an object of its own."""
     rounds: int
-    """Number of times in an episode that the model may call tools."""
     seconds_per_call: float
-    """Longest time of a call. A longer one is stopped."""
 
     def __post_init__(self) -> None:
         require_whole_number("rounds", self.rounds, 1)
