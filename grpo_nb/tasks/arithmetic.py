@@ -24,7 +24,9 @@ wrong.
 ARITHMETIC_HOLDOUT_SIZE = 96
 ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """Example turn: question, reasoning, answer. Its sum is never one of the questions."""
-# Up to this many numbers, all pairs are enumerated. With more, questions are sampled.
+# Up to this many numbers, all pairs are listed, because sampling would find the last ones slowly:
+# the default asks 320 of 400 sums. With more numbers there are too many pairs, so questions are
+# sampled.
 _MAX_NUMBERS_FOR_ALL_PAIRS = 101
 
 

@@ -328,10 +328,11 @@ def _repeated_rows(
             continue
         if _have_common_answer(row, rows[first]):
             reasons[row_number] = "repeated"
+            # Answers that only the later row accepts are right too.
             accepted = rows[first].get(ACCEPTED_COLUMN) or []
-            new = [item for item in row.get(ACCEPTED_COLUMN) or () if item not in accepted]
-            if new:
-                rows[first][ACCEPTED_COLUMN] = [*accepted, *new]
+            more = [answer for answer in row.get(ACCEPTED_COLUMN) or () if answer not in accepted]
+            if more:
+                rows[first][ACCEPTED_COLUMN] = [*accepted, *more]
             continue
         if on_conflict == "raise":
             answers = [rows[first]["answer"], row["answer"]]

@@ -93,9 +93,11 @@ class Task(ReprMixin):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: An async tool, an environment with `get_reward`, or an environment that
-                starts differently within a group. A function without type hints or a docstring is
-                refused later, when transformers describes it to a model.
+            TypeError: A tool without a name, or an environment that is no class.
+            ValueError: An async tool, two tools with the same name, an environment with
+                `get_reward` or without `reset`, or one that starts differently within a group. A
+                function without type hints or a docstring is refused later, when transformers
+                describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
         # One row is enough: an environment with a random start nearly always has it on every row.
