@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import TypeHintParsingException
 
 import grpo_nb as gn
+from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from tests.support.village import Village, village_rows, village_task
 
 
@@ -185,6 +186,20 @@ def test_episode_changes_no_row_and_no_method(
         assert tools["sign"]() == "7"
         deck.chain.pop()
     assert row["chain"] == before
+
+
+def test_rewards_get_the_prompt_with_the_first_text(task: gn.tasks.Task) -> None:
+    class Telling(Village):
+        def reset(self, **row: Any) -> str:
+            super().reset(**row)
+            return " You begin."
+
+    row = task.train[0]
+    started = task.with_tools(environment=Telling).start_episode(row)
+    completion = GeneratedCompletion("7", is_truncated=False, row=started)
+    [scored] = scoring_arguments([completion], [row])["rows"]
+    assert scored["prompt"][-1]["content"] == row["prompt"][-1]["content"] + " You begin."
+    assert isinstance(scored["environments"], Telling)
 
 
 def test_first_text_of_environment_counts_as_prompt(embedded_folder: Path) -> None:
