@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
+from grpo_nb.checks.rows import sample_rows
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
@@ -34,7 +35,6 @@ from grpo_nb.scoring.advantages import in_groups
 from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
 from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.checks.rows import sample_rows
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import require_whole_number
@@ -30,7 +31,7 @@ from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_o
 from grpo_nb.tasks.contamination import Contamination, find_contamination, question_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, split_system
-from grpo_nb.tasks.read_rows import Source, sample_rows
+from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
 QuestionSource = Task | Holdout | Source

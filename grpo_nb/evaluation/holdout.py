@@ -16,7 +16,7 @@ from grpo_nb.scoring.correct_answers import Grader
 from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, to_task_rows
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import Example, fitting_format, messages_of_example, with_prompts
+from grpo_nb.tasks.prompts import Example, format_for_answers, messages_of_example, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 
@@ -61,7 +61,7 @@ def load_holdout(
 
     rows = to_task_rows(read_rows(source, "test"), CleaningReport(), columns)
     # The kind of the answers decides how the system prompt asks for them.
-    format = fitting_format(format, summarize_answers([row["answer"] for row in rows]))
+    format = format_for_answers(format, summarize_answers([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     prompted = with_prompts(rows, format, messages_of_example(example, format))
     return Holdout(format=format, holdout=Dataset.from_list(prompted))

@@ -35,7 +35,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.last_answer import readings_of_last_candidate
 from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import ROUNDING_ERROR, score
-from grpo_nb.tasks.answers import comparable, is_right_answer, summarize_answers
+from grpo_nb.tasks.answers import is_right_answer, normalize_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
 _TRIED_ROWS = 8
@@ -236,8 +236,8 @@ def choose_grader(
         rows: All data rows, with `answer`. A row with an empty `answer` is not tried.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
-        start_episode: Adds the environment of a new episode to a row (`Task.start_episode`). `dict`
-            only copies the row.
+        start_episode: Starts an episode with a row, and returns its row (`Task.start_episode`).
+            `dict` only copies the row.
 
     Raises:
         RewardError: The function failed.
@@ -316,7 +316,7 @@ def _wrong_answer(row: Mapping[str, Any], golds: Iterable[str]) -> str:
     right_answers = golds_of_row(row, "answer")
     for other in golds:
         is_right = any(
-            is_right_answer(other, right) or comparable(right) in comparable(other)
+            is_right_answer(other, right) or normalize_answer(right) in normalize_answer(other)
             for right in right_answers
         )
         if not is_right:

@@ -19,9 +19,9 @@ the completion repeats word for word, because a number of the question is not an
 import re
 from collections.abc import Sequence
 
-from grpo_nb.tasks.answers import comparable, summarize_answers
+from grpo_nb.tasks.answers import normalize_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.markup import BALANCED_TEXT, normalized_markup
+from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import measurement_unit
 
@@ -33,7 +33,7 @@ _FEWEST_QUESTION_WORDS = 3
 """Fewest words of a repeated question that is removed before the search. A shorter question stays,
 because the question may be a single word that is also its answer."""
 
-# The patterns of a number and its unit are searched in the spelling of `normalized_markup`.
+# The patterns of a number and its unit are searched in the spelling of `normalize_markup`.
 _FRACTION = re.compile(r"\\frac ?\{ ?(-?[\d.]+) ?\} ?\{ ?(-?[\d.]+) ?\}(?!\.?\d)")
 _DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|[1-9]\d{0,2}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
 """A number such as 1,250.50 and 1 000 000."""
@@ -110,7 +110,7 @@ def readings_of_last_candidate(
     text = _without_question(text, question)
     # If the gold answer is a label, only labels are candidates. It may look like a number, as in a
     # task with the labels "1", "2" and "none".
-    if comparable(gold) in map(comparable, labels):
+    if normalize_answer(gold) in map(normalize_answer, labels):
         return _last_label(text, labels)
     match summarize_answers([gold]).kind:
         case "number":
@@ -152,7 +152,7 @@ def _last_number(text: str, gold: str) -> list[str]:
         if not any(map(str.isnumeric, line)):
             continue
         # The space is that of the mixed number 2 1/2.
-        line = re.sub(r"(?<=\d)(?=\\frac)", " ", normalized_markup(line))
+        line = re.sub(r"(?<=\d)(?=\\frac)", " ", normalize_markup(line))
         line = _FRACTION.sub(r"\1/\2", line)
         numbers = list(_NUMBER_IN_TEXT.finditer(line))
         if numbers:

@@ -103,7 +103,7 @@ def prepare_training(
         prepare_tokenizer_for_tools(tokenizer)
     trainable_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
     if trainable_task is not task:
-        warn_user(f"Some prompts are left out: {trainable_task.changes.reasons_in_words}.")
+        warn_user(f"Some prompts are left out: {trainable_task.report.reasons_in_words}.")
     weights = weights_by_name(rewards)
     # In the record of completions, each reward has a column of its name.
     reserved = weights.keys() & RESERVED_COLUMNS
