@@ -11,13 +11,13 @@ from grpo_nb.core.words import require_choice
 
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
-SMALLEST_ADVANTAGE = 1e-6
-"""A smaller absolute value counts as zero: training does not push the completion."""
+NO_PUSH_BELOW = 1e-6
+"""An advantage whose absolute value is smaller counts as zero: the completion is not pushed."""
 
 
-def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Split values into groups of `size`, in order."""
-    return [values[start : start + size] for start in range(0, len(values), size)]
+def split_into_groups(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
+    """Split the values of all completions into groups, in order."""
+    return [values[start : start + group_size] for start in range(0, len(values), group_size)]
 
 
 def group_advantages(
@@ -64,6 +64,9 @@ def effect_in_words(advantage: float) -> str:
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('pushed up', 'pushed down', 'no push')
     """
-    if abs(advantage) < SMALLEST_ADVANTAGE:
-        return "no push"
-    return "pushed up" if advantage > 0 else "pushed down"
+    # A recorded advantage may be NaN, which pushes nothing up or down.
+    if advantage >= NO_PUSH_BELOW:
+        return "pushed up"
+    if advantage <= -NO_PUSH_BELOW:
+        return "pushed down"
+    return "no push"
