@@ -64,7 +64,6 @@ def effect_in_words(advantage: float) -> str:
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('pushed up', 'pushed down', 'no push')
     """
-    # A recorded advantage may be NaN, which pushes nothing up or down.
     if advantage >= NO_PUSH_BELOW:
         return "pushed up"
     if advantage <= -NO_PUSH_BELOW:

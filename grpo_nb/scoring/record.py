@@ -86,36 +86,28 @@ def _source_of(target: Any) -> str:
 def record_of(reward: RewardFunction) -> dict[str, Any]:
     """Return the record of a reward, whose values can all be written as JSON.
 
-    A reward has changed if its `hash` or its `state` differs. The docstring of this module lists
-    what they cover.
+    The docstring of this module lists what `hash`, `state` and `is_relative` cover.
 
     >>> from grpo_nb.rewards import correctness
     >>> record = record_of(correctness(tolerance=0.1))
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
+    is_kit = is_from_kit(reward)
     target = unwrap_partial(reward)
     source = _source_of(target if inspect.isroutine(target) else type(target))
-    type_name = type(reward).__name__
-    record = {
-        "kind": "",
-        "call": "a function",
-        "parameters": {},
-        "source": source,
-        "hash": _short_hash(type_name + source),
-        "state": "",
-        "is_relative": is_relative(reward),
-    }
-    if not is_from_kit(reward):
-        return record | {"state": _hash_of_state(reward)}
     # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
     # package must not look like a changed reward.
-    parameters = json.dumps(reward, default=_plain_value)
-    return record | {
-        "kind": type_name,
-        "call": repr(reward),
-        "parameters": json.loads(parameters),
-        "hash": _short_hash(type_name + parameters),
+    hashed = json.dumps(reward, default=_plain_value) if is_kit else source
+    class_name = type(reward).__name__
+    return {
+        "kind": class_name if is_kit else "",
+        "call": repr(reward) if is_kit else "a function",
+        "parameters": json.loads(hashed) if is_kit else {},
+        "source": source,
+        "hash": _short_hash(class_name + hashed),
+        "state": "" if is_kit else _hash_of_state(reward),
+        "is_relative": is_relative(reward),
     }
 
 
