@@ -49,8 +49,11 @@ _NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d])")  # not inside 1
 _MOST_PARTS = 12
 # Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In
 # "$5 or $6" and "$5-$6", a space or a digit shows that there is no formula between the dollars.
-_FALSE_UNITS = re.compile(r"\$+([^$]*[^$\s])\$+(?!\d)| in(?= [a-z])")
+_FALSE_UNITS = re.compile(r"\${1,2}([^$]*[^$\s])\${1,2}(?!\d)| in(?= [a-z])")
 
+# A label is no part of a word or of a decimal, such as the 4 and the 5 of 4.5.
+_BEFORE_LABEL = r"(?<!\w)(?<!\d\.(?=\d))"
+_AFTER_LABEL = r"(?!\w|\.\d)"
 # The labels A, a, I and i are also words. They are found in "the answer is A" and "A is right", but
 # not in "A dog", "a city" and "I think".
 _BEFORE_LETTER = r"(?<=[a-z] )(?=A)"  # an article within a sentence would be a small a
@@ -171,11 +174,11 @@ def _last_label(text: str, labels: Sequence[str]) -> list[str]:
 def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
-        return rf"(?<!\w)(?<!\d\.)(?i:{words})(?!\w|\.\d)"
+        return f"{_BEFORE_LABEL}(?i:{words}){_AFTER_LABEL}"
     # "(b)", "b)" and a last line "b" are the label B too. In f(b), b is a variable.
     in_brackets = rf"(?<!\w\()(?<![\w .])(?i:{words})(?=\)|\W*$)"
     after_option = rf"(?<=(?i:option|choice) )(?i:{words})(?!\w)"
-    as_written = rf"(?<!\w)(?<!\d\.){words}(?!\w|\.\d|['\u2019])"
+    as_written = rf"{_BEFORE_LABEL}{words}(?!['\u2019]){_AFTER_LABEL}"  # not the I of I'm
     if label in "AaIi":
         as_written = f"{_BEFORE_LETTER}{as_written}|{as_written}{_AFTER_LETTER}"
     return f"{in_brackets}|{after_option}|{as_written}"

@@ -269,7 +269,9 @@ def test_digit_of_a_decimal_is_no_label() -> None:
 
 
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])
-@pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}", r"\( "])
+@pytest.mark.parametrize(
+    "part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}", r"\( ", "$"]
+)
 def test_last_answer_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
     readings_of_last_answer(part * 60_000, gold, question=SUM, format=xml())
