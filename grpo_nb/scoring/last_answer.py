@@ -34,7 +34,7 @@ _FEWEST_QUESTION_WORDS = 3
 # decides what is a number.
 _NUMBER_START = re.compile(
     r"""
-    (?<![\w^])(?<!\w\.)  # not inside a word or decimal, and 12-5 is no -5
+    (?<![\w^])(?<!\w\.)(?<!\d,)  # not inside a word, 1.5 or 1,250, and 12-5 is no -5
     (?<![\^_]\{)(?<!\^-)(?<!\^\{-)  # no exponent or index: cm^{2}, x_{2}, s^-2, s^{-2}
     (?=
         (?:(?<![)\]}%])-)?  # after a bracket, a minus subtracts
@@ -44,7 +44,8 @@ _NUMBER_START = re.compile(
     """,
     re.VERBOSE,
 )
-_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d])")  # not inside 1.5, 1,250 or 10^3
+# Not inside 1.5, 1,250, 10^3 or km \cdot h.
+_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d]| ?\\cdot)")
 # Most starts and ends of one number. Those of -1 000 000 km are before -, 1, 000 and 000.
 _MOST_PARTS = 12
 # Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In
