@@ -77,6 +77,9 @@ def make_batch(
 ) -> Batch:
     """Return the batch with which TRL would call the rewards. Arguments as in `score`.
 
+    The columns are copies, so that a reward cannot change the user's rows. `environments`, which
+    are meant to change, and columns that cannot be copied are passed as they are.
+
     Raises:
         ValueError: The lengths do not match, a row is not a dict, or texts and chats are mixed.
         KeyError: A row does not have a column of the first row.
@@ -116,26 +119,18 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     for name in _COLUMNS_LEFT_OUT:
         columns.pop(name, None)
-    return {
+    batch = {
         "prompts": prompts,
         "completions": [ending_with_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
         **columns,
     }
-
-
-def copy_columns(batch: Batch) -> Batch:
-    """Return a batch whose columns are copies, so that a reward cannot change the user's rows.
-
-    `environments`, which are meant to change, and a column that cannot be copied stay as they are.
-    """
-    copied = dict(batch)
     for name, values in batch.items():
         if name != "environments":
             # A lock, for example, cannot be copied.
             with contextlib.suppress(Exception):
-                copied[name] = copy.deepcopy(values)
-    return copied
+                batch[name] = copy.deepcopy(values)
+    return batch
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
@@ -314,7 +309,6 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    batch = copy_columns(batch)
     texts = tuple(map(completion_text, batch["completions"]))
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
