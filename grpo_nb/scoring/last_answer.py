@@ -25,7 +25,7 @@ from grpo_nb.tasks.markup import BALANCED_TEXT, normalized_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import measurement_unit
 
-_SEARCHED_CHARACTERS = 20_000  # at the end of a completion
+_SEARCHED_CHARACTERS = 10_000  # at the end of a completion
 # A repeated question is removed only if it has at least this many words: a shorter one may be its
 # own answer.
 _FEWEST_QUESTION_WORDS = 3
