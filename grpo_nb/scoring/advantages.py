@@ -31,9 +31,9 @@ def group_advantages(
     The advantage is (total - mean of the group) / (std + 1e-4), where std is the sample standard
     deviation of the group (divisor n - 1). `"none"` does not divide (Dr. GRPO, arXiv:2503.20783).
 
-    NaN, None and infinite totals are left out of mean and std, and get the advantage 0. (TRL gives
-    a group with an infinite total the advantages NaN.) The numbers are computed in float64; TRL
-    uses float32.
+    NaN, None and infinite totals are left out of mean and std, and get the advantage 0. (With an
+    infinite total, TRL makes all advantages of the group 0 or, for `"none"`, down to -3e38.) The
+    numbers are computed in float64; TRL uses float32.
 
     Args:
         totals: Weighted totals, the completions of a group next to each other.

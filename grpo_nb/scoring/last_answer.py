@@ -44,8 +44,8 @@ _NUMBER_START = re.compile(
     """,
     re.VERBOSE,
 )
-# Not inside 1.5, 1,250, 10^3 or km \cdot h.
-_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d]| ?\\cdot)")
+# Not inside 1.5, 1,250, 10^3, km \cdot h or 2\pi.
+_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d]| ?\\(?:cdot|pi))")
 # Most starts and ends of one number. Those of -1 000 000 km are before -, 1, 000 and 000.
 _MOST_PARTS = 12
 # Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In

@@ -180,8 +180,8 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
 def checked_scores(output: Sequence[Any], count: int) -> list[float]:
     """Return the scores of a batch as floats, NaN for None.
 
-    TRL reads NaN as no score too. It accepts an infinite score without a warning, and then every
-    advantage of the group is NaN.
+    TRL reads NaN as no score too. It accepts an infinite score without a warning, and then no
+    advantage of the group has a meaning: all are 0 or, with `scale_rewards="none"`, down to -3e38.
 
     Raises:
         UnusableOutputError: The number of scores is not the number of completions, a score is not

@@ -30,8 +30,8 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
         keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # Called for its checks only. One infinite score makes all advantages of its group NaN,
-            # and the next update then makes the whole adapter NaN.
+            # Called for its checks only. With an infinite score, all advantages of the group are 0.
+            # With scale_rewards="none" they go down to -3e38, and the update ruins the adapter.
             checked_scores(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise

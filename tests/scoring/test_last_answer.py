@@ -111,6 +111,7 @@ def is_anywhere(
         ("It is 20 in.", "20 cm", False),
         ("See section 1.5.0", "1.5", False),
         ("It is 0,500.", "500", False),
+        (r"It is 540\pi.", "540", False),
         (r"It is 60\ \text{km}\cdot\text{h}^{-1}.", "60", True),
         ("It is 12:05.", "12", False),
         ("no number at all", "12", False),
