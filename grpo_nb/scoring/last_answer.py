@@ -46,7 +46,7 @@ _NUMBER_START = re.compile(
 )
 # Not inside 1.5, 1,250, 10^3, km \cdot h or 2\pi.
 _NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d]| ?\\(?:cdot|pi))")
-# Most starts and ends of one number. Those of -1 000 000 km are before -, 1, 000 and 000.
+# Most starts and ends that are tried. The number -1 000 000 has four starts: -, 1, 000 and 000.
 _MOST_PARTS = 12
 # Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In
 # "$5 or $6" and "$5-$6", a space or a digit shows that there is no formula between the dollars.
