@@ -36,7 +36,7 @@ from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
 from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
+from grpo_nb.scoring.grader import deciding_reward, make_grader
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -274,8 +274,8 @@ class HoldoutObserver:
     def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
         self._questions = list(islice(prepared.task.holdout, prepared.settings.holdout_questions))
-        # The grader is chosen once, so that all points of the curve have the same pass score.
-        self.grader = choose_grader(
+        # The grader is made once, so that all points of the curve have the same pass score.
+        self.grader = make_grader(
             deciding_reward(prepared.rewards),
             self._questions,
             prepared.task.format,

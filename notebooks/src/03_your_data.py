@@ -325,7 +325,7 @@ counts = tried.groupby(["mood", "steps"], observed=True)["right"].agg(["sum", "c
 of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
 show("Table 5. Right answers in the training", of_all.unstack())
 
-two_sides = {"align": "zero", "color": ["#C7580066", "#008A6566"]}
+two_sides = {"axis": None, "align": "zero", "color": ["#C7580066", "#008A6566"]}
 given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
 sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "observed": True}

@@ -5,7 +5,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.generation.completions import GeneratedCompletion
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.contamination import find_contamination, normalize_question
 
 

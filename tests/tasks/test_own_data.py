@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.answers import is_right_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
 
