@@ -221,12 +221,11 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
+            self.bar.update(row["step"] - self.bar.n)
             if "reward" in row:
                 # The flag z avoids "-0.000".
                 kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
-                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
-            self.bar.update(row["step"] - self.bar.n)
-            self.bar.refresh()
+                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl})
             # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
             if self._plot is not None:
                 self._plot.update()

@@ -15,7 +15,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.evaluation.model_sources import version_before_training
 from grpo_nb.runs.card import card_metadata
-from grpo_nb.training.run_start import START_REFERENCE
+from grpo_nb.training.kl_reference import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, start_warm, trained
 

@@ -15,7 +15,7 @@ import yaml
 
 import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortableError
-from grpo_nb.training.run_start import START_REFERENCE
+from grpo_nb.training.kl_reference import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start_warm, trained
