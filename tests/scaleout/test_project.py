@@ -252,6 +252,14 @@ def test_damaged_step_is_named(copy: Path) -> None:
         _ = gn.scaleout.open(copy).run
 
 
+def test_rows_without_a_question_are_named(copy: Path) -> None:
+    """TRL needs only the prompt, so a user may have replaced the rows by such rows."""
+    (copy / "train.jsonl").write_text('{"prompt": "How much is 1 + 1?"}\n')
+    with pytest.raises(ValueError, match=r"train\.jsonl is damaged.*'question'"):
+        _ = gn.scaleout.open(copy).run
+    assert not (copy / "run" / "copy").exists()
+
+
 def test_run_of_a_folder_opened_as_a_dot_has_full_paths(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
