@@ -161,7 +161,7 @@ def train(
             if resumption is not None and run_info.reference == START_REFERENCE:
                 # TRL copied the adapter in memory, but the reference is the adapter that the run
                 # started from.
-                load_adapter(model, resumption.run.start_path, "ref")
+                load_adapter(model, run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutObserver(prepared)
                 run_info.grader_description = holdout_observer.grader.correctness_rule
@@ -221,6 +221,7 @@ def _train_and_complete(
     run = recorder.run
     trainer = recorder.trainer
     max_steps = prepared.settings.max_steps
+    # The trainer was built before the run had a folder, so it is connected with the run only here.
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful_functions = stateful_functions([*run.rewards, *recorder.observers])

@@ -68,7 +68,8 @@ class ResumableTrainer(GRPOTrainer):
     Attributes:
         stateful_functions: Rewards and observers that keep a state from step to step, with the keys
             of the function `stateful_functions`. Set it before `train()`.
-        record_generation: Called with the first generations, see `run_start.write_generation`.
+        record_generation: Called with each of the first generations, to write it
+            (`run_start.write_generation`). By default, nothing is written.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ResumableTrainer(GRPOTrainer):
         self.engine = engine
         self.task_tools = task_tools
         self.stateful_functions = {}
-        self.record_generation = lambda *generation: None  # a dry run records nothing
+        self.record_generation = lambda *generation: None
         self._resumed_from = None
         # Step and time of the last save, or of the resumption.
         self._saved_step = 0
