@@ -72,8 +72,8 @@ class Recorder(TrainerCallback):
     Attributes:
         is_interrupted: True after the first Ctrl-C. The training then ends after the current
             step.
-        stopped_by: The observers and the critical alerts that asked to stop.
-        error: The error of an observer. `train` raises it once the step is recorded and
+        stopped_by: Names of the observers and critical alerts that asked to stop.
+        error: The error of an observer, or None. `train` raises it once the step is recorded and
             saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
@@ -97,9 +97,9 @@ class Recorder(TrainerCallback):
             rows=run.rows,
         )
         self.is_interrupted = False
-        self.stopped_by: list[str] = []
-        self.error: BaseException | None = None
-        self.bar: tqdm | None = None
+        self.stopped_by = []
+        self.error = None
+        self.bar = None
         self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
         self._can_show = True

@@ -29,9 +29,10 @@ from grpo_nb.upstream.trl import (
 import_unsloth()
 
 import torch
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch.nn.utils import get_total_norm
 from trl import GRPOTrainer
+from typing_extensions import TypeAliasType
 
 from grpo_nb.cpu.engine import CpuEngine
 
@@ -41,8 +42,11 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: Number of first generations that are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
-#: The states that rewards and observers may return: values that JSON can hold.
-STATE_SCHEMA = TypeAdapter(JsonValue)
+#: State of a reward or observer: what JSON can hold. JSON would change keys that are no texts.
+State = TypeAliasType(
+    "State", "dict[str, State] | list[State] | tuple[State, ...] | str | bool | int | float | None"
+)
+STATE_SCHEMA = TypeAdapter(State)
 
 
 class ResumableTrainer(GRPOTrainer):
@@ -256,14 +260,13 @@ def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any
 
 
 def _state_of(function: Any) -> Any:
-    """Return the `state_dict()` of a reward or observer, if it comes back from JSON as it is.
+    """Return the `state_dict()` of a reward or observer.
 
     Raises:
-        TypeError: The state has a value that JSON cannot hold or would change.
+        TypeError: The state is not a `State`.
     """
     try:
-        # `json.dumps` would turn a number that is a key into a text, and a tuple into a list.
-        return STATE_SCHEMA.validate_python(function.state_dict())
+        return STATE_SCHEMA.validate_python(function.state_dict(), strict=True)
     except ValidationError as error:
         refused = error.errors()[0]["input"]
         raise TypeError(

@@ -181,7 +181,6 @@ def test_folder_of_an_interrupted_start_may_be_deleted(fresh, tiny_settings) -> 
     [
         pytest.param({"texts": {"a", "b"}}, id="a set"),
         pytest.param({"means": {3: 0.2}}, id="a number as key, which would come back as a text"),
-        pytest.param({"range": (0, 1)}, id="a tuple, which would come back as a list"),
     ],
 )
 def test_state_that_json_cannot_hold_names_its_reward(fresh, tiny_settings, state: dict) -> None:
