@@ -131,7 +131,7 @@ class RunInfo:
     is_base_local: bool | None = None
     """True if the base model was a folder. A relative path can look like a name on the Hub."""
     reference: Text | None = None
-    """Model that the KL is measured against, in words (`training.run_start`)."""
+    """Model that the KL is measured against, in words (`training.kl_reference`)."""
     effective: dict | None = None
     """Fields of `EffectiveSettings`."""
     grader_description: Text | None = None

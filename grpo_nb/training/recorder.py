@@ -72,8 +72,8 @@ class Recorder(TrainerCallback):
     Attributes:
         is_interrupted: True after the first Ctrl-C. The training then ends after the current
             step.
-        stopped_by: The observers and the critical alerts that asked to stop.
-        error: The error of an observer. `train` raises it once the step is recorded and
+        stopped_by: Names of the observers and critical alerts that asked to stop.
+        error: The error of an observer, or None. `train` raises it once the step is recorded and
             saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
@@ -97,9 +97,9 @@ class Recorder(TrainerCallback):
             rows=run.rows,
         )
         self.is_interrupted = False
-        self.stopped_by: list[str] = []
-        self.error: BaseException | None = None
-        self.bar: tqdm | None = None
+        self.stopped_by = []
+        self.error = None
+        self.bar = None
         self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
         self._can_show = True
@@ -221,12 +221,11 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
+            self.bar.update(row["step"] - self.bar.n)
             if "reward" in row:
                 # The flag z avoids "-0.000".
                 kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
-                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
-            self.bar.update(row["step"] - self.bar.n)
-            self.bar.refresh()
+                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl})
             # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
             if self._plot is not None:
                 self._plot.update()
