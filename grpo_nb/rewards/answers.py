@@ -19,7 +19,7 @@ from grpo_nb.rewards.question_text import (
     has_text_of_option,
     is_copied_from_question,
 )
-from grpo_nb.tasks.answers import ACCEPTED_COLUMN, comparable, is_right_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
@@ -195,7 +195,7 @@ class exact_text(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if self.is_literal:
             return _single_spaced(given) == _single_spaced(gold)
-        return comparable(given) == comparable(gold)
+        return normalize_answer(given) == normalize_answer(gold)
 
 
 def _single_spaced(text: str) -> str:

@@ -32,7 +32,7 @@ from grpo_nb.rewards.question_text import (
     has_text_of_option,
     is_copied_from_question,
 )
-from grpo_nb.tasks.answers import comparable, is_right_answer
+from grpo_nb.tasks.answers import is_right_answer, normalize_answer
 from grpo_nb.tasks.number_reading import is_right_number, read_number
 
 _LONGEST_EXPRESSION = 400
@@ -145,7 +145,7 @@ def _equals_normalized(given: str, gold: str) -> bool:
         if LETTERS_READ_AS_PRODUCT.fullmatch(gold):
             # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
             given = without_spaces(given).replace("*", "")
-        return comparable(given) == comparable(gold)
+        return normalize_answer(given) == normalize_answer(gold)
     return _equals_as_formula(given, gold)
 
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_nb.rewards.base import Completion
-from grpo_nb.tasks.answers import comparable, read_letter
-from grpo_nb.tasks.markup import normalized_markup, strip_markup
+from grpo_nb.tasks.answers import normalize_answer, read_letter
+from grpo_nb.tasks.markup import normalize_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
@@ -139,7 +139,7 @@ def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | 
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
-    option_text = re.escape(_normalize_for_search(comparable(text_after)))
+    option_text = re.escape(_normalize_for_search(normalize_answer(text_after)))
     match = re.search(
         rf"{letter_pattern}(?P<mark>{mark})"
         rf"\W{{0,5}}{option_text}"  # more signs may follow the mark: B). "Rome"
@@ -170,7 +170,7 @@ def _text_of_prompt(prompt: Completion) -> str:
 def _normalize_for_search(text: str) -> str:
     """Return a text in lower case and one spelling, without spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
-    text = normalized_markup(text)
+    text = normalize_markup(text)
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -15,7 +15,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
 from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.advantages import SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.advantages import NO_PUSH_BELOW, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class CompletionGroup:
         advantages, and different totals can have equal advantages.
         """
         advantages = self.table["advantage"]
-        return bool(advantages.max() - advantages.min() > SMALLEST_ADVANTAGE)
+        return bool(advantages.max() - advantages.min() > NO_PUSH_BELOW)
 
     def __repr__(self) -> str:
         # As Python literals, so that a terminal executes no control characters.

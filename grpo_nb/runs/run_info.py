@@ -120,7 +120,7 @@ class RunInfo:
     """True if the base model was a folder. Recorded, because a relative path can look like a
     name on the Hub."""
     reference: LooseText | None = None
-    """Model that the KL is measured against, in words (`training.run_start`)."""
+    """Model that the KL is measured against, in words (`training.kl_reference`)."""
     effective: dict | None = None
     """Fields of `EffectiveSettings`."""
     grader_description: LooseText | None = None

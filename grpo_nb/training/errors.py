@@ -16,7 +16,7 @@ from grpo_nb.rewards.base import (
     ending_with_model_message,
     reward_name,
 )
-from grpo_nb.scoring.scores import RewardError, raise_reward_error, to_floats
+from grpo_nb.scoring.scores import RewardError, checked_scores, raise_reward_error
 
 
 def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
@@ -30,9 +30,9 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
         keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # `to_floats` is called for its checks. One infinite score makes all advantages of its
-            # group NaN, and the next update then makes the whole adapter NaN.
-            to_floats(scores, len(completions))
+            # Called for its checks only. With an infinite score, all advantages of the group are 0.
+            # With scale_rewards="none" they go down to -3e38, and the update ruins the adapter.
+            checked_scores(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:

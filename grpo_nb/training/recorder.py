@@ -37,7 +37,7 @@ from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
 from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
+from grpo_nb.scoring.grader import deciding_reward, make_grader
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -73,8 +73,8 @@ class Recorder(TrainerCallback):
     Attributes:
         is_interrupted: True after the first Ctrl-C. The training then ends after the current
             step.
-        stopped_by: The observers and the critical alerts that asked to stop.
-        error: The error of an observer. `train` raises it once the step is recorded and
+        stopped_by: Names of the observers and critical alerts that asked to stop.
+        error: The error of an observer, or None. `train` raises it once the step is recorded and
             saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
@@ -98,9 +98,9 @@ class Recorder(TrainerCallback):
             rows=run.rows,
         )
         self.is_interrupted = False
-        self.stopped_by: list[str] = []
-        self.error: BaseException | None = None
-        self.bar: tqdm | None = None
+        self.stopped_by = []
+        self.error = None
+        self.bar = None
         self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
         self._can_show = True
@@ -222,12 +222,11 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
+            self.bar.update(row["step"] - self.bar.n)
             if "reward" in row:
                 # The flag z avoids "-0.000".
                 kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
-                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
-            self.bar.update(row["step"] - self.bar.n)
-            self.bar.refresh()
+                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl})
             # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
             if self._plot is not None:
                 self._plot.update()
@@ -275,8 +274,8 @@ class HoldoutObserver:
     def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
         self._questions = list(islice(prepared.task.holdout, prepared.settings.holdout_questions))
-        # The grader is chosen once, so that all points of the curve have the same pass score.
-        self.grader = choose_grader(
+        # The grader is made once, so that all points of the curve have the same pass score.
+        self.grader = make_grader(
             deciding_reward(prepared.rewards),
             self._questions,
             prepared.task.format,

@@ -492,6 +492,7 @@ def test_table_has_a_row_for_each_completion() -> None:
         (0.7, "pushed up"),
         (-0.7, "pushed down"),
         (0.0, "no push"),
+        (NAN, "no push"),
     ],
 )
 def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> None:

@@ -247,6 +247,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         rewards=paid_by,
         weights={},
         engine_choice=EngineChoice("transformers' own generation", "no GPU", "this model is odd"),
+        dtype="float32",
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
