@@ -43,7 +43,7 @@ _TRIED_ROWS = 8
 
 
 def deciding_reward(rewards: Sequence[RewardFunction]) -> RewardFunction:
-    """Return the reward that decides which answers are correct: one of a set, or `correctness()`.
+    """Return the reward that decides which answers are correct: one of these, or `correctness()`.
 
     The rules are in the docstring of this module.
 
@@ -57,17 +57,18 @@ def deciding_reward(rewards: Sequence[RewardFunction]) -> RewardFunction:
     weights = weights_by_name(rewards)
     highest_weight = max(weights.values())
     slot_rewards = []
-    heaviest_functions = []
+    heaviest_others = []
     for reward in rewards:
         # A relative score has no meaning without the other scores of the call.
         if is_relative(reward):
             continue
-        is_function = not is_from_kit(reward) or isinstance(reward, code_tests)
+        # Of the kit's other rewards, only `code_tests` tells right from wrong.
+        can_decide = not is_from_kit(reward) or isinstance(reward, code_tests)
         if isinstance(reward, SlotReward):
             slot_rewards.append(reward)
-        elif is_function and 0 < weights[reward_name(reward)] == highest_weight:
-            heaviest_functions.append(reward)
-    qualified = slot_rewards or heaviest_functions
+        elif can_decide and 0 < weights[reward_name(reward)] == highest_weight:
+            heaviest_others.append(reward)
+    qualified = slot_rewards or heaviest_others
     # Two qualified rewards may disagree, and neither is more right than the other.
     return qualified[0] if len(qualified) == 1 else correctness()
 
@@ -84,7 +85,7 @@ class Grader:
     tells_gold_from_wrong: bool = True
     """False if the trial did not show that the function scores gold answers above wrong ones."""
     labels: Sequence[str] = ()
-    """Labels of a task whose answers are labels: its last answer is one of them. Else empty."""
+    """The labels, if the answers of the task are labels. Only they can be the last answer then."""
 
     @property
     def name(self) -> str:
@@ -168,7 +169,9 @@ class Grader:
         None for a function, because it does not show where it reads the answer.
 
         Args:
-            text, row, format: One completion, its row and its format, as in `score`.
+            text: The completion.
+            row: Its data row.
+            format: The answer format of the task.
             is_correct_in_format: Verdict of `are_correct`. If True, the last answer is correct too.
         """
         if not self.reads_slot:
@@ -240,16 +243,16 @@ def make_grader(
     """
     if isinstance(reward, SlotReward):
         golds_by_row = [reward.golds(dict(row)) for row in rows]
-        answers = summarize_answers([golds[0] for golds in golds_by_row if golds])
+        summary = summarize_answers([golds[0] for golds in golds_by_row if golds])
         # Numbers that repeat, such as ratings, are searched as numbers.
-        labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
+        labels = [label for label, _ in summary.labels] if summary.kind == "choice" else []
         return Grader(reward=reward, labels=labels)
 
     # Try the function on the first rows.
     answered_rows = [row for row in rows if golds_of_row(row, "answer")]
     gold_answers = [golds_of_row(row, "answer")[0] for row in answered_rows]
     tried_rows = answered_rows[:_TRIED_ROWS]
-    # Most tasks repeat their gold answers, and each is compared.
+    # Each distinct gold answer is tried once as the wrong one: most tasks repeat them.
     distinct_golds = dict.fromkeys(gold_answers)
     wrong_answers = [_wrong_answer(row, distinct_golds) for row in tried_rows]
     scores_above_wrong = []
@@ -263,8 +266,10 @@ def make_grader(
         scores = trial.values[reward_name(reward)]
         # Without a score (NaN), a wrong answer sets no limit, and a gold answer is not above it.
         wrong_scores = [value for value in scores[len(tried_rows) :] if not math.isnan(value)]
-        limit = max(wrong_scores, default=-math.inf) + SCORE_TOLERANCE
-        scores_above_wrong = [value for value in scores[: len(tried_rows)] if value > limit]
+        highest_wrong_score = max(wrong_scores, default=-math.inf)
+        gold_scores = scores[: len(tried_rows)]
+        least = highest_wrong_score + SCORE_TOLERANCE
+        scores_above_wrong = [value for value in gold_scores if value > least]
 
     # Apply the rules.
     declared_range = range_of(reward)

@@ -28,13 +28,14 @@ from grpo_nb.tasks.units import measurement_unit
 _SEARCHED_CHARACTERS = 10_000  # at the end of a completion
 # A repeated question is removed only if it has at least this many words: a shorter one may be its
 # own answer.
-_FEWEST_QUESTION_WORDS = 3
+_MIN_QUESTION_WORDS = 3
 
 # A number may begin and end at these places, in the spelling of `normalize_markup`. `read_number`
 # decides what is a number.
 _NUMBER_START = re.compile(
     r"""
-    (?<![\w^])(?<!\w\.)(?<!\d,)  # not inside a word, 1.5 or 1,250, and 12-5 is no -5
+    (?<![\w^])  # not inside a word or exponent; 12-5 is no -5
+    (?<!\w\.)(?<!\d[,:])  # not inside 1.5, 1,250 or 12:30
     (?<![\^_]\{)(?<!\^-)(?<!\^\{-)  # no exponent or index: cm^{2}, x_{2}, s^-2, s^{-2}
     (?=
         (?:(?<![)\]}%])-)?  # after a bracket, a minus subtracts
@@ -44,10 +45,10 @@ _NUMBER_START = re.compile(
     """,
     re.VERBOSE,
 )
-# Not inside 1.5, 1,250, 10^3, km \cdot h or 2\pi.
-_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d]| ?\\(?:cdot|pi))")
-# Most starts and ends that are tried. The number -1 000 000 has four starts: -, 1, 000 and 000.
-_MOST_PARTS = 12
+# Not inside 1.5, 1,250, 12:30, 10^3, km \cdot h or 2\pi.
+_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,:]\d|\^\{?[-\d]| ?\\(?:cdot|pi))")
+# At most so many starts and ends are tried. The number -1 000 000 has four starts: -, 1, 000 and 000.
+_MAX_TRIED_PLACES = 12
 # Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In
 # "$5 or $6" and "$5-$6", a space or a digit shows that there is no formula between the dollars.
 _FALSE_UNITS = re.compile(r"\${1,2}([^$]*[^$\s])\${1,2}(?!\d)| in(?= [a-z])")
@@ -109,7 +110,7 @@ def readings_of_last_answer(
         case "number":
             return _last_number(text)
         case "json":
-            return _outermost_json(text)
+            return _from_first_to_last_bracket(text)
         case "expression":
             answers = _last_formula(text)
         case _:
@@ -130,7 +131,7 @@ def _without_tags(text: str, format: AnswerFormat) -> str:
 
 def _without_question(text: str, question: str) -> str:
     words = question.rstrip("?.!: \n").split()
-    if len(words) < _FEWEST_QUESTION_WORDS:
+    if len(words) < _MIN_QUESTION_WORDS:
         return text
     repeated = r"\s+".join(map(re.escape, words))
     # "What is 3 + 4" is not repeated in "What is 3 + 45" or "What is 3 + 4.5".
@@ -148,8 +149,8 @@ def _last_number(text: str) -> list[str]:
     if not starts:
         return []
     ends = [match.end() for match in _NUMBER_END.finditer(line, starts[-1])]
-    for start in starts[-_MOST_PARTS:]:
-        for end in reversed(ends[:_MOST_PARTS]):
+    for start in starts[-_MAX_TRIED_PLACES:]:
+        for end in reversed(ends[:_MAX_TRIED_PLACES]):
             if _is_number_or_measurement(line[start:end]):
                 return [line[start:end]]
     return []
@@ -176,16 +177,19 @@ def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return f"{_BEFORE_LABEL}(?i:{words}){_AFTER_LABEL}"
-    # "(b)", "b)" and a last line "b" are the label B too. In f(b), b is a variable.
+    # "(b)", "b)" at the start of a line and a last line "b" are the label B too. In f(b), b is a
+    # variable.
     in_brackets = rf"(?<!\w\()(?<![\w .])(?i:{words})(?=\)|\W*$)"
     after_option = rf"(?<=(?i:option|choice) )(?i:{words})(?!\w)"
-    as_written = rf"{_BEFORE_LABEL}{words}(?!['\u2019]){_AFTER_LABEL}"  # not the I of I'm
+    # The label b may also be written B, but the label B is no b, which may be a variable.
+    letter = f"(?i:{words})" if label.islower() else words
+    as_written = rf"{_BEFORE_LABEL}{letter}(?!['\u2019]){_AFTER_LABEL}"  # not the I of I'm
     if label in "AaIi":
         as_written = f"{_BEFORE_LETTER}{as_written}|{as_written}{_AFTER_LETTER}"
     return f"{in_brackets}|{after_option}|{as_written}"
 
 
-def _outermost_json(text: str) -> list[str]:
+def _from_first_to_last_bracket(text: str) -> list[str]:
     # Up to the last closing bracket, because the value may contain brackets. The match begins at
     # the start of the text: a search would take quadratic time on many opening brackets.
     match = re.match(r"[^{\[]*([{\[].*[}\]])", text, re.DOTALL)

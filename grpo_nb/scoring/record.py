@@ -3,7 +3,7 @@
 A resumed run compares `hash`, `state` and `is_relative` of its records with those of the earlier
 run, so that a changed reward is noticed. The record of a kit reward (a reward class of grpo_nb) is
 compared by its parameters, and the record of a user's reward by its source and by the values that
-it holds. The table shows which of the three changes with a part of the reward; `-` is none:
+it holds. The table shows which of these three fields notices a change of a part of the reward (`-`: none):
 
 | part of a reward | kit reward | user's reward |
 | --- | --- | --- |
@@ -79,6 +79,7 @@ def _source_of(target: Any) -> str:
         if inspect.isroutine(member):
             sources.append(_source_of(member))
         elif not name.startswith("__"):
+            # A hash, because the value may be secret.
             sources.append(f"{name} = {_hash_of_value(member)}")
     return "\n".join(sources) or _NO_SOURCE
 
@@ -93,21 +94,27 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
-    is_kit = is_from_kit(reward)
     target = unwrap_partial(reward)
     source = _source_of(target if inspect.isroutine(target) else type(target))
-    # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
-    # package must not look like a changed reward.
-    hashed = json.dumps(reward, default=_plain_value) if is_kit else source
     class_name = type(reward).__name__
-    return {
-        "kind": class_name if is_kit else "",
-        "call": repr(reward) if is_kit else "a function",
-        "parameters": json.loads(hashed) if is_kit else {},
-        "source": source,
-        "hash": _short_hash(class_name + hashed),
-        "state": "" if is_kit else _hash_of_state(reward),
-        "is_relative": is_relative(reward),
+    record = {"source": source, "is_relative": is_relative(reward)}
+    if is_from_kit(reward):
+        # The parameters are all that a kit reward holds. Its source is not hashed: a new version of
+        # the package must not look like a changed reward.
+        parameters = json.dumps(reward, default=_plain_value)
+        return record | {
+            "kind": class_name,
+            "call": repr(reward),
+            "parameters": json.loads(parameters),
+            "hash": _short_hash(class_name + parameters),
+            "state": "",
+        }
+    return record | {
+        "kind": "",
+        "call": "a function",
+        "parameters": {},
+        "hash": _short_hash(class_name + source),
+        "state": _hash_of_state(reward),
     }
 
 

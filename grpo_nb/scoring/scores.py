@@ -86,7 +86,7 @@ def make_batch(
     """
     are_texts = all(isinstance(completion, str) for completion in completions)
     are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
-    # A single text would pass as a list of texts, its letters, and a single message as its keys.
+    # A single text is also a sequence of texts (its letters), and a single message one of its keys.
     is_single = isinstance(completions, (str, Mapping))
     if is_single or len(completions) == 0 or not (are_texts or are_chats):
         raise ValueError(
@@ -167,6 +167,7 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
         log_extra=lambda column, values: None,
         log_metric=lambda name, value: None,
     )
+    # Only `iter` is tried: an error inside a generator is the reward's own.
     try:
         values = iter(output)
     except TypeError:
@@ -180,8 +181,8 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
 def checked_scores(output: Sequence[Any], count: int) -> list[float]:
     """Return the scores of a batch as floats, NaN for None.
 
-    TRL reads NaN as no score too. It accepts an infinite score without a warning, and then no
-    advantage of the group has a meaning: all are 0 or, with `scale_rewards="none"`, down to -3e38.
+    TRL reads NaN as no score too. An infinite score is refused, although TRL accepts it: it makes
+    all advantages of its group useless.
 
     Raises:
         UnusableOutputError: The number of scores is not the number of completions, a score is not
@@ -196,7 +197,7 @@ def checked_scores(output: Sequence[Any], count: int) -> list[float]:
         try:
             number = math.nan if value is None else float(value)
         except Exception:
-            # For example a list, or an int that is too large for a float.
+            # A list, for example, or an int that is too large for a float. It is refused below.
             number = math.inf
         # float("0.5") reads a text, but torch does not.
         if isinstance(value, str) or abs(number) > _FLOAT32_MAX:
@@ -284,11 +285,10 @@ def score(
         completions: Strings or chat messages. If the prompts are chat messages, strings become
             messages, as TRL makes them.
         rows: The data row of each completion, or one row for all (a group). The rewards get its
-            columns. They get its `prompt`, or its `question` if it has no `prompt`, as `prompts`;
-            without both, `prompts` is None.
+            columns. `prompts` is the column `prompt`, else the column `question`, else None.
         completion_ids: Token ids, for rewards that count tokens.
-        tokenizer: Makes `completion_ids` from the completions if these are not given: those of the
-            text, of a chat of its last message, without an end token.
+        tokenizer: Makes `completion_ids` if they are not given: the tokens of each text, or of the
+            last message of each chat, without an end token.
         trainer_state: For rewards that read the training progress. They get a copy. Without it,
             they get the state of the first step.
 
@@ -353,7 +353,8 @@ def raise_reward_error(
     """Raise a `RewardError` that names the reward and the first row that fails in the same way.
 
     To find the row, each row of the failed batch is scored alone. Only an error of the same type
-    counts: a reward that compares the completions of a group may fail on any row alone.
+    counts: a reward that compares the completions of a group may fail on a single row for another
+    reason.
 
     Args:
         reward: The reward that failed.
@@ -367,7 +368,7 @@ def raise_reward_error(
         EnvironmentProblem: Something outside the reward failed, such as the server of a judge.
     """
     error = batch_error
-    place = "on the whole batch, though on none of its rows alone"
+    place = "only on the whole batch; no row alone fails in this way"
     for index, row in enumerate(rows_of(batch, len(texts))):
         # `rows_of` keeps only columns. The other arguments, such as None for the token ids, come
         # from the batch.

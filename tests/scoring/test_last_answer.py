@@ -114,6 +114,7 @@ def is_anywhere(
         (r"It is 540\pi.", "540", False),
         (r"It is 60\ \text{km}\cdot\text{h}^{-1}.", "60", True),
         ("It is 12:05.", "12", False),
+        ("We meet at 12:30.", "30", False),
         ("no number at all", "12", False),
         ("", "12", False),
     ],
@@ -257,6 +258,7 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
         pytest.param("It is I because H fits not.", "ABCDEFGI", "I", id="label I"),
         pytest.param("It is b, a city.", "abc", "b", id="article"),
         pytest.param("The answer is a.", "abc", "a", id="label a"),
+        pytest.param("The answer is C.", "abc", "C", id="capital"),
         pytest.param("b is too small, so option a fits.", "abc", "a", id="option a"),
     ],
 )

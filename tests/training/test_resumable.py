@@ -400,7 +400,7 @@ def test_reward_error_costs_steps_since_the_checkpoint(
         (
             None,
             RewardError,
-            r"raised ZeroDivisionError: .*whole batch, though on none of its rows alone",
+            r"raised ZeroDivisionError: .*whole batch; no row alone fails in this way",
         ),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
