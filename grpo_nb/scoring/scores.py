@@ -22,12 +22,12 @@ from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
-    ending_with_model_message,
     reward_list,
     reward_name,
     rows_of,
     unwrap_partial,
     weights_by_name,
+    with_final_model_message,
 )
 from grpo_nb.scoring.advantages import group_advantages
 
@@ -114,7 +114,7 @@ def make_batch(
         columns.pop(name, None)
     return {
         "prompts": prompts,
-        "completions": [ending_with_model_message(completion) for completion in completions],
+        "completions": [with_final_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
         **columns,
     }

@@ -13,8 +13,8 @@ from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
-    ending_with_model_message,
     reward_name,
+    with_final_model_message,
 )
 from grpo_nb.scoring.scores import RewardError, raise_reward_error, to_floats
 
@@ -27,7 +27,7 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
     """
 
     def checked_reward(completions: Sequence[Completion], **columns: Any) -> list[Any]:
-        keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
+        keywords = {"completions": [with_final_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
             # `to_floats` is called for its checks. One infinite score makes all advantages of its
