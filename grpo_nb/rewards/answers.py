@@ -14,16 +14,11 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import (
-    has_another_unit,
-    has_text_of_option,
-    is_copied_from_question,
-)
+from grpo_nb.rewards.question_text import fits_question, option_to_letter
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, comparable, is_right_answer
-from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
-"""Most characters of a slot. A longer text is not an answer, and comparing it would take time."""
+"""Longest slot that is compared, in characters. A longer text is not an answer."""
 
 
 class Undecided(Exception):
@@ -104,14 +99,14 @@ def golds_in_cell(cell: Any) -> list[str]:
     texts = []
     for answer in cell if has_several else [cell]:
         if is_list_like(answer):
-            texts.append(json.dumps(answer, default=_json_or_text))
+            texts.append(json.dumps(answer, default=_json_or_text, ensure_ascii=False))
         elif not isna(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
 
 
 def _json_or_text(value: Any) -> Any:
-    """Return a value that `json` can write: a numpy value as one of Python, others as text."""
+    """Return a value that `json` can write: a value of numpy becomes one of Python, others text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -155,17 +150,9 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        # A letter and a text, such as `B) Rome`, are compared with the options of the question.
-        verdict = has_text_of_option(given, gold, row)
-        if verdict is not None:
-            return verdict
-        if not is_right_answer(given, gold, self.tolerance):
-            return False
-        if has_another_unit(given, gold, row):
-            return False
-        # Copied arithmetic can only equal a number, so other gold answers need no search.
-        is_number = read_number(gold) is not None
-        return not (is_number and is_copied_from_question(given, gold, row))
+        given = option_to_letter(given, gold, row)
+        is_right = is_right_answer(given, gold, self.tolerance)
+        return is_right and fits_question(given, gold, row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +161,8 @@ class exact_text(SlotReward):
 
     By default, only the white space between words and the encoding of an accented letter may
     differ. Use it for names and code words, where `7.0` must not equal `7`. Labels need
-    `is_literal=False`, which ignores capitals and wrappers. Source: exact match as in SQuAD
-    (arXiv:1606.05250), without its removal of articles.
+    `is_literal=False`, which ignores capitals and wrappers. Source: the exact match of SQuAD
+    (arXiv:1606.05250), but here capitals, punctuation and articles count.
 
     Args:
         weight: Weight in the total reward.

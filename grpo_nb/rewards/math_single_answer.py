@@ -1,4 +1,4 @@
-r"""The gate before math-verify: refuse a text with more than one answer.
+r"""Refuse a text with more than one answer, before math-verify reads it.
 
 math-verify was made to find an answer in a text. So it accepts `41 = 42`, `42 \text{ is wrong}` and
 `x + 1 = 42` as 42, and it reads `1 2 3 4` as 10.
@@ -61,8 +61,8 @@ def is_single_answer(given: str, gold: str) -> bool:
     for token in extra_tokens:
         # A digit or a letter is left to math-verify. Several letters must all occur in the gold
         # answer, because otherwise they are a word.
-        is_ascii = token.isascii() and token.isalnum()
-        may_be_symbols = is_ascii and (len(token) == 1 or gold_letters.issuperset(token))
+        is_plain = token.isascii() and token.isalnum()
+        may_be_symbols = is_plain and (len(token) == 1 or gold_letters.issuperset(token))
         if not may_be_symbols and not _HARMLESS_TOKEN.fullmatch(token):
             return False
     return True
