@@ -86,9 +86,8 @@ class Reward:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # `@dataclass`, which runs later, would write a `__repr__` with every default value. It
-        # leaves the `__repr__` of a class alone, so the short one is put into the class here.
-        if "__repr__" not in vars(cls):
-            cls.__repr__ = Reward.__repr__
+        # leaves the `__repr__` of a class alone, so the inherited one becomes its own here.
+        cls.__repr__ = cls.__repr__
 
     def __post_init__(self) -> None:
         require_weight(self.weight, self.__name__)
