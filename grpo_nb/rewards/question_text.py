@@ -73,7 +73,7 @@ def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bo
 
 
 def _value_as_written(answer: str) -> str:
-    """Return an answer without brackets, its name and the unit of a number, to search for it.
+    """Return an answer without brackets, name and unit, as it may occur in the question.
 
     >>> _value_as_written("x = 84/2 apples"), _value_as_written("y = (x^2 - 1)/(x - 1)")
     ('84/2', 'x^2-1/x-1')
@@ -90,9 +90,9 @@ def _without_brackets(text: str) -> str:
 def has_another_unit(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer has a unit of measurement that does not fit the question.
 
-    A gold answer without a unit says nothing about it. So the unit of the answer must be one that
-    the last sentence with an asked unit asks for. Without such a sentence, the unit must be one
-    that the question names. If it names none either, any unit fits.
+    A gold answer without a unit says nothing about it. So the answer must have a unit that the
+    question asks for. If it asks for none, the unit must be one that the question names. If it
+    names none either, any unit fits.
 
     >>> row = {"prompts": "A car drives 120 km in 2 hours. What is its speed in km/h?"}
     >>> has_another_unit("60 km/h", "60", row), has_another_unit("60 m/s", "60", row)
@@ -105,17 +105,19 @@ def has_another_unit(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     # 50% is the number 0.5 in another spelling.
     if number.unit == "%" and number.value == gold_number.value:
         return False
-    used = _units_in(number.unit)
-    if not used:
+    given_units = _units_in(number.unit)
+    if not given_units:
         return False
     question = re.sub("(?i)per ?cent(age)?", "%", _question_in(row))
+    # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
-        asked = list(filter(None, map(_units_in, _ASKED_UNIT.findall(sentence))))
-        if asked:
+        asked_units = map(_units_in, _ASKED_UNIT.findall(sentence))
+        asked_units = list(filter(None, asked_units))
+        if asked_units:
             # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
-            return not any(units <= used for units in asked)
-    named = _units_in(" ".join(_NAMED_UNIT.findall(question)))
-    return bool(named) and not used <= named
+            return not any(units <= given_units for units in asked_units)
+    named_units = _units_in(" ".join(_NAMED_UNIT.findall(question)))
+    return bool(named_units) and not given_units <= named_units
 
 
 def _units_in(text: str) -> set[str]:
