@@ -34,7 +34,7 @@ from grpo_nb.rewards.math_symbols import (
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import fits_question, option_to_letter
-from grpo_nb.tasks.answers import is_right_answer
+from grpo_nb.tasks.answers import comparable, is_right_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_EXPRESSION = 400
@@ -122,7 +122,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     # 2. Normalize.
     given = normalize_latex(given)
     gold = normalize_latex(gold)
-    is_formula = not _is_number_or_words(gold)
+    is_formula = _LOOKS_LIKE_MATHS.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
         is_plainly_same = False
@@ -132,22 +132,19 @@ def is_same_maths(given: str, gold: str) -> bool:
     return is_plainly_same or _equals_normalized(given, gold)
 
 
-def _is_number_or_words(gold: str) -> bool:
-    """Return True for a normalized gold answer that is not compared as a formula."""
-    return read_number(gold) is not None or not _LOOKS_LIKE_MATHS.search(gold)
-
-
 def _equals_normalized(given: str, gold: str) -> bool:
     """Return True if two normalized answers, or parts of them, are equal."""
     if without_spaces(given) == without_spaces(gold):
         return True
-    if not _is_number_or_words(gold):
+    if read_number(gold) is not None:
+        return is_right_answer(given, gold)
+    if _LOOKS_LIKE_MATHS.search(gold):
         return _equals_as_formula(given, gold)
-    # math-verify would read words as products of letters, so that "on" equals "no".
+    # Words. math-verify would read them as products of letters, so that "on" equals "no".
     if LETTERS_READ_AS_PRODUCT.fullmatch(gold):
         # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
         given = without_spaces(given).replace("*", "")
-    return is_right_answer(given, gold)
+    return comparable(given) == comparable(gold)
 
 
 def _equals_as_formula(given: str, gold: str) -> bool:
