@@ -116,7 +116,7 @@ class correctness(SlotReward):
 
     * Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$` and `7 apples` are equal.
     * Units must match, in any spelling: `5 min` is `5 minutes`. An answer may leave out the unit of
-      the gold answer. If the gold answer has none, the answer may have one that the question names.
+      the gold answer. If the gold answer has none, the answer may have one that fits the question.
     * Percent signs are optional: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
       accepts 42%.
     * JSON objects and arrays are compared by their values.
@@ -128,7 +128,8 @@ class correctness(SlotReward):
     These completions score 0.0:
 
     * several answers in the slot, such as `41 or 42`, or a second slot
-    * arithmetic that is left undone (`3 + 4`), or a quotient copied from the question
+    * arithmetic that is left undone (`3 + 4`), or a quotient copied from the question, even as
+      `x = 84/2 apples`
     * text after the slot, because it could take the answer back
 
     Args:

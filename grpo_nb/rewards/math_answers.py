@@ -77,8 +77,8 @@ class maths(SlotReward):
       the same order for a tuple or an interval. A gold answer of several boxes is a list. `x < 5`
       and `(-\infty, 5)` are the same interval, and `x < 1 or x > 5` is a union of intervals.
     * `R/r` is not `r/R`, and `\Delta` is not `\delta`. TRL ignores capitals.
-    * An expression copied from the question scores 0.0, unless it is written exactly as the gold
-      answer.
+    * An expression copied from the question scores 0.0, even with a name before it or in other
+      brackets, unless it is written exactly as the gold answer.
     * If the gold answer is the option B, `B)` scores 0.0 with any text but that of option B.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. Each pair of expressions has two seconds of processor time, so a
