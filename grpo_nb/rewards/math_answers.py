@@ -20,6 +20,7 @@ from grpo_nb.rewards.math_latex import boxed_answers, normalize_latex, without_s
 from grpo_nb.rewards.math_parts import (
     ALTERNATIVES,
     ANY_ORDER,
+    EQUATIONS,
     ROOTS,
     SYMBOL,
     AnswerParts,
@@ -183,7 +184,7 @@ def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
         return False
     # The index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
     are_roots = ROOTS in given.readings and ANY_ORDER in gold.readings
-    if are_roots or shared_readings & {ANY_ORDER, ALTERNATIVES}:
+    if are_roots or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
         return _equal_in_any_order(given_parts, gold.parts)
     return all(map(_equals_normalized, given_parts, gold.parts))
 

@@ -42,7 +42,8 @@ _SEPARATOR = (
 # How parts may be read. A tuple or an interval is read as its pair of brackets.
 ANY_ORDER = "list in any order"
 IN_ORDER = "list in order"
-ROOTS = "roots of one variable"
+EQUATIONS = "equations"
+ROOTS = "roots"
 ALTERNATIVES = "alternatives"
 _ROUND = "()"
 _BRACKET_PAIRS = (_ROUND, "[]", "[)", "(]")
@@ -60,8 +61,8 @@ class AnswerParts:
     | `x + 1`            | none: one expression                  |
     | `1, 2`             | list in any order, list in order      |
     | `(1, 2)`, `(1, 2]` | its brackets                          |
-    | `x = 1, y = 2`     | list in order, `()`                   |
-    | `x_1 = 1, x_2 = 2` | list in order, `()`, roots            |
+    | `x = 1, y = 2`     | equations, list in order, `()`        |
+    | `x_1 = 1, x_2 = 2` | equations, list in order, `()`, roots |
     | `x = 1 or y = 2`   | alternatives                          |
 
     The word `or` makes alternatives only of equations for several variables, and of inequalities.
@@ -115,13 +116,15 @@ class AnswerParts:
         # Each part has a left side, and no two are the same.
         is_named = len(parts) == len(left_sides) > 1 and "" not in left_sides
         if is_named:
-            # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2).
-            parts.sort(key=lambda part: part.strip("\\"))
-            readings = {IN_ORDER, _ROUND}
+            readings = {EQUATIONS, IN_ORDER, _ROUND}
         else:
             # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
             parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
             readings = {ANY_ORDER, IN_ORDER}
+        if is_named and all(len(left_side) == 1 for left_side in left_sides):
+            # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
+            # left sides have no order that everybody keeps: r and \theta.
+            parts.sort()
         letters = {left_side.partition("_")[0] for left_side in left_sides}
         if is_named and len(letters) == 1:
             return cls({*readings, ROOTS}, parts)
