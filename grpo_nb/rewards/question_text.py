@@ -46,32 +46,39 @@ def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
 
     The answer must be equal to the gold answer. Without a question in the row, every answer fits.
     """
-    return not has_another_unit(given, gold, row) and not is_copied_from_question(given, gold, row)
+    question = _question_in(row)
+    if not question:
+        return True
+    has_wrong_unit = has_another_unit(given, gold, question)
+    return not has_wrong_unit and not is_copied_from_question(given, gold, question)
 
 
-def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
     `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question, also as
     `x = 84/2 apples`. The gold answer itself is never a copy, because the question may name it:
     "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"})
+    >>> is_copied_from_question("84/2", "42", "What is 84 / 2?")
     True
-    >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    >>> is_copied_from_question("42", "42.0", "Is it 41 or 42?")
     False
     """
     given = _value_as_written(given)
-    # The same number with another unit, such as 50% for 50, leaves nothing to compute.
-    is_gold = re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold))
     # Quotation marks within an answer are those of JSON, which has no arithmetic.
-    if is_gold or '"' in given or not _ARITHMETIC_SIGN.search(given):
+    if '"' in given or not _ARITHMETIC_SIGN.search(given):
+        return False
+    # The same number with another unit, such as 50% for 50, leaves nothing to compute.
+    if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
         return False
     # At the edges of words, so that x+1 is not copied from ax+1.
     copy = rf"{_WORD_EDGE}{_NO_NUMBER_BEFORE}{re.escape(given)}{_NO_NUMBER_AFTER}{_WORD_EDGE}"
-    return re.search(copy, _without_brackets(_question_in(row))) is not None
+    return re.search(copy, _without_brackets(question)) is not None
 
 
+# Cached, because a gold answer is read again for each completion.
+@lru_cache(maxsize=4_096)
 def _value_as_written(answer: str) -> str:
     """Return an answer without brackets, name and unit, as it may occur in the question.
 
@@ -87,15 +94,15 @@ def _without_brackets(text: str) -> str:
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
 
 
-def has_another_unit(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def has_another_unit(given: str, gold: str, question: str) -> bool:
     """Return True if an answer has a unit of measurement that does not fit the question.
 
     A gold answer without a unit says nothing about it. So the answer must have a unit that the
     question asks for. If it asks for none, the unit must be one that the question names. If it
     names none either, any unit fits.
 
-    >>> row = {"prompts": "A car drives 120 km in 2 hours. What is its speed in km/h?"}
-    >>> has_another_unit("60 km/h", "60", row), has_another_unit("60 m/s", "60", row)
+    >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
+    >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
     (False, True)
     """
     number = read_number(given)
@@ -108,7 +115,7 @@ def has_another_unit(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     given_units = _units_in(number.unit)
     if not given_units:
         return False
-    question = re.sub("(?i)per ?cent(age)?", "%", _question_in(row))
+    question = re.sub("(?i)per ?cent(age)?", "%", question)
     # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         asked_units = map(_units_in, _ASKED_UNIT.findall(sentence))
@@ -147,11 +154,12 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
     >>> option_to_letter("B) x = 1", "B", row), option_to_letter("B", "B", row)
     ('', 'B')
     """
+    question = _question_in(row)
     letter, text_after = read_letter(given)
-    # `read_letter` also removes ** from the answer.
-    question = _normalize_for_search(_question_in(row).replace("**", ""))
     if not question or not text_after or read_letter(gold) != (letter, ""):
         return given
+    # `read_letter` also removes ** from the answer.
+    question = _normalize_for_search(question.replace("**", ""))
     # The letter must have a mark: alone it may be the article in "not a dog". In "If b - 3 = 2, b
     # is? A) 3 B) 5", the dash is a minus. So a dash counts only if the letter has no clearer mark
     # later on.
