@@ -115,23 +115,22 @@ class AnswerParts:
         left_sides = {_split_equation(part)[0] for part in parts}
         # Each part has a left side, and no two are the same.
         is_named = len(parts) == len(left_sides) > 1 and "" not in left_sides
-        if is_named:
-            readings = {EQUATIONS, IN_ORDER, _ROUND}
-        else:
+        letters = {left_side.partition("_")[0] for left_side in left_sides}
+        if not is_named:
             # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
             parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
-            readings = {ANY_ORDER, IN_ORDER}
-        if is_named and all(len(left_side) == 1 for left_side in left_sides):
+        elif all(len(left_side) == 1 for left_side in left_sides):
             # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
             # left sides have no order that everybody keeps: r and \theta.
             parts.sort()
-        letters = {left_side.partition("_")[0] for left_side in left_sides}
-        if is_named and len(letters) == 1:
-            return cls({*readings, ROOTS}, parts)
+        elif len(letters) == 1:
+            return cls({EQUATIONS, IN_ORDER, _ROUND, ROOTS}, parts)
         are_statements = is_named or any(map(_INEQUALITY_SIGN.search, parts))
         if are_statements and re.search(_OR, text):
-            readings = {ALTERNATIVES}
-        return cls(readings, parts)
+            return cls({ALTERNATIVES}, parts)
+        if is_named:
+            return cls({EQUATIONS, IN_ORDER, _ROUND}, parts)
+        return cls({ANY_ORDER, IN_ORDER}, parts)
 
 
 def _split_equation(text: str) -> tuple[str, str]:
