@@ -83,16 +83,13 @@ def _capitals_to_index(match: re.Match[str]) -> str:
 def primes_to_indices(expression: str) -> str:
     r"""Rewrite the primes of each symbol as an index.
 
-    >>> primes_to_indices("y'' + 1")
-    'y_{prime2} + 1'
+    >>> primes_to_indices("y'' + 1"), primes_to_indices("x_{1}'")
+    ('y_{prime2} + 1', 'x_{1prime1}')
     """
-    return _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
-
-
-def _primes_to_index(match: re.Match[str]) -> str:
-    """Return a symbol with its number of primes in the index: `y_{prime2}` for `y''`."""
-    letter, index_before, primes, index_after = match.groups("")
-    return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
+    # An index that the symbol has already comes first.
+    return _SYMBOL_WITH_PRIMES.sub(
+        lambda match: match.expand(rf"\1_{{\2\4prime{len(match[3])}}}"), expression
+    )
 
 
 def split_unit(expression: str) -> tuple[str, str]:

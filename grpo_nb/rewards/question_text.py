@@ -49,8 +49,9 @@ def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     question = _question_in(row)
     if not question:
         return True
-    has_wrong_unit = has_another_unit(given, gold, question)
-    return not has_wrong_unit and not is_copied_from_question(given, gold, question)
+    if has_another_unit(given, gold, question):
+        return False
+    return not is_copied_from_question(given, gold, question)
 
 
 def is_copied_from_question(given: str, gold: str, question: str) -> bool:
