@@ -73,8 +73,9 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
     if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
         return False
-    # At the edges of words, so that x+1 is not copied from ax+1.
-    copy = rf"{_WORD_EDGE}{_NO_NUMBER_BEFORE}{re.escape(given)}{_NO_NUMBER_AFTER}{_WORD_EDGE}"
+    # x+1 is not copied from ax+1. But 84/2 is copied from 84/2kg.
+    edge = _WORD_EDGE if re.search("[a-z]", given) else ""
+    copy = rf"{edge}{_NO_NUMBER_BEFORE}{re.escape(given)}{_NO_NUMBER_AFTER}{edge}"
     return re.search(copy, _without_brackets(question)) is not None
 
 

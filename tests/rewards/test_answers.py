@@ -410,7 +410,7 @@ def test_unit_of_the_last_question_fits_after_an_example(reward) -> None:
 )
 @pytest.mark.parametrize("make", [correctness, rewards.maths])
 def test_name_or_unit_does_not_hide_a_copy(make, given: str) -> None:
-    for question in ("What is 84 / 2?", r"What is $\frac{84}{2}$?"):
+    for question in ("What is 84 / 2?", r"What is $\frac{84}{2}$?", "What is 84/2kg?"):
         assert make()(completions=[slot(given)], answer=["42"], prompts=[question]) == [0.0]
         other = "Half of eighty-four?"
         assert make()(completions=[slot(given)], answer=["42"], prompts=[other]) == [1.0]
