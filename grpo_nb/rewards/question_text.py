@@ -14,13 +14,15 @@ from grpo_nb.tasks.markup import BALANCED_TEXT, normalized_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
-# Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2, or
-# a command of LaTeX.
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
-# A name before a value: x=, \theta=, or fx= (f(x)= without its brackets).
+"""Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2.
+
+A command of LaTeX is such a sign too.
+"""
 _NAME = re.compile(r"^\\?[a-z]\w*=")
-# The text around a number: the $ of $84/2, and the unit of 84/2 apples and 84/2 m^2.
+r"""A name before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
 _AROUND_NUMBER = re.compile(r"^[^\d.]+(?=[\d.])|(?<=\d)[^\d%]+(?:\^-?\d)?$")
+"""The text around a number: the `$` of `$84/2`, and the unit of `84/2 apples` and `84/2 m^2`."""
 # Any place that is not inside a word. Unlike \b, also between two signs, as in +-.
 _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 # A copy is not part of a longer number: 3/4 is not copied from 13/4 or 2 3/4 ...
@@ -28,15 +30,19 @@ _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
 _UNIT = rf"(?:{UNIT_WORD})(?:/(?:{UNIT_WORD}))?"
-# The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
-# A short word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
-# word with a number after it: "in week 3".
 _ASKED_UNIT = re.compile(
     rf"\b(?:how many|in|to(?= [a-z]{{3}})) (?!second\b)((?>{_UNIT}))(?! \d)", re.IGNORECASE
 )
-# A unit right after a digit, a sign such as $, or a word of three letters or more. The `in` and the
-# `s` in "in Tom's shop" are not units.
+"""The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
+
+A short word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
+word with a number after it: "in week 3".
+"""
 _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
+"""A unit right after a digit, a sign such as $, or a word of three letters or more.
+
+The `in` and the `s` in "in Tom's shop" are not units.
+"""
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ROLES_OF_QUESTION = ("user", "tool")
 
