@@ -19,7 +19,7 @@ from collections.abc import Callable
 from _measure import machine, print_header, print_row
 
 from grpo_nb.sandbox.outcomes import Call, Candidate, Limits
-from grpo_nb.sandbox.runner import run_untrusted_batch, self_test
+from grpo_nb.sandbox.runner import isolation_failures, run_untrusted_batch
 
 BATCH = 64
 REPEATS = 9
@@ -54,7 +54,7 @@ def new_interpreter() -> None:
 
 
 def main() -> None:
-    self_test_seconds = seconds(self_test)
+    self_test_seconds = seconds(isolation_failures)
     run([GOOD] * 8)
     # In turn, so that a busy moment of the machine meets all of them.
     batch = []

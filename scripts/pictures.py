@@ -17,7 +17,7 @@ from pathlib import Path
 
 from publish import ROOT, packed
 
-from grpo_nb.runs.figure import SHARP_DPI, base64_png
+from grpo_nb.runs.figure import base64_png
 from grpo_nb.runs.run_folder import open_run
 from tests.support.lab_page import Jupyter, LabPage, write_notebook
 
@@ -49,7 +49,7 @@ def main() -> None:
     folder = Path(sys.argv[1]).absolute()
     docs = ROOT / "docs"
     run = open_run(folder)
-    curves = base64.b64decode(base64_png(run.plot(), SHARP_DPI))
+    curves = base64.b64decode(base64_png(run.plot()))
     (docs / "quickstart.png").write_bytes(packed(curves, 256))
     # In the middle of a run, a group has right and wrong completions.
     middle = len(run.rows) // 2

@@ -3,9 +3,9 @@
     PYTHONPATH=. python scripts/schematic.py
 
 grpo.png shows one GRPO step, tree.png a group as a tree, loss.png the loss, hacking.png two
-trainings, your_data.png a result by label, evaluate.png one by measure, judge.png one by check,
-algorithms.png a comparison of losses, and rounding.png a weight that is saved. The text is grey and
-the background transparent, so that light and dark pages can show it.
+trainings, quickstart_result.png and evaluate.png a result by measure, your_data.png one by label,
+judge.png one by check, algorithms.png a comparison of losses, and rounding.png a weight that is
+saved. The text is grey and the background transparent, so that light and dark pages can show it.
 """
 
 from __future__ import annotations
@@ -225,6 +225,12 @@ LABELS = [
     Result("positive", 18, (16, 18, 16)),
     Result("neutral", 9, (0, 0, 9)),
 ]
+# The numbers of notebooks/00_quickstart, as it was executed.
+QUICKSTART = [
+    Result("correct", 96, (9, 77)),
+    Result("in the format", 96, (16, 96)),
+    Result("correct anywhere", 96, (53, 77)),
+]
 # The numbers of notebooks/05_evaluate, as it was executed.
 MEASURES = [
     Result("correct", 96, (9, 67)),
@@ -249,7 +255,8 @@ def draw_results(results: list[Result], title: str) -> Figure:
     width = 0.8 / bars
     for number, (name, colour) in enumerate(SERIES[:bars]):
         offset = (number - (bars - 1) / 2) * width
-        axes.text(1.5 * offset, 1.15, name, ha="center", color=colour)
+        name_place = offset * bars / 2  # names are wider than one of three bars
+        axes.text(name_place, 1.15, name, ha="center", color=colour)
         for place, result in enumerate(results):
             good = result.good[number]
             share = good / result.answers
@@ -353,6 +360,8 @@ if __name__ == "__main__":
     draw_tree().savefig(ROOT / "docs/tree.png", dpi=160)
     draw_loss().savefig(ROOT / "docs/loss.png", dpi=160)
     draw_hacking().savefig(ROOT / "docs/hacking.png", dpi=160)
+    quickstart = draw_results(QUICKSTART, "Good answers to 96 held-out sums")
+    quickstart.savefig(ROOT / "docs/quickstart_result.png", dpi=160)
     labels = draw_results(LABELS, "Right answers to held-out remarks")
     labels.savefig(ROOT / "docs/your_data.png", dpi=160)
     measures = draw_results(MEASURES, "One training, 96 held-out questions")

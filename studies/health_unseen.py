@@ -31,8 +31,8 @@ import pandas
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from grpo_nb.health.history import duplicates_entry
 from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.runs.rows import duplicates_entry
 
 Row = dict[str, Any]
 Curve = Callable[[float], float]

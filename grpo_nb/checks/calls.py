@@ -26,7 +26,6 @@ from grpo_nb.scoring.scores import (
     Batch,
     UnusableOutputError,
     call_reward,
-    copy_columns,
     make_batch,
 )
 
@@ -148,8 +147,7 @@ class ProbeRunner:
             # One id per word, because only the number of ids matters.
             token_ids = [[0] * len(text.split()) for text in texts]
         columns = [self.row_sample.rows[probe.row_index].columns for probe in probes]
-        batch = make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
-        return copy_columns(batch)
+        return make_batch(texts, columns, completion_ids=token_ids, tokenizer=tokenizer)
 
     def table(self) -> pandas.DataFrame:
         """Return the probes with a score: the fields of `Probe`, and `score` (NaN for None)."""

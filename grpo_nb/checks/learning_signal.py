@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks.advice import Advice, give_advice
+from grpo_nb.checks.rows import sample_rows
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.progress import progress_bar
@@ -30,11 +31,10 @@ from grpo_nb.models.restoring import (
     restoring_random_state,
 )
 from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.scoring.advantages import in_groups
-from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
-from grpo_nb.scoring.scores import ROUNDING_ERROR, Scores, score
+from grpo_nb.scoring.advantages import split_into_groups
+from grpo_nb.scoring.grader import Grader, deciding_reward, make_grader
+from grpo_nb.scoring.scores import SCORE_TOLERANCE, Scores, score
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.read_rows import sample_rows
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Baseline(ReprMixin):
     @functools.cached_property
     def group_results(self) -> tuple[GroupResult, ...]:
         """Result of each group: its totals differ, or all, none or some answers are correct."""
-        totals = in_groups(self.scores.totals, self.num_generations)
+        totals = split_into_groups(self.scores.totals, self.num_generations)
         return tuple(map(_result_of_group, totals, self.is_correct_by_group))
 
     @functools.cached_property
@@ -117,7 +117,7 @@ class Baseline(ReprMixin):
     @property
     def is_correct_by_group(self) -> list[Sequence[bool]]:
         """`is_correct` of each group."""
-        return in_groups(self.is_correct, self.num_generations)
+        return split_into_groups(self.is_correct, self.num_generations)
 
     @property
     def sampled_accuracy(self) -> float:
@@ -157,13 +157,13 @@ class Baseline(ReprMixin):
         names = [name for name, weight in self.scores.weights.items() if weight != 0]
         if answer_reward in self.scores.values:
             names = [answer_reward]
-        return all((self._spreads(name) > ROUNDING_ERROR).any() for name in names)
+        return all((self._spreads(name) > SCORE_TOLERANCE).any() for name in names)
 
     def _spreads(self, name: str) -> pandas.Series:
         """Return the standard deviation of a reward in each group, with Bessel's correction."""
         import pandas
 
-        groups = in_groups(self.scores.values[name], self.num_generations)
+        groups = split_into_groups(self.scores.values[name], self.num_generations)
         # 0 if fewer than two scores of a group are known.
         return pandas.DataFrame(groups, dtype=float).std(axis=1).fillna(0.0)
 
@@ -245,9 +245,9 @@ class Baseline(ReprMixin):
         rows = []
         for name, scores in self.scores.values.items():
             weighted_name = f"{name} x {self.scores.weights[name]:g}"
-            mean = mean_with_interval(in_groups(scores, self.num_generations))
+            mean = mean_with_interval(split_into_groups(scores, self.num_generations))
             spreads = self._spreads(name)
-            differing = (spreads > ROUNDING_ERROR).sum()
+            differing = (spreads > SCORE_TOLERANCE).sum()
             rows.append((weighted_name, mean, f"{spreads.mean():.2g}", differing))
         head = ("reward", "mean, 95 % interval", "std within groups", "groups with a signal")
         return Table(rows, head, narrow=(0, 1))
@@ -256,7 +256,7 @@ class Baseline(ReprMixin):
 def _result_of_group(totals: Sequence[float], is_correct: Sequence[bool]) -> GroupResult:
     # TRL leaves a completion without any score out of its group.
     known = [total for total in totals if not math.isnan(total)]
-    if known and max(known) - min(known) > ROUNDING_ERROR:
+    if known and max(known) - min(known) > SCORE_TOLERANCE:
         return "differs"
     if all(is_correct):
         return "all right"
@@ -318,7 +318,7 @@ def baseline(
     # 1. Choose the prompts and the grader. A reward that cannot be called fails here.
     rows = sample_rows(task.train, prompts, settings.seed)
     score(rewards, [""], task.start_episode(rows[0]), tokenizer=tokenizer)
-    grader = choose_grader(
+    grader = make_grader(
         deciding_reward(rewards),
         rows,
         task.format,

@@ -204,7 +204,7 @@ class Comparison(ReprMixin):
         Columns: `change` of the question (`lost`, `gained`, `equal`, `both wrong`, `both right`),
         `question`, and the gold `answer`. For each model, its completion (`before`, `after`), the
         grade (`before_grade`: `right`, `wrong` or `no answer`), `before_in_format`, and
-        `before_anywhere`: True if the last candidate is correct, None if not measured.
+        `before_anywhere`: True if the last answer is correct, None if not measured.
         """
         import pandas
 

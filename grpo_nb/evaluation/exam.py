@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.checks.rows import sample_rows
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import require_whole_number
@@ -25,12 +26,12 @@ from grpo_nb.rewards.answers import correctness, golds_of_row
 from grpo_nb.rewards.base import Reward, RewardFunction, relative, reward_list
 from grpo_nb.runs.reading import read_json_lines
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
+from grpo_nb.scoring.grader import deciding_reward, make_grader
 from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_of
 from grpo_nb.tasks.contamination import Contamination, find_contamination, question_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, split_system
-from grpo_nb.tasks.read_rows import Source, sample_rows
+from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
 QuestionSource = Task | Holdout | Source
@@ -202,7 +203,7 @@ class Exam:
             with open_model(source) as (model, tokenizer):
                 # All models share one grader. A function is called with gold answers here, to find
                 # its pass score. This may cost money, so it is done once.
-                grader = grader or choose_grader(
+                grader = grader or make_grader(
                     reward,
                     self.rows,
                     self.question_set.format,

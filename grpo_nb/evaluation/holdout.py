@@ -12,11 +12,11 @@ from typing import Any
 from grpo_nb.core.problems import warn_user
 from grpo_nb.core.words import displayable
 from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, to_task_rows
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import Example, fitting_format, messages_of_example, with_prompts
+from grpo_nb.tasks.prompts import Example, format_for_answers, messages_of_example, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 
@@ -61,7 +61,7 @@ def load_holdout(
 
     rows = to_task_rows(read_rows(source, "test"), CleaningReport(), columns)
     # The kind of the answers decides how the system prompt asks for them.
-    format = fitting_format(format, summarize_answers([row["answer"] for row in rows]))
+    format = format_for_answers(format, summarize_answers([row["answer"] for row in rows]))
     # All rows become questions: unlike in `load_task`, no share is kept for training.
     prompted = with_prompts(rows, format, messages_of_example(example, format))
     return Holdout(format=format, holdout=Dataset.from_list(prompted))
@@ -77,16 +77,15 @@ def grade_answers(
 
     There are three grades. `is_correct`: the grader counts the completion as correct.
     `is_formatted`: the completion is exactly in the format. `is_correct_anywhere`: the last
-    candidate in the text is the right answer (`grpo_nb.scoring.last_answer`), None if the grader
-    is a function, because it does not show where it reads the answer.
+    answer in the text is right (`grpo_nb.scoring.last_answer`), None if the grader is a function,
+    because it does not show where it reads the answer.
 
     Args:
         rows: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        grader: From `scoring.correct_answers.choose_grader`.
+        grader: From `scoring.grader.make_grader`.
     """
-    texts = [completion.text for completion in completions]
     scores = grader.score(format=format, **scoring_arguments(completions, rows))
     missing = sum(math.isnan(score) for score in scores)
     if missing and not grader.reads_slot:
@@ -95,11 +94,8 @@ def grade_answers(
             "not correct."
         )
     grades = grader.are_correct(scores)
-    anywhere_grades = grader.are_last_answers_correct(texts, rows, format, grades)
     graded_rows = []
-    for row, completion, is_correct, is_correct_anywhere in zip(
-        rows, completions, grades, anywhere_grades, strict=True
-    ):
+    for row, completion, is_correct in zip(rows, completions, grades, strict=True):
         # A model can write a lone surrogate, which neither a parquet file nor a notebook can store.
         text = displayable(completion.text)
         graded_rows.append(
@@ -110,7 +106,9 @@ def grade_answers(
                 "extracted_answer": format.extract_final(text),
                 "is_correct": is_correct,
                 "is_formatted": format.is_exact(completion.text),
-                "is_correct_anywhere": is_correct_anywhere,
+                "is_correct_anywhere": grader.is_last_answer_correct(
+                    completion.text, row, format, is_correct_in_format=is_correct
+                ),
                 "tokens": completion.token_count,
                 "is_truncated": completion.is_truncated,
             }

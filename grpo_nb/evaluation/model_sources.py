@@ -25,7 +25,7 @@ from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_templates
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.prompts import require_system_prompt
+from grpo_nb.tasks.prompts import render_prompt
 from grpo_nb.tasks.tools import Tools
 
 RunOrFolder = Run | str | Path
@@ -297,8 +297,9 @@ def complete_rows(
 
     from grpo_nb.generation.sampling import generate
 
-    # Without the system prompt, the model would not know the format, and seem worse than it is.
-    require_system_prompt(rows[0]["prompt"], tokenizer, decoding.chat_template_kwargs)
+    # This raises an error if the template leaves out the system prompt. Without it, the model would
+    # not know the format, and seem worse than it is.
+    render_prompt(rows[0]["prompt"], tokenizer, decoding.chat_template_kwargs)
     settings = decoding.settings
     bar = progress_bar(len(rows), desc=bar_name, unit="answer", disable=not bar_name)
     # An evaluation in the middle of a training must not change what is sampled afterwards.

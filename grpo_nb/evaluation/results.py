@@ -8,8 +8,8 @@ from typing import Any
 from grpo_nb.core.statistics import share_interval
 from grpo_nb.core.tables import Part, ReprMixin, Table, notes
 from grpo_nb.runs.measures import HOLDOUT_MEASURES, percent_text
-from grpo_nb.scoring.advantages import in_groups
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.advantages import split_into_groups
+from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.contamination import Contamination
 
 Interval = tuple[float, float]
@@ -69,7 +69,7 @@ class Evaluation(ReprMixin):
         # the accuracy.
         if None in grades:
             return None
-        return [fmean(group) for group in in_groups(grades, self.samples)]
+        return [fmean(group) for group in split_into_groups(grades, self.samples)]
 
     def share_of(self, measure: str) -> float | None:
         """Return the share of completions that pass a measure, None if it was not measured."""
@@ -137,13 +137,13 @@ class Evaluation(ReprMixin):
     @property
     def anywhere_sentence(self) -> str:
         """Explanation of how a correct answer is found anywhere in a completion."""
-        return f"Correct answer anywhere in the completion: {self.grader.anywhere_rule}."
+        return f"Correct answer anywhere in the completion: {self.grader.last_answer_rule}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the measures of this model for comparison.json."""
         numbers = vars(self) | {
             "correctness_rule": self.grader.correctness_rule,
-            "anywhere_rule": self.grader.anywhere_rule,
+            "anywhere_rule": self.grader.last_answer_rule,
             "is_graded_by_slot": self.grader.reads_slot,
         }
         # The completions have a file of their own, and `Comparison` adds the contamination.

@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, ReprMixin, Table, bold
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run, open_run
-from grpo_nb.runs.run_info import CheckedDict, Text
+from grpo_nb.runs.run_info import LooseText, OpenDict
 
 VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -26,20 +26,20 @@ EDITABLE = {"README.md", FIGURE_FILE}
 MAX_SHOWN_CHANGES = 5
 
 
-class VerificationFields(CheckedDict):
+class VerificationFields(OpenDict):
     """Fields of `verification.json` that every export has."""
 
     kind: Literal["merged", "adapter", "gguf"]
-    run: Text
-    adapter: Text
+    run: LooseText
+    adapter: LooseText
     """SHA-256 of the run's adapter file."""
-    sentence: Text
+    sentence: LooseText
     checks: dict[str, Literal[True] | None]
     measured: dict
     files: dict
 
 
-class AdapterFields(CheckedDict):
+class AdapterFields(OpenDict):
     """Fields of PEFT's `adapter_config.json` that `Export.usage` reads."""
 
     base_model_name_or_path: str

@@ -25,8 +25,8 @@ class GeneratedCompletion:
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """Messages of an episode, with the results of tools, as in the column `turns` of a run. Empty
     without tools."""
-    environment_columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Columns with the environment of an episode, which rewards get besides those of the row."""
+    row: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Row of an episode, with its first prompt and its environment. Empty without tools."""
 
     @property
     def token_count(self) -> int:
@@ -56,7 +56,7 @@ def scoring_arguments(
         for completion in completions
     ]
     ids = [list(completion.ids) for completion in completions]
-    # The environment as the episode left it takes precedence over a column of that name.
+    # The row of an episode has the prompt as the model got it, and the environment.
     pairs = zip(rows, completions, strict=True)
-    rows_with_environment = [{**row, **completion.environment_columns} for row, completion in pairs]
-    return {"completions": texts_or_turns, "rows": rows_with_environment, "completion_ids": ids}
+    scored_rows = [completion.row or row for row, completion in pairs]
+    return {"completions": texts_or_turns, "rows": scored_rows, "completion_ids": ids}

@@ -12,7 +12,6 @@ from typing import Any
 
 from grpo_nb.generation.completions import GeneratedCompletion, Sampler
 from grpo_nb.models.unsloth_import import import_unsloth
-from grpo_nb.tasks.prompts import Chat
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tools, final_text
 from grpo_nb.upstream.trl import chat_template_module, run_tool_loop, tool_loop_trainer
@@ -79,11 +78,8 @@ class Episodes:
     tools: Tools
     trainer: Any
     """Trainer from `upstream.trl.tool_loop_trainer`."""
-    prompts: Sequence[Chat]
-    """Prompt of each episode."""
-    environment_columns: Sequence[Row]
-    """Columns with the environment of each episode, one mapping per episode; each mapping is empty
-    if the tools have no environment."""
+    rows: Sequence[Row]
+    """Row of each episode, from `Tools.start_episode`."""
 
     def run(
         self,
@@ -101,15 +97,13 @@ class Episodes:
             sample: Function that completes prompts.
             end_ids: Ids of the tokens that end a turn.
         """
-        prompts = [self.prompts[index] for index in indices]
-        environment_columns = [self.environment_columns[index] for index in indices]
-        tools = [
-            self.tools.for_episode(columns.get("environments")) for columns in environment_columns
-        ]
+        rows = [self.rows[index] for index in indices]
+        prompts = [row["prompt"] for row in rows]
+        tools = [self.tools.for_episode(row.get("environments")) for row in rows]
         result = run_tool_loop(self.trainer, prompts, prompt_ids, tools=tools, sample=sample)
         completions = []
-        for turns, ids, mask, columns in zip(
-            result.turns, result.completion_ids, result.tool_masks, environment_columns, strict=True
+        for turns, ids, mask, row in zip(
+            result.turns, result.completion_ids, result.tool_masks, rows, strict=True
         ):
             # An episode that used up its tokens ends in the middle of a turn.
             has_ended = bool(ids) and ids[-1] in end_ids
@@ -122,7 +116,7 @@ class Episodes:
                 # The mask is 0 for the tokens of tool results.
                 ids=tuple(compress(ids, mask)),
                 turns=tuple(turns),
-                environment_columns=columns,
+                row=row,
             )
             completions.append(completion)
         return completions
@@ -157,6 +151,4 @@ def start_episodes(
         chat_template=training_template,
         chat_template_kwargs=chat_template_kwargs,
     )
-    # Each row starts an environment of its own, which may also write the prompt.
-    prompts, environment_columns = zip(*map(tools.first_prompt_and_columns, rows), strict=True)
-    return Episodes(tools, trainer, prompts, environment_columns)
+    return Episodes(tools, trainer, [tools.start_episode(row) for row in rows])

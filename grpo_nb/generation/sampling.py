@@ -90,7 +90,7 @@ def generate(
             max_completion_length=max_completion_length,
             chat_template_kwargs=template_kwargs,
         )
-        prompts = episodes.prompts
+        prompts = [row["prompt"] for row in episodes.rows]
         template_kwargs |= {"tools": tools.schemas, "chat_template": episodes.trainer.chat_template}
     prompt_ids = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs

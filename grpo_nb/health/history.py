@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
-from grpo_nb.runs.measures import ACCURACY
-from grpo_nb.runs.rows import MEAN_LENGTH
+from grpo_nb.runs.measures import ACCURACY_KEY
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY
+
+if TYPE_CHECKING:
+    import pandas
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
@@ -94,6 +97,30 @@ def read_numbers(row: Mapping[str, Any]) -> Metrics:
     return metrics
 
 
+def duplicates_entry(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
+    """Return the entry `completions/duplicates` of a row: the share of repeated completions.
+
+    For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
+    all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
+    group has a single completion. Texts that differ only in whitespace count as equal.
+
+    Args:
+        texts: The completions of one step.
+        groups: Number of the group of each completion.
+
+    >>> from pandas import Series
+    >>> duplicates_entry(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
+    {'completions/duplicates': 0.5}
+    """
+    # Models that repeat themselves still vary their line breaks.
+    one_line = texts.str.split().str.join(" ")
+    by_group = one_line.groupby(groups)
+    sizes = by_group.size()
+    # A group of one completion has no share: 0 / 0.
+    shares = ((sizes - by_group.nunique()) / (sizes - 1)).dropna()
+    return {"completions/duplicates": fmean(shares)} if len(shares) else {}
+
+
 @dataclass
 class RunHistory:
     """The first and the last rows of a run, and a few counts of the whole run.
@@ -148,7 +175,7 @@ class RunHistory:
     holdout_scores: list[float] = field(default_factory=list)
     """Held-out scores."""
     holdout_metric: str = ""
-    """`ACCURACY` or `HOLDOUT_TOTAL`; empty before the first held-out score."""
+    """`ACCURACY_KEY` or `HOLDOUT_TOTAL`; empty before the first held-out score."""
     holdout_error: float = 0.0
     """Largest standard error of a held-out accuracy, 0 if it is not known."""
 
@@ -190,9 +217,9 @@ class RunHistory:
             self._add_reward_row(metrics)
 
     def _add_holdout(self, metrics: Metrics) -> None:
-        if ACCURACY in metrics and self.holdout_metric != ACCURACY:
+        if ACCURACY_KEY in metrics and self.holdout_metric != ACCURACY_KEY:
             # Totals of earlier rows are dropped, because they have another scale.
-            self.holdout_metric = ACCURACY
+            self.holdout_metric = ACCURACY_KEY
             self.holdout_scores = []
         elif HOLDOUT_TOTAL in metrics and not self.holdout_metric:
             self.holdout_metric = HOLDOUT_TOTAL
@@ -223,7 +250,7 @@ class RunHistory:
         block = self.last_values("reward")
         is_better = mann_whitney_z(self.best_rewards, block) >= LIKELY_Z
         if is_better or not self.best_rewards:
-            lengths = self.last_values(MEAN_LENGTH)
+            lengths = self.last_values(MEAN_LENGTH_KEY)
             self.best_rewards = block
             self.length_at_best = median(lengths) if lengths else 0.0
 

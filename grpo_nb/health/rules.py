@@ -50,7 +50,7 @@ from grpo_nb.health.trend import (
     z_since_start,
 )
 from grpo_nb.runs.alert import Severity
-from grpo_nb.runs.rows import MEAN_LENGTH
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY
 
 LOW_POSITION = 0.2
 """Nearly all completions fail if the mean reward is at most this share of its range. Then easier
@@ -280,7 +280,7 @@ def check_share_limits(history: RunHistory, trend: RewardTrend) -> Iterator[Heal
 
 def _repeats_are_normal(history: RunHistory, trend: RewardTrend) -> bool:
     """Return True if completions are bare answers, or of unknown length, or have become right."""
-    is_long = history.mean(MEAN_LENGTH) > SHORT_ANSWER_TOKENS
+    is_long = history.mean(MEAN_LENGTH_KEY) > SHORT_ANSWER_TOKENS
     has_learned = trend.is_above_start and main_position(history) >= HIGH_POSITION
     return has_learned or not is_long
 
@@ -365,7 +365,7 @@ def check_shifts_since_start(history: RunHistory, trend: RewardTrend) -> Iterato
 
     # 3. Longer completions. The usual GRPO loss favours long wrong answers, because it averages
     # over the tokens of each answer (arXiv:2503.20783).
-    start, now = _clear_shift(history, MEAN_LENGTH)
+    start, now = _clear_shift(history, MEAN_LENGTH_KEY)
     is_longer = now >= LENGTH_GROWTH * max(start, history.length_at_best)
     last_rewards = history.last_values("reward", LONG_WINDOW)
     has_gained = mann_whitney_z(history.best_rewards, last_rewards) >= SLIGHT_Z

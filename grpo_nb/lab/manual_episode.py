@@ -6,6 +6,7 @@ from typing import Any
 from grpo_nb.core.tables import Part, ReprMixin, bold, verbatim
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
+from grpo_nb.tasks.prompts import Chat
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import transcript
 
@@ -30,16 +31,13 @@ class ManualEpisode(ReprMixin):
                 "the task has no tools, so there is no episode to run. Add them: "
                 "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
-        self.row: dict[str, Any] = task.train[row_number]
-        """Training row of the episode."""
-        prompt, columns = task.tools.first_prompt_and_columns(self.row)
-        self.prompt = prompt
+        self.row: dict[str, Any] = task.start_episode(task.train[row_number])
+        """Row of the episode, with its first prompt and its environment."""
+        self.prompt: Chat = self.row["prompt"]
         """First messages of the episode."""
-        self.columns = columns
-        """Environment of the episode, as the column that rewards get; empty without one."""
         self.turns: list[dict[str, Any]] = []
         """All messages after the prompt."""
-        functions = task.tools.for_episode(self.columns.get("environments"))
+        functions = task.tools.for_episode(self.row.get("environments"))
         self._tools = {function.__name__: function for function in functions}
         self._chat_template_kwargs = task.chat_template_kwargs
 
@@ -64,7 +62,7 @@ class ManualEpisode(ReprMixin):
     def scores(self, rewards: RewardFunction | Sequence[RewardFunction]) -> Scores:
         """Return the scores of the episode so far."""
         # Without a turn there is no message to score, so the completion is the empty text.
-        return score(rewards, [self.turns or ""], {**self.row, **self.columns})
+        return score(rewards, [self.turns or ""], self.row)
 
     def example(self, tokenizer: Any) -> list[dict[str, str]]:
         """Return the episode as messages for `load_task(..., example=...)`.

@@ -353,9 +353,7 @@ class RewardLab(Panel):
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
-            prompt=prompt_text(
-                self._row_with_prompt(), self.tokenizer, self.task.template_kwargs_with_tools
-            ),
+            prompt=prompt_text(self._row_with_prompt(), self.tokenizer, self.task.template_kwargs),
         )
 
     def _row_with_prompt(self) -> dict[str, Any]:
@@ -364,11 +362,7 @@ class RewardLab(Panel):
         # A row with a question alone gets the prompt that a task would make.
         if "prompt" not in row and "question" in row:
             (row,) = with_prompts([row], self.task.format)
-        if self.task.tools is not None:
-            # The prompt ends with the first message of the environment.
-            prompt, _ = self.task.tools.first_prompt_and_columns(row)
-            row = {**row, "prompt": prompt}
-        return row
+        return self.task.start_episode(row)
 
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.task.format))

@@ -15,7 +15,7 @@ from grpo_nb.core.words import format_score, shorten
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, unwrap_partial
 from grpo_nb.rewards.format_rewards import exact_format, partial_format
-from grpo_nb.scoring.advantages import SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.advantages import NO_PUSH_BELOW, effect_in_words
 from grpo_nb.scoring.scores import Scores
 
 
@@ -23,7 +23,7 @@ def scores_html(scores: Scores) -> str:
     """Return a table with every score, total and advantage, one line per completion."""
     advantages = scores.advantages()
     # Nothing can be learned from a group of equal totals, and the view says so.
-    are_equal = max(map(abs, advantages)) < SMALLEST_ADVANTAGE
+    are_equal = max(map(abs, advantages)) < NO_PUSH_BELOW
     return render(
         "lab/templates/scores.jinja",
         scores=scores,

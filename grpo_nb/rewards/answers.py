@@ -15,7 +15,7 @@ from typing import Any
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.question_text import fits_question, option_to_letter
-from grpo_nb.tasks.answers import ACCEPTED_COLUMN, comparable, is_right_answer
+from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_answer
 
 _LONGEST_SLOT = 20_000
 """Longest slot that is compared, in characters. A longer text is not an answer."""
@@ -183,7 +183,7 @@ class exact_text(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if self.is_literal:
             return _single_spaced(given) == _single_spaced(gold)
-        return comparable(given) == comparable(gold)
+        return normalize_answer(given) == normalize_answer(gold)
 
 
 def _single_spaced(text: str) -> str:

@@ -31,24 +31,6 @@ def completion_text(completion: Completion) -> str:
     return completion if isinstance(completion, str) else final_text(completion)
 
 
-def with_final_model_message(completion: Completion) -> Completion:
-    """Return a completion whose last message is from the model and has a text.
-
-    For reward functions of users, which read the text `completion[-1]["content"]`. `Reward` itself
-    uses `completion_text`. If an episode ends with the result of a tool, or with a message that
-    only calls tools, a message with the text "" is added.
-
-    >>> with_final_model_message([{"role": "tool", "content": "7"}])[-1]
-    {'role': 'assistant', 'content': ''}
-    """
-    if isinstance(completion, str) or not completion:
-        return completion
-    last = completion[-1]
-    if last.get("role") != "tool" and last.get("content") is not None:
-        return completion
-    return [*completion, {"role": "assistant", "content": ""}]
-
-
 def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the columns of a call as one row per completion.
 

@@ -99,8 +99,6 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
             )
     args = [ast.literal_eval(argument) for argument in node.args]
     kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
-    if None in kwargs:
-        raise ValueError("`**` has no names for its arguments")
     return CodeTest(
         call=Call(ast.unparse(node.func), args, kwargs),
         expected=expected,

@@ -35,7 +35,7 @@ from grpo_nb.rewards.math_symbols import (
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import fits_question, option_to_letter
-from grpo_nb.tasks.answers import comparable, is_right_answer
+from grpo_nb.tasks.answers import is_right_answer, normalize_answer
 from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_EXPRESSION = 400
@@ -145,7 +145,7 @@ def _equals_normalized(given: str, gold: str) -> bool:
     if LETTERS_READ_AS_PRODUCT.fullmatch(gold):
         # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
         given = without_spaces(given).replace("*", "")
-    return comparable(given) == comparable(gold)
+    return normalize_answer(given) == normalize_answer(gold)
 
 
 def _equals_as_formula(given: str, gold: str) -> bool:

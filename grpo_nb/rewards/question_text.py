@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from grpo_nb.tasks.answers import comparable, read_letter
-from grpo_nb.tasks.markup import BALANCED_TEXT, normalized_markup, strip_markup
+from grpo_nb.tasks.answers import normalize_answer, read_letter
+from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
@@ -174,7 +174,7 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
-    option_text = re.escape(_normalize_for_search(comparable(text_after)))
+    option_text = re.escape(_normalize_for_search(normalize_answer(text_after)))
     match = re.search(
         rf"{letter_pattern}(?P<mark>{mark})"
         rf"\W{{0,5}}{option_text}"  # more signs may follow the mark: B). "Rome"
@@ -206,7 +206,7 @@ def _question_in(row: Mapping[str, Any]) -> str:
 def _normalize_for_search(text: str) -> str:
     """Return a text in lower case and one spelling, without braces and spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
-    text = normalized_markup(text)
+    text = normalize_markup(text)
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(rf"\\frac{{({BALANCED_TEXT})}}{{({BALANCED_TEXT})}}", r"\1/\2", text)
     text = re.sub(r"[{}]", "", text)

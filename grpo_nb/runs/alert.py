@@ -44,7 +44,7 @@ class Alert(ReprMixin):
     """Step at which the alert was withdrawn because it was no longer true; None if it is open."""
 
     def __post_init__(self) -> None:
-        # The file of a run can hold any text, and `alert_table` sorts by known ones.
+        # The file of a run can hold any text, but `alert_table` can sort only known severities.
         require_choice("severity", self.severity, get_args(Severity))
 
     @property

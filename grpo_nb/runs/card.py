@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 #: differ, so an adapter trained on the embedded model must not name the original as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-#: The whole name of a setting, or of another recorded value, that is a secret.
+#: Names of values that are secret, such as `hf_token` or `api_key`. The whole name must match.
 SECRET_NAME = re.compile(
-    # Not "tokens": `max_tokens` is a number of tokens.
-    r"(.*[_-])?(api|access|auth|hub)?(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
+    # Before the secret word there can be another word, with a separator ("hf_token") or in camel
+    # case ("clientSecret"). Not "tokens": `max_tokens` is a number of tokens.
+    r"(.*[_-]|(?-i:.*[a-z](?=[A-Z])))?(api|access|auth|hub)?"
+    r"(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
     re.IGNORECASE,
 )
 #: Parts of a text that are removed.
@@ -41,13 +43,13 @@ PRIVATE_PART = re.compile(
     (?<=://)[^\s/'"]+(?=@)
     # A key: "api_key=5" in "?api_key=5", also after an escaped "&amp;".
     | (?<=[?&;])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
-    # A user's home folder on Windows: "C:\Users\me". Linux on Windows shows C: as /mnt/c. A name
-    # has spaces only if the same kind of slash ends it: "C:\Users\Jane Doe\x".
-    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)(?P<slash>[/\\])(?P=slash)*
-      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=(?P=slash)))?
-    # A user's home folder or drive elsewhere: "/home/me", "/nfs/home/me". The address of a website
-    # has no such part: "https://example.org/home/index.html".
-    | (?<![\w.])(?:(?:/nfs)?/home|/Users|(?:/run)?/media)[/\\]+[\w.@-]+
+    # A user's home folder on Windows: "C:\Users\me", or "/mnt/c/Users/me" in Linux on Windows.
+    # Source code doubles the slashes. A name can have spaces if a slash follows it: "Jane Doe\x".
+    | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)[/\\]+
+      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=[/\\]))?
+    # A user's home folder or drive elsewhere. A path in the address of a website stays:
+    # "https://example.org/home/index.html".
+    | (?<![\w.])(?:/home|/nfs/home|/Users|/media|/run/media)[/\\]+[\w.@-]+
     """,
     re.VERBOSE,
 )
@@ -59,13 +61,15 @@ def write_model_card(run: Run) -> None:
 
 
 def model_card(
-    run: Run, kind: str = "adapter", verification: Mapping[str, Any] | None = None
+    run: Run,
+    kind: Literal["adapter", "merged", "gguf"] = "adapter",
+    verification: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
     Args:
         run: The run, which may have been exported.
-        kind: "adapter", "merged" or "gguf".
+        kind: What the card describes: the adapter, or a merged export in 16 bit or as GGUF.
         verification: Content of the export's `verification.json`; None for the run itself.
     """
     info = run.info
@@ -116,8 +120,9 @@ def published_base(run: Run) -> str | None:
     a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
     """
     model = run.settings.model
-    # Not `not`: a run that recorded None must not name a base that may not be on the Hub.
-    is_published = run.read_info().is_base_local is False
+    # `is False`, because a run that did not record this must not name a base that may not be on the
+    # Hub.
+    is_published = run.info.get("is_base_local") is False
     return model if is_published and is_hub_name(model) else None
 
 

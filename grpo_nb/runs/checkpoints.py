@@ -3,7 +3,7 @@
 A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256
 of each file, and renamed. The manifest decides, not the name: on a network drive (Google Drive
 in Colab) a folder can arrive before all of its files. Nothing here needs links, locks, or a rename
-from one disk to another.
+from one disk to another, which such drives may lack.
 """
 
 import errno
@@ -105,8 +105,7 @@ def find_damage(folder: Path) -> str | None:
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
     except DAMAGE_ERRORS as error:
-        # Valid JSON of another shape is damage too. An errno that is not in the list means a
-        # failing drive, not a damaged checkpoint.
+        # An errno that is not in the list means a failing drive, not a damaged checkpoint.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise
         return f"its manifest cannot be read, or a file that it lists ({error})"
@@ -114,7 +113,7 @@ def find_damage(folder: Path) -> str | None:
 
 
 def keep_newest(root: Path, count: int) -> None:
-    """Delete all but the newest `count` checkpoints, which is at least 1.
+    """Delete all but the newest `count` checkpoints; `count` is at least 1.
 
     A damaged checkpoint takes one of the `count` places, so call `set_aside_damaged` first if there
     may be any.

@@ -14,21 +14,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
-from scipy.optimize import isotonic_regression
 
 from grpo_nb.core.palette import COLOURS, INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import RichText, escaped
 from grpo_nb.core.words import displayable, require_choice
-from grpo_nb.runs.measures import ACCURACY, HOLDOUT_MEASURES
+from grpo_nb.runs.measures import ACCURACY_KEY, HOLDOUT_MEASURES
 from grpo_nb.runs.outcome import describe_run
-from grpo_nb.runs.rows import MEAN_LENGTH, Row, finite_values
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, Row, finite_values
 
 if TYPE_CHECKING:
     from grpo_nb.runs.run_folder import Run
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 LINE_STYLES = ("-", "--", "-.", ":")
 #: Characters of a line below the panels.
 CAPTION_LINE_CHARACTERS = 125
-#: Largest number of lines below the panels.
-MAX_CAPTION_LINES = 5
 #: Longest name of a reward next to a panel.
 REWARD_NAME_CHARACTERS = 18
 #: Longest name of a run next to a panel. Automatic names have 26 characters.
@@ -52,15 +48,10 @@ PANELS_PER_ROW = 3
 #: Smallest distance between two labels of lines, as a share of the panel's height. It is smaller if
 #: there are many labels.
 LABEL_DISTANCE = 0.08
-#: Pixels per inch of an image that is drawn often.
-SCREEN_DPI = 100
-#: Pixels per inch of an image that stays. More pixels are sharper, and take longer to draw.
-SHARP_DPI = 150
+#: Pixels per inch of an image. More pixels are sharper, and take longer to draw.
+IMAGE_DPI = 120
 #: Pause between two drawings during a training. A drawing takes a fraction of a second.
 REDRAW_SECONDS = 30
-#: Approximate width of one of three panels. A curve is thinned to its lowest and highest point in
-#: each of these pixels, which makes a drawing of 20,000 steps three times as fast.
-PANEL_PIXELS = 250
 
 
 class CurvePanel(NamedTuple):
@@ -69,8 +60,8 @@ class CurvePanel(NamedTuple):
     title: str
     """Title of the panel."""
     metric: str
-    """Key of the metric in a row. `HOLDOUT` draws three measures and has the key of the first;
-    `EACH_REWARD` has no key, because each reward has its own."""
+    """Key of the metric in a row; empty for `EACH_REWARD` and `HOLDOUT`, which draw several
+    metrics."""
     unit: str
     """Text under the title, usually the unit."""
     is_share: bool = False
@@ -83,14 +74,14 @@ class CurvePanel(NamedTuple):
 TOTAL = CurvePanel("Total reward", "reward", "weighted; strong: trailing mean")
 EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
 HOLDOUT = CurvePanel(
-    "Held-out questions", ACCURACY, "share, 95 % interval", is_share=True, is_smoothed=False
+    "Held-out questions", "", "share, 95 % interval", is_share=True, is_smoothed=False
 )
-HOLDOUT_ACCURACY = HOLDOUT._replace(unit="share correct")
+HOLDOUT_ACCURACY = HOLDOUT._replace(metric=ACCURACY_KEY, unit="share correct")
 KL = CurvePanel("KL", "kl", "nats")
 #: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`.
 OTHER_PANELS = (
     KL,
-    CurvePanel("Completion length", MEAN_LENGTH, "tokens, mean"),
+    CurvePanel("Completion length", MEAN_LENGTH_KEY, "tokens, mean"),
     CurvePanel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
     CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
     CurvePanel("Entropy", "entropy", "nats"),
@@ -120,7 +111,7 @@ def smoothing_window(value_count: int) -> int:
 
     It is small in a short run, because a long mean would hide the start.
     """
-    # From 500 values on, a fiftieth of the values smooths better than ten values.
+    # A quarter of the values, at most 10; in runs of more than 500 values, a fiftieth.
     return max(1, min(10, value_count // 4), value_count // 50)
 
 
@@ -148,10 +139,7 @@ def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure
     if panels == "all":
         for panel in OTHER_PANELS:
             curves[panel] = [Curve("", finite_values(rows, panel.metric))]
-    sentence = describe_run(rows, run.reference)
-    figure = _draw_panels(curves, sentence)
-    figure.set_label(sentence)
-    return figure
+    return _draw_panels(curves, describe_run(rows, run.reference))
 
 
 def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Curve]:
@@ -161,8 +149,7 @@ def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Cu
         return []
     curves = []
     for name, weight in weights.items():
-        # The name can be any text if somebody sent the run.
-        label = f"{displayable(name)[:REWARD_NAME_CHARACTERS]} x{weight:g}"
+        label = f"{name[:REWARD_NAME_CHARACTERS]} x{weight:g}"
         curves.append(Curve(label, finite_values(rows, f"rewards/{name}/mean")))
     return curves
 
@@ -197,36 +184,32 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
-    figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
-    # matplotlib does not wrap text at words. The caption names the run's reference, which can be
-    # any text if somebody sent the run.
-    wrapped_caption = textwrap.fill(
-        displayable(caption),
-        CAPTION_LINE_CHARACTERS,
-        max_lines=MAX_CAPTION_LINES,
-        placeholder="...",
-    )
+    size = (WIDTH_INCHES, height)
+    figure = Figure(size, facecolor="none", layout="constrained", label=caption)
+    # matplotlib does not wrap text at words.
+    wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # A label of the whole figure, because the layout reserves space for it.
     figure.supxlabel(wrapped_caption, x=0.012, ha="left", fontsize=10, color=INK, parse_math=False)
     for number, panel in enumerate(shown, 1):
-        axis = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
+        axes = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
         # The unit is written between the title and the axes.
-        style_axes(axis, panel.title, pad=20)
-        axis.text(0, 1.05, panel.unit, transform=axis.transAxes, color=INK)
-        axis.set_xlabel("optimizer step", color=INK)
-        axis.locator_params(axis="x", nbins=3, integer=True)
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
+        style_axes(axes, panel.title, pad=20)
+        axes.text(0, 1.05, panel.unit, transform=axes.transAxes, color=INK)
+        axes.set_xlabel("optimizer step", color=INK)
+        axes.locator_params(axis="x", nbins=3, integer=True)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
         # matplotlib's own format can write a factor, such as 1e-5, over the unit.
-        axis.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
+        axes.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
         labels = {}
         for curve_number, curve in enumerate(curves[panel]):
             if len(curve.values):
                 window = smoothing_window(len(curve.values)) if panel.is_smoothed else 1
-                labels[_draw_curve(axis, curve, curve_number, window)] = curve.label
+                line = _draw_curve(axes, curve, curve_number, window)
+                labels[line] = curve.label
         # Shares always have the same axis, so that panels and runs can be compared.
         if panel.is_share:
-            axis.set_ylim(0, 1.02)
-        _label_lines(axis, labels)
+            axes.set_ylim(0, 1.02)
+        _label_lines(axes, labels)
     return figure
 
 
@@ -249,11 +232,11 @@ def style_axes(axes: Axes, title: str, grid: str = "y", pad: float = 6) -> None:
     axes.tick_params(colors=INK)
 
 
-def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
+def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     """Draw values pale and thin, their trailing mean strong; return the line of the mean.
 
     Args:
-        axis: The panel.
+        axes: The panel.
         curve: The curve.
         number: Number of the curve, which decides colour and line style.
         window: Number of values of the trailing mean; 1 draws the values alone.
@@ -261,11 +244,11 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
     colour = COLOURS[number % len(COLOURS)]
     values = curve.values
     if window > 1:
-        axis.plot(_thinned(values), color=colour, alpha=0.4, linewidth=0.7)
+        axes.plot(values, color=colour, alpha=0.4, linewidth=0.7)
     if curve.band:
-        axis.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
-    (line,) = axis.plot(
-        _thinned(values.rolling(window, 1).mean()),
+        axes.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
+    (line,) = axes.plot(
+        values.rolling(window, 1).mean(),
         color=colour,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
@@ -276,36 +259,26 @@ def _draw_curve(axis: Axes, curve: Curve, number: int, window: int) -> Line2D:
     return line
 
 
-def _thinned(values: pandas.Series) -> pandas.Series:
-    """Return only the lowest and the highest value of each pixel, and both ends of the line.
-
-    In one of three panels, the line looks the same as with all values.
-    """
-    if len(values) <= 2 * PANEL_PIXELS:
-        return values
-    pixels = numpy.arange(len(values)) * PANEL_PIXELS // len(values)
-    extremes = values.groupby(pixels).agg(["idxmin", "idxmax"])
-    ends = values.index[[0, -1]]
-    return values.loc[numpy.union1d(extremes, ends)]
-
-
-def _label_lines(axis: Axes, labels: Mapping[Line2D, str]) -> None:
-    """Write the label of each line to the right of its end; pull apart those that would overlap."""
-    ordered = sorted(labels, key=lambda line: line.get_ydata()[-1])
-    # Many labels are closer together, so that all of them fit.
-    distance = min(LABEL_DISTANCE, 1 / len(ordered))
-    offsets = distance * numpy.arange(len(ordered))
-    low, high = axis.get_ylim()
-    ends = [(line.get_ydata()[-1] - low) / (high - low) for line in ordered]
-    # Isotonic regression moves the labels as little as possible, so that none is less than
-    # `distance` above the label below it. The clipping keeps all of them next to the panel.
-    heights = isotonic_regression(ends - offsets).x.clip(0, 1 - offsets[-1]) + offsets
-    for line, height in zip(ordered, heights, strict=True):
-        axis.text(
+def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
+    """Write the label of each line to the right of its end; move up those that would overlap."""
+    low, high = axes.get_ylim()
+    ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in labels}
+    # With many labels the distance shrinks, so that all of them fit.
+    distance = min(LABEL_DISTANCE, 1 / len(labels))
+    height = -math.inf
+    labels_above = len(labels)
+    for line in sorted(ends, key=ends.get):
+        labels_above -= 1
+        # Above the label below, with room for the labels above and for half of its own height.
+        lowest = height + distance
+        highest = 1 - distance * (labels_above + 0.5)
+        height = min(highest, max(ends[line], lowest))
+        axes.text(
             1.03,
             height,
-            labels[line],
-            transform=axis.transAxes,
+            # Names in a run that somebody sent can hold any character.
+            displayable(labels[line]),
+            transform=axes.transAxes,
             va="center",
             color=line.get_color(),
             parse_math=False,
@@ -317,16 +290,16 @@ def figure_of_runs(runs: Sequence[Run]) -> Figure:
     curves = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
     for run in runs:
         rows = run.rows
-        label = displayable(run.name)[:RUN_NAME_CHARACTERS]
+        label = run.name[:RUN_NAME_CHARACTERS]
         for panel in curves:
             curves[panel].append(Curve(label, finite_values(rows, panel.metric)))
     return _draw_panels(curves)
 
 
-def base64_png(figure: Figure, dpi: int = SCREEN_DPI) -> str:
+def base64_png(figure: Figure) -> str:
     """Render a figure as PNG in base64, as HTML and notebooks embed images."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    figure.savefig(buffer, format="png", dpi=IMAGE_DPI)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -360,8 +333,6 @@ class LivePlot:
         self._next_redraw = now + REDRAW_SECONDS
         figure = self._run.plot()
         sentence = figure.get_label()
-        # The last figure stays in the notebook.
-        dpi = SHARP_DPI if is_last else SCREEN_DPI
-        data = {"image/png": base64_png(figure, dpi), "text/plain": sentence}
+        data = {"image/png": base64_png(figure), "text/plain": sentence}
         metadata = {"image/png": {"alt": f"Training curves. {sentence}"}}
         self._output.show(data, metadata=metadata)

@@ -15,7 +15,7 @@ from grpo_nb.core.pages import render, style_tag
 from grpo_nb.core.tables import verbatim
 from grpo_nb.core.words import displayable, format_score, shorten
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.scoring.advantages import SMALLEST_ADVANTAGE, effect_in_words
+from grpo_nb.scoring.advantages import NO_PUSH_BELOW, effect_in_words
 from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
@@ -55,27 +55,29 @@ def completions_table(
 
     # TRL keeps the scores in deques, one for each reward.
     scores = pandas.DataFrame(batch["rewards"])
-    columns: dict[str, Any] = {
-        "step": step,
-        "group": scores.index // group_size,
-        "prompt": [json.dumps(messages) for messages in batch["prompt"]],
-        "completion": [completion_text(completion) for completion in batch["completion"]],
-    }
+    table = pandas.DataFrame(
+        {
+            "step": step,
+            "group": scores.index // group_size,
+            "prompt": [json.dumps(messages) for messages in batch["prompt"]],
+            "completion": [completion_text(completion) for completion in batch["completion"]],
+        }
+    )
     if has_tools:
         # Unlike the messages of a prompt, turns can hold values of tools that JSON does not know.
-        columns["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
-    columns |= scores.to_dict("series")
-    # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
-    weighted = scores * pandas.Series(weights)
-    columns["total"] = weighted.sum(axis=1, min_count=1)
-    columns["advantage"] = list(batch["advantages"])
+        table["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
+    table = table.join(scores)
+    # The weights are aligned by the names of the rewards. As in TRL, only numeric scores count; the
+    # total is NaN where no reward gave a number.
+    table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    table["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in batch.get("extra", {}).items():
-        if name not in columns:
-            # A judge's reply can hold a lone surrogate, which no parquet file can store.
-            columns[name] = pandas.Series([displayable(str(value)) for value in values])
-    # All columns at once, because adding them one by one takes twice as long.
-    return pandas.DataFrame(columns)
+        if name not in table:
+            # A judge's reply can hold a lone surrogate, which no parquet file can store. A series,
+            # because it may have fewer values than there are completions.
+            table[name] = pandas.Series([displayable(str(value)) for value in values])
+    return table
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,7 @@ class CompletionGroup:
 
     @property
     def transcripts(self) -> pandas.Series:
-        """Text or transcript of each completion."""
+        """Text of each completion, as `completion_texts` returns it."""
         return completion_texts(self.table)
 
     @property
@@ -117,21 +119,21 @@ class CompletionGroup:
         """
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []
-        first_number = 1
+        last = 0
         # Compared as text, because NaN is not equal to itself.
         for _, equal_rows in itertools.groupby(rows, key=str):
             (row, text), *others = equal_rows
-            last_number = first_number + len(others)
-            numbers = f"{first_number} to {last_number}" if others else str(first_number)
+            first = last + 1
+            last = first + len(others)
+            numbers = f"{first} to {last}" if others else str(first)
             shown.append((numbers, row, text))
-            first_number = last_number + 1
         return shown
 
     @property
     def text_columns(self) -> list[str]:
         """Names of columns with texts of the rewards, such as a judge's reasons."""
-        others = (*RESERVED_COLUMNS, *self.weights)
-        return [name for name in self.table if name not in others]
+        others = [*RESERVED_COLUMNS, *self.weights]
+        return list(self.table.columns.difference(others, sort=False))
 
     @property
     def has_signal(self) -> bool:
@@ -141,7 +143,7 @@ class CompletionGroup:
         advantages, and different totals can have equal advantages.
         """
         advantages = self.table["advantage"]
-        return bool(advantages.max() - advantages.min() > SMALLEST_ADVANTAGE)
+        return bool(advantages.max() - advantages.min() > NO_PUSH_BELOW)
 
     def __repr__(self) -> str:
         # As Python literals, so that a terminal executes no control characters.
@@ -150,7 +152,7 @@ class CompletionGroup:
         return f"{self.title}: {self.question[:100]!r}\n{columns.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        return _view("group", group=self, title=self.title)
+        return _html_of_view("group", group=self, shows_title=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +182,13 @@ class StepGroups:
         return sum(group.has_signal for group in self.groups)
 
     def __repr__(self) -> str:
-        # The name of a run's folder is part of the title, and can hold any character.
-        return "\n".join([displayable(self.title), *map(repr, self.groups)])
+        return "\n".join([self.title, *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
-        return _view("step", step=self)
+        return _html_of_view("step", step=self, shows_title=False)
 
 
-def _view(name: str, **values: Any) -> str:
+def _html_of_view(name: str, **values: Any) -> str:
     """Return a view from `templates` as HTML, together with its style sheet."""
     markup = render(
         f"runs/templates/{name}.jinja",

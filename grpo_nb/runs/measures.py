@@ -33,7 +33,7 @@ HOLDOUT_MEASURES = (
     HoldoutMeasure("anywhere", label="correct anywhere", column="is_correct_anywhere"),
 )
 #: Key of the share of correct answers in a row of a run.
-ACCURACY = HOLDOUT_MEASURES[0].key
+ACCURACY_KEY = HOLDOUT_MEASURES[0].key
 
 
 def percent_text(share: float | None, interval: Sequence[float] | None) -> str:

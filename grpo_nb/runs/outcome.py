@@ -47,7 +47,7 @@ class Rise:
         return self.p_value < SIGNIFICANCE_LEVEL and self.last_mean > self.first_mean
 
     @property
-    def claim(self) -> str:
+    def finding(self) -> str:
         """Beginning of every sentence about the reward of a run, so that all sentences agree."""
         if self.step_count == 0:
             return "No step has a finite reward"
@@ -67,19 +67,20 @@ class Rise:
     def sentence(self) -> str:
         """Result in words, with what to do if the reward did not rise."""
         if self.is_clear:
-            # The largest power of ten that is not above 1 / p: p = 0.003 gives 100 runs. The p
-            # of a long run can be 0, which has no logarithm.
+            # 1 / p, rounded down to a power of ten: p = 0.003 gives 100 runs. The p of a long run
+            # can be 0, which has no logarithm.
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
-                f"{self.claim}. A model that learns nothing would show such a rise less than once "
-                f"in {runs:,} runs."
+                f"{self.finding}. A model that learns nothing would show such a rise less than "
+                f"once in {runs:,} runs."
             )
         if self.step_count == 0:
             return (
-                f"{self.claim}. gn.check_rewards(rewards, task) shows whether a reward causes this."
+                f"{self.finding}. gn.check_rewards(rewards, task) shows whether a reward causes "
+                "this."
             )
         return (
-            f"{self.claim}. run.plot() shows the curves, and run.alerts what the health rules "
+            f"{self.finding}. run.plot() shows the curves, and run.alerts what the health rules "
             "found. More steps or an easier task make a rise clearer."
         )
 
@@ -124,11 +125,13 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
     """
     rise = reward_rise(rows)
     if not rise.step_count:
-        return f"{rise.claim}."
-    parts = [rise.claim]
+        return f"{rise.finding}."
+    # A third of all rows, also of those without a finite reward.
     last = rows[-max(1, len(rows) // 3) :]
+    # Not `finite_values`, because an infinite KL must be visible.
     kl = metric_values(last, "kl")
-    parts.append(f"KL to {reference} {kl.mean():.3f}" if len(kl) else "KL not measured")
+    kl_text = f"KL to {reference} {kl.mean():.3f}" if len(kl) else "KL not measured"
+    parts = [rise.finding, kl_text]
     truncated = metric_values(last, "completions/clipped_ratio")
     if len(truncated):
         parts.append(
@@ -140,13 +143,13 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a run, for the end of a notebook. Shows itself as one paragraph per fact."""
+    """The verdict on a run, for the end of a notebook. Each fact is shown as one paragraph."""
 
     has_worked: bool
     """True if all conditions of `decide_outcome` hold."""
     facts: tuple[str, ...]
-    """Sentences on the run. The first fact starts with "It worked.", or with the evidence that is
-    missing."""
+    """Paragraphs on the run. The first one has the verdict, with the evidence that is missing, and
+    the sentence on the reward."""
 
     @property
     def sentence(self) -> str:
@@ -159,73 +162,88 @@ class Outcome:
 
 
 def decide_outcome(
-    rise: Rise, comparison: SavedComparison | None, obstacles: Sequence[str] = ()
+    rise: Rise,
+    comparison: SavedComparison | None,
+    start_id: str | None = None,
+    adapter_id: str | None = None,
 ) -> Outcome:
     """Decide if a run worked, and name what is missing if it did not.
 
     "It worked" needs all of these:
 
     - The held-out comparison is better.
+    - The two models of the comparison are the start of this run and the adapter that the run has
+      now. This is not checked if the comparison did not record its models.
+    - None of the held-out questions is known to have been trained on.
     - The answers themselves did not get worse.
     - The model beats the majority-class baseline, if there is one.
     - The reward rose.
-    - There is no obstacle.
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
         comparison: The held-out comparison, as saved with a run or returned by `gn.compare`; None
             if there is none.
-        obstacles: Reasons why this comparison cannot show that the run worked.
+        start_id: `Run.model_id` of the model that the run started from.
+        adapter_id: `Run.model_id` of the trained adapter.
 
-    >>> from types import SimpleNamespace
-    >>> better = SimpleNamespace(
-    ...     verdict="better",
-    ...     anywhere_verdict=None,
-    ...     majority=None,
-    ...     contamination=None,
-    ...     sentence="16 of 20 correct, 4 before.",
-    ... )
     >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
-    >>> decide_outcome(rise, better).has_worked
-    True
+    >>> decide_outcome(rise, None).sentence[:17]
+    'No gain is shown:'
     """
-    if comparison is None:
-        missing = ["the held-out answers were not compared"]
-        facts = [
-            "gn.compare(run, task) compares them. A task without held-out questions needs "
-            "gn.load_task(..., holdout=0.2)."
-        ]
-    else:
-        missing = [*obstacles, *_missing_in_comparison(comparison)]
-        facts = _facts_of_comparison(comparison)
-    if not rise.is_clear:
-        missing.append("the reward did not rise clearly")
+    no_gain = list(_reasons_against_a_gain(comparison, start_id, adapter_id))
+    # All missing evidence is named, not only the first, so that one rerun can supply it all.
+    missing = [*no_gain, *_doubts(rise, comparison)]
     verdict = "It worked."
     if missing:
-        # A comparison with an obstacle proves no gain, however good its verdict is.
-        is_better = comparison is not None and comparison.verdict == "better" and not obstacles
-        start = "A gain is shown, but " if is_better else "No gain is shown: "
-        # All missing evidence is named, not only the first, so that one rerun can supply it all.
+        start = "No gain is shown: " if no_gain else "A gain is shown, but "
         verdict = f"{start}{', and '.join(missing)}."
-    return Outcome(has_worked=not missing, facts=(f"{verdict} {rise.sentence}", *facts))
+    # If the reward did not rise, the verdict has said so.
+    sentence = rise.sentence.replace("The reward did not rise clearly: it", "It")
+    facts = (f"{verdict} {sentence}", *_facts_of_comparison(comparison))
+    return Outcome(has_worked=not missing, facts=facts)
 
 
-def _missing_in_comparison(comparison: SavedComparison) -> Iterator[str]:
-    """Yield the reasons why a comparison does not show that a run worked."""
+def _reasons_against_a_gain(
+    comparison: SavedComparison | None, start_id: str | None, adapter_id: str | None
+) -> Iterator[str]:
+    """Yield the reasons why a comparison shows no gain of this run."""
+    if comparison is None:
+        yield "the held-out answers were not compared"
+        return
+    if comparison.after.model_id not in (None, adapter_id):
+        yield "the comparison is not of the adapter that this run has now"
+    if comparison.before.model_id not in (None, start_id):
+        yield "the comparison does not start with the model that this run started from"
+    contamination = comparison.contamination
+    if contamination is not None and contamination.trained_count:
+        yield f"{contamination.trained_count} of the held-out questions were trained on"
     if comparison.verdict == "worse":
         yield "the held-out answers got worse"
     elif comparison.verdict != "better":
         yield "the held-out comparison shows no difference"
-    # More answers in the format can hide that fewer answers are right.
-    if comparison.anywhere_verdict == "worse":
-        yield "the answers themselves got worse"
-    majority = comparison.majority
-    if majority is not None and not majority.is_beaten:
-        yield "the majority-class baseline is not beaten"
 
 
-def _facts_of_comparison(comparison: SavedComparison) -> Iterator[str]:
-    """Yield the results of a comparison in words."""
+def _doubts(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
+    """Yield the reasons why a gain on the held-out questions is not enough."""
+    if comparison is not None:
+        # More answers in the format can hide that fewer answers are right.
+        if comparison.anywhere_verdict == "worse":
+            yield "the answers themselves got worse"
+        majority = comparison.majority
+        if majority is not None and not majority.is_beaten:
+            yield "the majority-class baseline is not beaten"
+    if not rise.is_clear:
+        yield "the reward did not rise clearly"
+
+
+def _facts_of_comparison(comparison: SavedComparison | None) -> Iterator[str]:
+    """Yield the results of a comparison in words, or how to get one."""
+    if comparison is None:
+        yield (
+            "gn.compare(run, task) compares them. A task without held-out questions needs "
+            "gn.load_task(..., holdout=0.2)."
+        )
+        return
     yield f"Held-out: {comparison.sentence}"
     if comparison.majority is not None:
         yield comparison.majority.sentence

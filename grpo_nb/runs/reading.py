@@ -25,8 +25,8 @@ DAMAGE_ERRORS = (
 def reporting_damage_in(place: Path | str) -> Iterator[None]:
     """Raise any error about the content of a file as a `ValueError` that names the file.
 
-    The errors of JSON and pyarrow do not name the file. Keep the block small, because a bug of ours
-    in it would be reported as a damaged file too.
+    The errors of JSON and pyarrow do not name the file. Keep the block small: a bug inside of it
+    would be reported as a damaged file.
 
     Args:
         place: The file that is read in the block, as the message names it.
@@ -34,7 +34,8 @@ def reporting_damage_in(place: Path | str) -> Iterator[None]:
     try:
         yield
     except DAMAGE_ERRORS as error:
-        # For a damaged file, pyarrow raises an OSError without a number. A failing drive gives one.
+        # pyarrow reports a damaged file as an OSError without an errno. An OSError with an errno
+        # comes from the drive.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

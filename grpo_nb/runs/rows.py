@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+from grpo_nb.runs.reading import reporting_damage_in
 
 if TYPE_CHECKING:
     import pandas
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
 #: whatever their scores were. If a row lacks this key, its step reused earlier completions.
-MEAN_LENGTH = "completions/mean_length"
+MEAN_LENGTH_KEY = "completions/mean_length"
 
 
 def row_from_logs(
@@ -24,7 +25,7 @@ def row_from_logs(
     """Return the measured numbers of an entry of the trainer's log as a row."""
     # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
-    # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
+    # With beta = 0 no KL is computed, and Unsloth logs zeros.
     if beta == 0:
         measured.pop("kl", None)
     # The health rules own the key `alerts`, but a reward may log a number of that name.
@@ -32,37 +33,17 @@ def row_from_logs(
     return measured | {"step": step, "max_steps": max_steps}
 
 
-def duplicates_entry(texts: pandas.Series, groups: pandas.Series) -> dict[str, float]:
-    """Return the entry `completions/duplicates` of a row: the share of repeated completions.
-
-    For a group of `n` completions with `d` different texts, the share is `(n - d) / (n - 1)`: 0 if
-    all differ, 1 if all are equal. The metric is the mean over the groups. It is missing if every
-    group has a single completion. Texts that differ only in whitespace count as equal.
-
-    Args:
-        texts: The completions of one step.
-        groups: Number of the group of each completion.
-
-    >>> from pandas import Series
-    >>> duplicates_entry(Series(["a", "a ", "b", "c"]), Series([0, 0, 1, 1]))
-    {'completions/duplicates': 0.5}
-    """
-    # Models that repeat themselves still vary their line breaks.
-    one_line = texts.str.split().str.join(" ")
-    by_group = one_line.groupby(groups)
-    sizes = by_group.size()
-    # A group of one completion has no share: 0 / 0.
-    shares = ((sizes - by_group.nunique()) / (sizes - 1)).dropna()
-    return {"completions/duplicates": fmean(shares)} if len(shares) else {}
-
-
 def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:
-    """Return the measured values of a metric by step, with infinite values but without NaN."""
+    """Return the measured values of a metric by step. Infinite values are kept, NaN is dropped.
+
+    Raises:
+        ValueError: A number is too large for a float.
+    """
     import pandas
 
-    values = {row["step"]: row.get(key) for row in rows}
-    measured = {step: value for step, value in values.items() if isinstance(value, (int, float))}
-    return pandas.Series(measured, dtype=float).dropna()
+    measured = {row["step"]: row[key] for row in rows if isinstance(row.get(key), (int, float))}
+    with reporting_damage_in(f"the metric {key!r} of a run"):
+        return pandas.Series(measured, dtype=float).dropna()
 
 
 def finite_values(rows: Iterable[Row], key: str) -> pandas.Series:

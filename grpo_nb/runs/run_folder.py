@@ -40,6 +40,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
+from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
@@ -79,8 +80,8 @@ class Run(ReprMixin):
         self.model = model
         self.tokenizer = tokenizer
         self.rewards = list(rewards)
-        # Absolute, because `Path(".")` has no name.
-        self.name = os.path.basename(os.path.abspath(path))
+        # Absolute, because `Path(".")` has no name. A folder that somebody sent can have any name.
+        self.name = displayable(os.path.basename(os.path.abspath(path)))
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
 
@@ -94,25 +95,21 @@ class Run(ReprMixin):
 
     # What the run started with, and its status
 
-    def read_info(self) -> RunInfo:
-        """Read `run.json`.
+    @property
+    def info(self) -> dict[str, Any]:
+        """Content of `run.json`, with the fields of `RunInfo` that were recorded.
 
         Raises:
             ValueError: The file is damaged, lacks a field, or was written by a later version.
         """
-        return read_run_info(self._checked_path("run.json"))
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """Content of `run.json` as a dict, with the fields of `RunInfo` that were recorded."""
-        return self.read_info().to_dict()
+        return read_run_info(self._checked_path("run.json")).to_dict()
 
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
         # The recorded time has a UTC offset, so runs of machines in different time zones are
         # ordered correctly.
-        text = self.read_info().started
+        text = self.info["started"]
         with reporting_damage_in(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()
 
@@ -123,7 +120,7 @@ class Run(ReprMixin):
         Raises:
             ValueError: `run.json` is damaged, or has settings that this version does not know.
         """
-        values = self.read_info().settings
+        values = self.info["settings"]
         with reporting_damage_in(self.path / "run.json"):
             return Settings.from_dict(values)
 
@@ -135,17 +132,19 @@ class Run(ReprMixin):
     @property
     def reference(self) -> str:
         """Description of the model that the KL is measured against."""
-        return self.read_info().reference or "the reference model"
+        text = self.info.get("reference", "the reference model")
+        # A run that somebody sent can hold any text.
+        return shorten(displayable(text), 100)
 
     @property
     def weights(self) -> dict[str, float]:
         """Weight of each reward by name."""
-        return {reward["name"]: reward["weight"] for reward in self.read_info().rewards}
+        return {reward["name"]: reward["weight"] for reward in self.info["rewards"]}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest unweighted score of each reward; unknown ranges are left out."""
-        rewards = self.read_info().rewards
+        rewards = self.info["rewards"]
         return {reward["name"]: reward["range"] for reward in rewards if reward.get("range")}
 
     @property
@@ -161,17 +160,18 @@ class Run(ReprMixin):
         - `crashed`: its process is gone, and did not record an end.
         - `unknown`: another machine was writing it, or its drive has no locks.
         """
-        info = self.read_info()
-        if info.status != "running":
-            return info.status
-        return writer_status(self.path, info.host)
+        info = self.info
+        if info["status"] != "running":
+            return info["status"]
+        return writer_status(self.path, info.get("host"))
 
     @property
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
-        info = self.read_info()
-        reason = {"failed": info.error, "stopped": info.stopped_by}.get(info.status)
-        return f"{info.status}: {reason}" if reason else self.status
+        info = self.info
+        # The key of `info` that has the reason.
+        key = {"failed": "error", "stopped": "stopped_by"}.get(info["status"])
+        return f"{info['status']}: {info[key]}" if key in info else self.status
 
     # What the run logged
 
@@ -223,16 +223,15 @@ class Run(ReprMixin):
         """
         import pandas
 
-        wanted = [number for number in self.steps if step is None or number == step]
-        if not wanted:
+        files = [self.completions_file(number) for number in self.steps if step in (None, number)]
+        if not files:
             place = "" if step is None else f" of step {step}"
             raise FileNotFoundError(
                 f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
         tables = []
-        for number in wanted:
-            file = self.completions_file(number)
+        for file in files:
             with reporting_damage_in(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
@@ -263,14 +262,8 @@ class Run(ReprMixin):
     def outcome(self, comparison: SavedComparison | None = None) -> Outcome:
         """Return the verdict on the run.
 
-        `runs.outcome.decide_outcome` lists what "It worked" needs. The comparison must also meet
-        these conditions:
-
-        - Its two models are the start of this run and the adapter that the run has now. This is not
-          checked if the comparison did not record its models.
-        - None of its questions is known to have been trained on.
-
-        The sentence of the verdict names the conditions that are not met.
+        `runs.outcome.decide_outcome` lists what "It worked" needs. The verdict names the conditions
+        that are not met.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -280,20 +273,12 @@ class Run(ReprMixin):
         """
         # With the saved comparison, a finished run can be judged without its model.
         comparison = comparison or self.comparison
-        obstacles = []
-        if comparison is not None:
-            if comparison.after.model_id not in (None, self.model_id("adapter")):
-                obstacles.append("the comparison is not of the adapter that this run has now")
-            if comparison.before.model_id not in (None, self.model_id("start")):
-                obstacles.append(
-                    "the comparison does not start with the model that this run started from"
-                )
-            contamination = comparison.contamination
-            if contamination is not None and contamination.trained_count:
-                obstacles.append(
-                    f"{contamination.trained_count} of the held-out questions were trained on"
-                )
-        return decide_outcome(self.rise(), comparison, obstacles)
+        return decide_outcome(
+            self.rise(),
+            comparison,
+            start_id=self.model_id("start"),
+            adapter_id=self.model_id("adapter"),
+        )
 
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:
         """Return the identity of an adapter: its part and hash; None if the run does not have it.
@@ -370,7 +355,7 @@ class Run(ReprMixin):
         Raises:
             TypeError: A value of the row cannot be written as JSON.
         """
-        line = json.dumps(row, default=float) + "\n"
+        line = json.dumps(row) + "\n"
         if table is not None:
             (self.path / "completions").mkdir(exist_ok=True)
             with staged_file(self.completions_file(row["step"])) as staged:
@@ -393,23 +378,23 @@ class Run(ReprMixin):
     def save_figure(self) -> None:
         """Write the curves as an image, if the run has a row."""
         # Imported here for the same reason as in `plot`.
-        from grpo_nb.runs.figure import SHARP_DPI
+        from grpo_nb.runs.figure import IMAGE_DPI
 
         if self.rows:
             file = self._checked_path(FIGURE_FILE)
             file.parent.mkdir(exist_ok=True)
             with staged_file(file) as staged:
-                self.plot().savefig(staged, format="png", dpi=SHARP_DPI)
+                self.plot().savefig(staged, format="png", dpi=IMAGE_DPI)
 
     # Display
 
     def _shown_parts(self) -> Iterator[Part]:
-        status = self.status_sentence
-        yield bold(f"Run {self.name}: {status}.")
+        status_sentence = self.status_sentence
+        yield bold(f"Run {self.name}: {status_sentence}.")
         yield self.sentence
-        # A run that is finished or is being trained needs no advice. A run of unknown status may
-        # still be training on another machine, so the advice begins with "If".
-        if status not in ("finished", "running"):
+        # A run that is finished or is being trained needs no advice.
+        if status_sentence not in ("finished", "running"):
+            # A run of unknown status may still be training on another machine, hence "If".
             yield (
                 "If nothing trains it any more, resume it: "
                 f"gn.train(..., resume={str(self.path)!r})"
@@ -420,28 +405,31 @@ class Run(ReprMixin):
         yield f"Folder: {self.path}"
 
 
-def open_run(path: str | Path | Run) -> Run:
+def open_run(run: str | Path | Run) -> Run:
     """Open a run from its folder, without loading a model.
 
-    The run may be finished, crashed or running. A `Run` is returned as it is, so that functions
-    that take a run also take its folder.
+    The run may be finished, crashed or running.
+
+    Args:
+        run: The folder. A `Run` is returned as it is, so that functions that take a run also take
+            its folder.
 
     Raises:
         FileNotFoundError: The path is not the folder of a run.
-        ValueError: Something in the folder is a symbolic link, which could make work on the run
-            read or write outside of it.
+        ValueError: The folder contains a symbolic link, through which files outside of the folder
+            could be read or written.
 
     >>> gn.open_run(run.path).status
     'finished'
     """
-    require_types('gn.open_run("runs/name")', run=path)
-    if isinstance(path, Run):
-        return path
-    path = Path(path).expanduser()
+    require_types('gn.open_run("runs/name")', run=run)
+    if isinstance(run, Run):
+        return run
+    path = Path(run).expanduser()
     if not (path / "run.json").is_file():
         raise FileNotFoundError(
-            f"{str(path)!r:.200} is not a run, because it has no run.json. gn.runs.list(folder) "
-            "shows the runs in a folder; the default folder is 'runs'."
+            f"{short_repr(str(path), 200)} is not a run, because it has no run.json. "
+            "gn.runs.list(folder) shows the runs in a folder; the default folder is 'runs'."
         )
     # Somebody else may have made the folder.
     refuse_links(path)

@@ -22,73 +22,60 @@ from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
-Text = InstanceOf[str]
-#: Settings of earlier versions, and arguments in their `extra`, that are no longer accepted.
-DROPPED_SETTINGS = (
-    "num_train_epochs",
-    "keep_adapter",
-    "use_adaptive_entropy",
-    "entropy_coef_delta",
-    "entropy_coef_max",
-    "entropy_coef_min",
-    "entropy_target",
-    "unsloth_num_chunks",
-    "unsloth_logit_chunk_multiplier",
-    "unsloth_grpo_mini_batch",
-)
+LooseText = InstanceOf[str]
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
 
 
-class CheckedDict(TypedDict):
+class OpenDict(TypedDict):
     """Base class of the objects in files such as run.json. Fields that are not listed are kept."""
 
     __pydantic_config__ = ConfigDict(extra="allow")
 
 
-class SettingsRecord(CheckedDict):
-    """The field of the settings that is read without `Settings`."""
+class SavedSettings(OpenDict):
+    """Settings of the run. `max_steps` must be there; `Settings.from_dict` checks the others."""
 
     max_steps: Count
 
 
-class TaskRecord(CheckedDict):
+class SavedTask(OpenDict):
     """Description of the task. The format has the fields of `AnswerFormat`."""
 
-    name: Text
+    name: LooseText
     format: dict
     train: Count
     holdout: Count
-    fingerprint: Text
+    fingerprint: LooseText
 
 
-class RewardRecord(CheckedDict):
+class SavedReward(OpenDict):
     """Description of a reward."""
 
-    name: Text
+    name: LooseText
     weight: Number
-    call: Text
-    source: Text
-    hash: Text
-    state: NotRequired[Text]
+    call: LooseText
+    source: LooseText
+    hash: LooseText
+    state: NotRequired[LooseText]
     range: NotRequired[Interval | None]
 
 
-class GpuRecord(CheckedDict):
+class SavedGpu(OpenDict):
     """Description of a GPU."""
 
-    name: Text
+    name: LooseText
 
 
-class MachineRecord(CheckedDict):
+class SavedMachine(OpenDict):
     """Description of the machine."""
 
-    gpu: GpuRecord | None
+    gpu: SavedGpu | None
 
 
-class StoredRow(TypedDict):
+class SavedRow(TypedDict):
     """The field that every row of metrics.jsonl has."""
 
     step: Count
@@ -99,50 +86,52 @@ class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
 
     A training fills in this object, and `Run.write_info` writes it without the optional fields that
-    are None. `Run.read_info` reads it back, and `Run.info` is the same as a dict.
+    are None. `Run.info` reads the file back as a dict.
     """
 
     format_version: Literal[1] = 1
     """Version of this file's format. Increase it when a field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
-    """Status as last written. A crashed run is still "running" here; `Run.status` knows better."""
-    started: Text
+    """Status as last written. A crashed run is still "running" here, so `Run.status` checks whether
+    its process exists."""
+    started: LooseText
     """Time with the offset of the clock, in ISO 8601."""
-    settings: SettingsRecord
+    settings: SavedSettings
     """`Settings.to_dict()`."""
-    task: TaskRecord
+    task: SavedTask
     """Name, answer format, numbers of questions and fingerprint. Its other fields are unchecked."""
-    rewards: list[RewardRecord]
+    rewards: list[SavedReward]
     """Record of each reward (`grpo_nb.scoring.record.record_of`)."""
-    machine: MachineRecord
+    machine: SavedMachine
     """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""
-    dtype: Text
+    dtype: LooseText
     """Dtype that the model computed in."""
-    engine: Text
+    engine: LooseText
     """Name of the engine that samples the completions."""
     pid: int | None = None
     """Number of the process that trains."""
-    host: Text | None = None
+    host: LooseText | None = None
     """Name of the machine that trains."""
-    base_weights_hash: Text | None = None
+    base_weights_hash: LooseText | None = None
     """Hash of the base model's weights."""
     is_base_local: bool | None = None
-    """True if the base model was a folder. A relative path can look like a name on the Hub."""
-    reference: Text | None = None
-    """Model that the KL is measured against, in words (`training.run_start`)."""
+    """True if the base model was a folder. Recorded, because a relative path can look like a
+    name on the Hub."""
+    reference: LooseText | None = None
+    """Model that the KL is measured against, in words (`training.kl_reference`)."""
     effective: dict | None = None
     """Fields of `EffectiveSettings`."""
-    grader_description: Text | None = None
+    grader_description: LooseText | None = None
     """Description of the reward that decides which held-out answers are correct."""
     resumed: list[dict] | None = None
     """Step and changes of each resumption."""
     adapter_step: int | None = None
     """Step of the checkpoint that `adapter/` was copied from."""
-    stopped_by: Text | None = None
+    stopped_by: LooseText | None = None
     """Alert or observer that ended the training."""
-    error: Text | None = None
+    error: LooseText | None = None
     """Error that ended the training."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,24 +150,17 @@ def read_run_info(path: Path) -> RunInfo:
         content = json.loads(path.read_text("utf-8"))
         # A later version may have added fields without changing the meaning of the others.
         info = RUN_INFO_SCHEMA.validate_python(content)
-        # Earlier versions wrote settings that no longer exist.
-        for name in DROPPED_SETTINGS:
-            info.settings.pop(name, None)
-            info.settings.get("extra", {}).pop(name, None)
-        # They also wrote `warmup_steps=None` for a tenth of the steps, which is now written 0.1.
-        if "warmup_steps" in info.settings and info.settings["warmup_steps"] is None:
-            info.settings["warmup_steps"] = 0.1
         # Raises an error if the recorded format is not valid.
         AnswerFormat(**info.task["format"])
     return info
 
 
 # Without protected namespaces, because pydantic 2.9 warns about the field `model_id`.
-class ComparisonPart(BaseModel, extra="allow", protected_namespaces=()):
+class OpenModel(BaseModel, extra="allow", protected_namespaces=()):
     """Part of comparison.json. The listed fields are checked, all others kept as they are."""
 
 
-class SavedEvaluation(ComparisonPart):
+class SavedEvaluation(OpenModel):
     """One side of a comparison, with the fields of an `Evaluation` except its rows."""
 
     accuracy: Number
@@ -187,42 +169,42 @@ class SavedEvaluation(ComparisonPart):
     accuracy_interval: Interval | None
     in_format_interval: Interval | None
     anywhere_interval: Interval | None
-    anywhere_rule: Text
+    anywhere_rule: LooseText
     """Explanation of how a correct answer is found anywhere in a completion."""
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
-    model_id: Text | None
+    model_id: LooseText | None
     """Identity of the adapter as in `Run.model_id`; None if it was not recorded."""
 
 
-class SavedTest(ComparisonPart):
+class SavedTest(OpenModel):
     """Paired test of one measure."""
 
-    verdict: Text
+    verdict: LooseText
 
 
 @dataclass(frozen=True)
 class MajorityBaseline:
     """The most frequent gold answer of the questions, compared with the accuracy of the model."""
 
-    answer: str
+    answer: LooseText
     """The most frequent gold answer."""
     share: float
     """Share of the questions that this answer alone would get right."""
     is_beaten: bool
     """True if the whole 95 % interval of the model's accuracy lies above `share`."""
-    sentence: str
+    sentence: LooseText
     """The comparison in words."""
 
 
-class SavedComparison(ComparisonPart):
+class SavedComparison(OpenModel):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
-    sentence: Text
-    verdict: Text
+    sentence: LooseText
+    verdict: LooseText
     before: SavedEvaluation
     after: SavedEvaluation
-    tests: dict[Text, SavedTest | None]
+    tests: dict[LooseText, SavedTest | None]
     """Test by measure; None for a measure that was not taken on both sides."""
     majority: MajorityBaseline | None
     contamination: Contamination | None
@@ -235,4 +217,4 @@ class SavedComparison(ComparisonPart):
 
 
 RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
-ROWS_SCHEMA = TypeAdapter(list[StoredRow])
+ROWS_SCHEMA = TypeAdapter(list[SavedRow])

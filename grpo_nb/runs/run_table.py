@@ -27,7 +27,7 @@ class RunSummary(NamedTuple):
     """The run."""
     cells: tuple[str, ...]
     """Name, status, steps, reward and held-out answers."""
-    values: list[str]
+    value_texts: list[str]
     """Settings, versions of packages, rewards and task, as `name=value`."""
 
 
@@ -67,10 +67,10 @@ class RunTable(ReprMixin, Sequence):
 
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         # A value that all runs have is no difference, so it is left out.
-        counts = Counter(itertools.chain(*(summary.values for summary in self.summaries)))
+        counts = Counter(itertools.chain(*(summary.value_texts for summary in self.summaries)))
         rows = []
         for summary in self.summaries:
-            differing = [value for value in summary.values if counts[value] < len(self)]
+            differing = [text for text in summary.value_texts if counts[text] < len(self)]
             rows.append((*summary.cells, ", ".join(differing)))
         yield Table(
             rows,
@@ -93,19 +93,18 @@ def list_runs(root: str | Path | None = None) -> RunTable:
     True
     """
     root = Path(root or Settings().run_root).expanduser()
-    summaries = {}
+    dated_summaries = []
     unreadable = {}
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            # The key is the recorded start, because a network drive or a copy changes the times of
-            # files. Runs that were started in the same second are sorted by name.
-            summaries[run.started, run.name] = _summary_of(run)
-        except (OSError, ValueError, ArithmeticError) as error:
+            dated_summaries.append((run.started, run.name, _summary_of(run)))
+        except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
-    ordered = [summaries[key] for key in sorted(summaries)]
-    title = f"Runs in {root}: {len(ordered)}"
-    return RunTable(title, ordered, shows_curves=False, unreadable=unreadable)
+    # Sorted by the recorded start, because a network drive or a copy changes the times of files.
+    summaries = [summary for _, _, summary in sorted(dated_summaries)]
+    title = f"Runs in {root}: {len(summaries)}"
+    return RunTable(title, summaries, shows_curves=False, unreadable=unreadable)
 
 
 def side_by_side(*runs: Run | str | Path) -> RunTable:
@@ -116,6 +115,7 @@ def side_by_side(*runs: Run | str | Path) -> RunTable:
 
     Raises:
         FileNotFoundError: There is no run at a path.
+        ValueError: A file of a run is damaged.
 
     >>> len(gn.runs.side_by_side(run))
     1
@@ -129,13 +129,12 @@ def _summary_of(run: Run) -> RunSummary:
 
     Raises:
         ValueError: A file is damaged.
-        ArithmeticError: A number is too large for a float.
     """
     rows = run.rows
     # The last row has the highest step, because a resumed run removes the rows that it repeats.
     done = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
-    info = run.read_info()
+    info = run.info
     cells = (
         run.name,
         run.status,
@@ -144,16 +143,17 @@ def _summary_of(run: Run) -> RunSummary:
         _holdout_in_words(run.comparison),
     )
     values = {
-        **info.settings,
-        **info.versions,
-        "task": info.task["name"],
-        "task fingerprint": info.task["fingerprint"],
+        **info["settings"],
+        **info["versions"],
+        "task": info["task"]["name"],
+        "task fingerprint": info["task"]["fingerprint"],
     }
-    for reward in info.rewards:
+    for reward in info["rewards"]:
         # The two hashes show a change of its code, its parameters or the values that it holds.
         identity = reward["hash"][:8] + reward.get("state", "")[:8]
         values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({identity})"
-    return RunSummary(run, cells, [f"{name}={value}" for name, value in values.items()])
+    value_texts = [f"{name}={value}" for name, value in values.items()]
+    return RunSummary(run, cells, value_texts)
 
 
 def _holdout_in_words(comparison: SavedComparison | None) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from grpo_nb.core.panels import Panel, as_callback, empty_view, section, with_label_above
-from grpo_nb.core.words import displayable
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -59,8 +58,7 @@ class RunViewer(Panel):
         self._show_step()
 
     def __repr__(self) -> str:
-        # The name of a folder can hold any character.
-        return displayable(f"RunViewer of {self.run.name}: step {self._slider.value}")
+        return f"RunViewer of {self.run.name}: step {self._slider.value}"
 
     @as_callback
     def _show_step(self) -> None:

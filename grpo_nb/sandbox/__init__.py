@@ -4,4 +4,4 @@
 """
 
 from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome
-from grpo_nb.sandbox.runner import run_untrusted, run_untrusted_batch, self_test
+from grpo_nb.sandbox.runner import isolation_failures, run_untrusted, run_untrusted_batch

@@ -6,7 +6,8 @@ a network socket or a process, runs a program or reaches another process.
 
 Standard input holds the job. The original standard error carries the report, one line of JSON for
 each step: `["isolated",null]`, `["loaded",error or null]`, and for each call `["value",value]` or
-`["error",text]`. What the code prints is lost.
+`["error",text]`. If the isolation fails, the report is the reason as plain text. What the code
+prints is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import errno
 import marshal
 import os
 import resource
+import struct
 import sys
 import time
 import types
@@ -31,31 +33,28 @@ sys.path.pop(0)
 _REPORT_DESCRIPTOR = 3
 _MAX_THREADS = 16
 _STACK_BYTES = 64 << 20
+# The kernel's buffers of a descriptor are not part of the address space: a pair of sockets holds
+# about half a megabyte.
 _MAX_DESCRIPTORS = 64
-"""Limit of descriptors. The kernel's buffers of a descriptor are not part of the address space: a
-pair of sockets holds about half a megabyte."""
-_FIRST_USER = 61184
-"""First of the user ids that systemd reserves for users without a name."""
+_FIRST_UNNAMED_USER = 61184
 
-# Options of prctl.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_THP_DISABLE = 41
-# Actions of libseccomp: SCMP_ACT_ALLOW, and SCMP_ACT_ERRNO with the error that the caller gets.
-_ALLOW = 0x7FFF0000
-_REFUSE = 0x00050000 | errno.EPERM
-_ABSENT = 0x00050000 | errno.ENOSYS
-# SCMP_CMP_MASKED_EQ.
-_MASKED_EQUAL = 7
+_SCMP_ACT_ALLOW = 0x7FFF0000
+# The error that the caller gets is added to this action.
+_SCMP_ACT_ERRNO = 0x00050000
+_SCMP_CMP_MASKED_EQ = 7
 _ALL_BITS = 0xFFFFFFFF
-# Flags of clone: CLONE_VM, CLONE_FILES and CLONE_THREAD, and every CLONE_NEW*. Each thread without
-# CLONE_FILES would have descriptors of its own, with a limit of its own.
+# CLONE_VM, CLONE_FILES and CLONE_THREAD. A thread without CLONE_FILES would have descriptors of its
+# own, with a limit of its own.
 _THREAD_FLAGS = 0x00010500
+# Every CLONE_NEW*.
 _NAMESPACES = 0x7E020080
-# Flags of mmap.
 _MAP_TYPE = 0xF
 _MAP_PRIVATE = 2
 
+# System calls that are allowed with any argument.
 _SYSTEM_CALLS = """
 read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2
 poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
@@ -66,35 +65,22 @@ pause alarm restart_syscall exit exit_group getpid gettid getuid geteuid getgid 
 getrusage times sysinfo uname clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday
 time getrandom
 """
-"""System calls that are allowed with any argument. `sendto` takes an address, but the only possible
-sockets are connected pairs, for which the kernel refuses an address. `newfstatat` is missing,
-although glibc uses it for `fstat`: it can look at any path."""
+# System calls that are allowed only with some arguments. Each condition has the number of an
+# argument, a mask, and the value that the masked argument must have.
 _RESTRICTED_SYSTEM_CALLS = [
     ("clone", (0, _THREAD_FLAGS | _NAMESPACES, _THREAD_FLAGS)),
     # AF_UNIX, SOCK_STREAM: asyncio wakes itself with such a pair.
     ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),
     # Shared memory is a file in the kernel: unmapping all but one page of it frees none of it.
     ("mmap", (3, _MAP_TYPE, _MAP_PRIVATE)),
-    # Only reading a limit.
+    # The new limit must be NULL, so a limit can only be read.
     ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),
-    # TCGETS, FIONBIO, FIONCLEX, FIOCLEX. Others list the network interfaces, on any socket.
+    # TCGETS, FIONBIO, FIONCLEX and FIOCLEX. Others list the network interfaces, on any socket.
     *[("ioctl", (1, _ALL_BITS, number)) for number in (0x5401, 0x5421, 0x5450, 0x5451)],
-    # Duplication and flags. With F_SETOWN and F_SETSIG, a pipe could kill another process.
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL and F_DUPFD_CLOEXEC. With F_SETOWN and F_SETSIG, a
+    # pipe could kill another process.
     *[("fcntl", (1, _ALL_BITS, number)) for number in (0, 1, 2, 3, 4, 1030)],
 ]
-"""System calls that are allowed with some arguments only. Each condition has the number of an
-argument, a mask, and the value that the masked argument must have."""
-
-
-class _Argument(ctypes.Structure):
-    """`struct scmp_arg_cmp` of libseccomp."""
-
-    _fields_ = [
-        ("number", ctypes.c_uint),
-        ("op", ctypes.c_int),
-        ("mask", ctypes.c_uint64),
-        ("value", ctypes.c_uint64),
-    ]
 
 
 def main() -> None:
@@ -102,13 +88,14 @@ def main() -> None:
 
     No expected value is in this process.
     """
-    # The job is from the notebook's own process, so it can be trusted.
+    # The notebook wrote these bytes, so marshal may read them. The code in them is untrusted.
     job = marshal.load(sys.stdin.buffer)
     os.dup2(2, _REPORT_DESCRIPTOR)
-    # Standard output goes nowhere. `subprocess` has closed all other descriptors.
+    # Errors go where standard output goes: nowhere. `subprocess` has closed all other descriptors.
     os.dup2(1, 2)
     for name in job["modules"]:
-        # `fromlist` also loads a member that its package would load on first use only.
+        # `fromlist` also loads a member that its package would load on first use only. For a name
+        # without a dot it loads nothing more, because `json` has no member `json`.
         try:
             package, _, member = name.rpartition(".")
             __import__(package or member, fromlist=[member])
@@ -118,7 +105,6 @@ def main() -> None:
     try:
         _isolate(job)
     except (OSError, ValueError) as error:
-        # Without the line `isolated`, the runner takes the text as the reason.
         os.write(_REPORT_DESCRIPTOR, _error_text(error).encode())
         return
     _send("isolated", None)
@@ -150,15 +136,23 @@ def main() -> None:
 def _isolate(job: dict) -> None:
     """Isolate this process: give up rights, set limits, and refuse all but the listed system calls.
 
+    The kernel kills this process when the notebook's thread that started it ends. That thread waits
+    for this process, so it ends early only if the notebook does. The kernel forgets this request
+    when the user changes, so the request comes after `_change_user`.
+
+    Huge pages are switched off: a huge page stays occupied when all but a small part of it is
+    unmapped, and no limit counts the rest. A kernel without huge pages may refuse this option, so
+    its result is not checked.
+
     Raises:
         OSError, ValueError: This machine does not support a part of the isolation.
     """
     libc = ctypes.CDLL(None)
     os.environ.clear()
-    existing_threads = _become_nobody()
+    possible_threads = _change_user()
     limits = {
         # Counts all threads of the user.
-        resource.RLIMIT_NPROC: existing_threads + _MAX_THREADS,
+        resource.RLIMIT_NPROC: possible_threads + _MAX_THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds. The timer below is exact, but code can ignore its signal.
         resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2,
@@ -172,9 +166,6 @@ def _isolate(job: dict) -> None:
         if hard_limit != resource.RLIM_INFINITY:
             limit = min(limit, hard_limit)
         resource.setrlimit(resource_limit, (limit, limit))
-    # Kill this process when the notebook's thread that started it ends. That thread waits for this
-    # process, so it ends early only if the notebook does. The kernel forgets this request when the
-    # user changes, so it comes after `_become_nobody`.
     if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL):
         raise OSError("the kernel does not end this process with the notebook")
     if os.getppid() != job["parent"]:
@@ -182,19 +173,18 @@ def _isolate(job: dict) -> None:
     # A crash writes no core dump, neither to a file nor to a service.
     if libc.prctl(_PR_SET_DUMPABLE, 0):
         raise OSError("the kernel does not switch off core dumps")
-    # A huge page stays occupied when all but a small part of it is unmapped, and no limit counts
-    # the rest. A kernel without such pages may refuse the option, so its result is not checked.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
     _allow_only_listed_system_calls()
 
 
-def _become_nobody() -> int:
-    """Change to a user that owns nothing; return how many threads the user may have already.
+def _change_user() -> int:
+    """Change to a user that owns nothing; return the largest number of threads it can have now.
 
-    Only root can change the user. An ordinary user may own any thread of this machine.
+    The new user is one of those that systemd reserves for users without a name. Only root can
+    change the user. An ordinary user stays, and can own any thread of this machine.
     """
-    user = _FIRST_USER + os.getpid() % 4096
+    user = _FIRST_UNNAMED_USER + os.getpid() % 4096
     try:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -208,24 +198,31 @@ def _become_nobody() -> int:
 def _allow_only_listed_system_calls() -> None:
     """Refuse, from now on, every system call that is not listed.
 
+    - clone3 is reported as absent, so that the C library falls back to clone. clone3 passes its
+      flags in memory, where the filter cannot see them.
+    - newfstatat is refused, although glibc uses it for fstat, because it can look at any path.
+    - sendto is allowed. It takes an address, but the only possible sockets are connected pairs, for
+      which the kernel refuses an address.
+
     Raises:
         OSError: libseccomp or the kernel does not support this.
     """
     lib = ctypes.CDLL("libseccomp.so.2")
     lib.seccomp_init.restype = ctypes.c_void_p
-    context = ctypes.c_void_p(lib.seccomp_init(_REFUSE))
+    context = ctypes.c_void_p(lib.seccomp_init(_SCMP_ACT_ERRNO | errno.EPERM))
     unrestricted = [(name,) for name in _SYSTEM_CALLS.split()]
-    for name, *arguments in [*unrestricted, *_RESTRICTED_SYSTEM_CALLS, ("clone3",)]:
-        # clone3 passes its flags in memory, where the filter cannot see them. It is reported as
-        # absent, so the C library falls back to clone.
-        action = _ABSENT if name == "clone3" else _ALLOW
+    for name, *conditions in [*unrestricted, *_RESTRICTED_SYSTEM_CALLS, ("clone3",)]:
+        action = _SCMP_ACT_ERRNO | errno.ENOSYS if name == "clone3" else _SCMP_ACT_ALLOW
         number = lib.seccomp_syscall_resolve_name(name.encode())
         if number < 0:
             # This kind of processor does not have the call.
             continue
-        conditions = [_Argument(index, _MASKED_EQUAL, *test) for index, *test in arguments]
-        array = (_Argument * len(conditions))(*conditions)
-        if lib.seccomp_rule_add_array(context, action, number, len(array), array):
+        # An array of libseccomp's `struct scmp_arg_cmp`: argument, operator, mask, value.
+        array = b"".join(
+            struct.pack("IIQQ", argument, _SCMP_CMP_MASKED_EQ, mask, value)
+            for argument, mask, value in conditions
+        )
+        if lib.seccomp_rule_add_array(context, action, number, len(conditions), array):
             raise OSError(f"libseccomp makes no rule for {name}")
     if lib.seccomp_load(context):
         raise OSError("the kernel takes no filter of system calls")
@@ -234,7 +231,7 @@ def _allow_only_listed_system_calls() -> None:
 def _error_text(error: BaseException) -> str:
     """Return type and message of an exception, whatever its own methods do."""
     try:
-        return f"{type(error).__name__}: {error}"[: values.LONGEST_ERROR]
+        return f"{type(error).__name__}: {error}"[: values.MAX_ERROR_CHARACTERS]
     except BaseException:
         return "an exception that cannot be shown"
 

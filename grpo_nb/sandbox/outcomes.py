@@ -16,17 +16,17 @@ from grpo_nb.core.words import require_number, require_whole_number
 from grpo_nb.sandbox import values
 
 Status = Literal["ok", "error", "limit", "exit", "lost"]
-# `add`, `A().add`, `math.floor`. With any expression, an assert of a data set could take its
-# expected value into the sandbox, as `(lambda: f(1) == 3)()` does.
-_FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
+# `add`, `A().add`, `math.floor`. If any expression were allowed, a caller that turns asserts into
+# calls could pass `(lambda: f(1) == 3)()`, and the code could find the expected 3.
+_FUNCTION_NAME = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Limits of one candidate. A candidate that reaches one is ended; the others are not affected.
 
-    >>> Limits(cpu_seconds=1).wall_seconds
-    10.0
+    Raises:
+        ValueError: A limit is too small or too large.
     """
 
     cpu_seconds: float = 2.0
@@ -34,25 +34,28 @@ class Limits:
 
     Code that ignores SIGPROF is killed up to two seconds later.
     """
-    wall_seconds: float = 0.0
-    """Limit of time on the clock, which ends code that sleeps; 0 means `5 + 5 * cpu_seconds`.
+    wall_seconds: float | None = None
+    """Limit of time on the clock, which ends code that sleeps.
 
-    To change `cpu_seconds` with `dataclasses.replace`, give `wall_seconds=0` too.
+    None means `5 + 5 * cpu_seconds`: much more than the processor time, because the machine may be
+    busy.
     """
     memory_mib: int = 512
-    """Address space. The interpreter itself takes about 50 MiB."""
+    """Address space, at least 128 MiB.
+
+    The interpreter and the imports of the code take up to 65 MiB. With less than 128 MiB, code
+    with many imports could make the isolation fail, and would be `lost` in place of wrong.
+    """
     output_kib: int = 256
-    """Size of all results together."""
+    """Size of the report of all results. 256 KiB hold about 20,000 small integers."""
 
     def __post_init__(self) -> None:
-        largest = 1 << 20
-        require_number("cpu_seconds", self.cpu_seconds, 0.02, largest)
-        require_number("wall_seconds", self.wall_seconds, 0, largest)
-        require_whole_number("memory_mib", self.memory_mib, 64, largest)
-        require_whole_number("output_kib", self.output_kib, 1, largest)
-        if self.wall_seconds == 0:
-            # Much more than the processor time, because the machine may be busy.
-            object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
+        upper_bound = 1 << 20
+        require_number("cpu_seconds", self.cpu_seconds, 0.02, upper_bound)
+        if self.wall_seconds is not None:
+            require_number("wall_seconds", self.wall_seconds, 0.02, upper_bound)
+        require_whole_number("memory_mib", self.memory_mib, 128, upper_bound)
+        require_whole_number("output_kib", self.output_kib, 1, upper_bound)
 
 
 @dataclass(frozen=True)
@@ -63,26 +66,28 @@ class Call:
 
     Raises:
         ValueError: The name is not that of a function, or an argument is not plain data.
-        TypeError: The arguments are a text in place of a tuple.
+        TypeError: The arguments are not in a tuple or list, or a keyword is not a text.
     """
 
     function: str
-    args: Sequence[Any] = ()
+    args: list[Any] | tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not _FUNCTION.fullmatch(self.function):
+        if not _FUNCTION_NAME.fullmatch(self.function):
             raise ValueError(
                 f"Call({self.function!r:.60}) is not a function name: "
                 "write a name such as 'add' or 'A().add'."
             )
-        # ("abc") is a text, not a tuple. Each of its characters would be an argument.
-        if isinstance(self.args, (str, bytes)):
+        # ("abc") is a text, not a tuple: each of its characters would be an argument. The check
+        # below would use up an iterator.
+        if not isinstance(self.args, (list, tuple)):
             raise TypeError(
                 f"Call({self.function!r}) has the arguments {self.args!r:.60}: write a tuple, such "
                 'as ("abc",) for one text.'
             )
-        for value in [*self.args, *self.kwargs.values()]:
+        # `dict` raises TypeError for keywords that are not texts.
+        for value in [*self.args, *dict(**self.kwargs).items()]:
             try:
                 is_plain = _is_plain(value)
             except RecursionError:
@@ -123,13 +128,16 @@ class CallResult:
     """The result of one call: a value of plain data, or an error. Both come from untrusted code."""
 
     value: Any = None
-    # None for a value. The default is the placeholder of a result that did not arrive.
-    error: str | None = "no result"
+    error: str | None = None
+    """Text of the error; None if the call returned a value."""
 
     @property
     def is_value(self) -> bool:
         """True if the call returned plain data."""
         return self.error is None
+
+
+NO_RESULT = CallResult(error="no result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,20 +159,16 @@ class Outcome:
     """Reason for another status than `ok`; it may contain text of the candidate."""
 
 
-def lost_outcome(candidate: Candidate, error: str) -> Outcome:
-    """Return the outcome of a candidate that could not be run, because the machine failed."""
-    return Outcome(status="lost", results=(CallResult(),) * len(candidate.calls), error=error)
-
-
-def outcome_of(
-    candidate: Candidate,
-    report: bytes,
-    reached_limit: str,
-    exit_code: int,
+def complete_outcome(
+    candidate: Candidate, status: Status, error: str, results: Sequence[CallResult] = ()
 ) -> Outcome:
-    """Turn bytes that a candidate could choose into an outcome.
+    """Return an outcome with one result for each call: `NO_RESULT` for each that did not arrive."""
+    missing = [NO_RESULT] * (len(candidate.calls) - len(results))
+    return Outcome(status=status, results=(*results, *missing), error=error)
 
-    The outcome has one result for each call, in order; a placeholder if it did not arrive.
+
+def outcome_of(candidate: Candidate, report: bytes, reached_limit: str, exit_code: int) -> Outcome:
+    """Turn bytes that a candidate could choose into an outcome.
 
     Args:
         candidate: The candidate that was run.
@@ -178,34 +182,26 @@ def outcome_of(
     lines = report.split(b"\n", len(expected_tags) + 1)[:-1]
     messages = list(map(_read_line, lines))
     tags = [tag for tag, _ in messages]
-    contents = [content for _, content in messages]
-    # The kit writes this line before the code runs, so the code cannot fake a machine failure.
-    if tags[:1] != ["isolated"]:
-        reason = report.decode("utf-8", "replace")[-values.LONGEST_ERROR :].strip()
-        return lost_outcome(candidate, reason or "its process did not start")
-    load_error, *results = contents[1:] or [None]
-    status = "ok"
-    error = ""
-    # The report may end after any line, because the code can end its process.
+    # `child.py` writes this line before the code runs, so the code cannot fake a machine failure.
+    if tags[:1] != ["isolated"] and not reached_limit:
+        reason = report.decode("utf-8", "replace")[-values.MAX_ERROR_CHARACTERS :].strip()
+        return complete_outcome(candidate, "lost", reason or "its process did not start")
+    # The report may stop after any line, because the code can end its process. It may not differ
+    # from the expected lines, and may not be longer.
     if tags != expected_tags[: len(tags)]:
-        status = "exit"
-        error = "its report is not what the protocol allows"
-        results = []
-    elif load_error is not None:
-        status = "error"
-        error = load_error[: values.LONGEST_ERROR]
-    elif reached_limit:
-        status = "limit"
+        return complete_outcome(candidate, "exit", "its report is not what the protocol allows")
+    # A report that stops before the line `loaded` has no load error.
+    load_error, *results = [content for _, content in messages[1:]] or [None]
+    if load_error is not None:
+        error = load_error[: values.MAX_ERROR_CHARACTERS]
+        return complete_outcome(candidate, "error", error, results)
+    if reached_limit:
         error = f"ended by its limit of {reached_limit}"
-    elif exit_code != 0 or len(tags) < len(expected_tags):
-        status = "exit"
+        return complete_outcome(candidate, "limit", error, results)
+    if exit_code != 0 or len(tags) < len(expected_tags):
         error = f"its process ended early, exit code {exit_code}"
-    missing = [CallResult()] * (len(candidate.calls) - len(results))
-    return Outcome(
-        status=status,
-        results=(*results, *missing),
-        error=error,
-    )
+        return complete_outcome(candidate, "exit", error, results)
+    return complete_outcome(candidate, "ok", "", results)
 
 
 def _read_line(line: bytes) -> tuple[str, Any]:
@@ -216,9 +212,9 @@ def _read_line(line: bytes) -> tuple[str, Any]:
     try:
         match json.loads(line.decode("ascii")):
             case ["value", content]:
-                return "result", CallResult(values.decode(content), None)
+                return "result", CallResult(values.decode(content))
             case ["error", str(text)]:
-                return "result", CallResult(error=text[: values.LONGEST_ERROR])
+                return "result", CallResult(error=text[: values.MAX_ERROR_CHARACTERS])
             case ["isolated" | "loaded" as tag, None | str() as text]:
                 return tag, text
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):

@@ -7,7 +7,6 @@ does not.
 
 from __future__ import annotations
 
-import errno
 import functools
 import marshal
 import os
@@ -25,25 +24,25 @@ from typing import IO
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.sandbox.modules import modules_of
+from grpo_nb.sandbox.modules import modules_to_import
 from grpo_nb.sandbox.outcomes import (
     Call,
     Candidate,
     Limits,
     Outcome,
-    lost_outcome,
+    complete_outcome,
     outcome_of,
 )
 
 _CHILD = Path(__file__).with_name("child.py")
-# Attacks that `self_test` tries: the forbidden action, and a call that attempts it.
+# Attacks that `isolation_failures` tries: the forbidden action, and a call that attempts it.
 _ATTACKS = {
     "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
     "looking at a file": Call("os.stat", ("/",)),
     "a socket": Call("socket.socket"),
     "a signal to the notebook": Call("os.kill", (os.getpid(), 0)),
     "more memory than its limit": Call("bytearray", (8 << 30,)),
-    # By default this memory is shared with other processes.
+    # `mmap` maps shared memory, which RLIMIT_AS no longer counts after most of it is unmapped.
     "memory that its limit does not count": Call("mmap.mmap", (-1, 4096)),
     "more descriptors than its limit": Call("os.dup2", (1, 64)),
     # Fails with KeyError if the environment is empty.
@@ -51,13 +50,12 @@ _ATTACKS = {
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
-# The kernel closes the pipe of a process a moment before the process counts as ended.
-_MAX_EXIT_WAIT_MILLISECONDS = 100
-# Attack: pages that lie far apart in the address space need page tables of twice their own size.
-# No limit of the kernel counts page tables. Defence: this process reads their size again and again,
-# and allows them a 16th of the limit of memory. A list of 512 MB needs only 1 MB.
+# The kernel closes the pipe of a process a moment before the process counts as ended, so the end is
+# checked every millisecond.
+_MAX_EXIT_CHECKS = 100
+# The size of the page tables is checked again and again. They may take 1/16 of the limit of memory.
 _CHECK_SECONDS = 0.05
-_PAGE_TABLES_KIB_PER_MIB = 64
+_PAGE_TABLES_KIB_PER_MIB = 1024 // 16
 
 
 def run_untrusted(
@@ -95,13 +93,13 @@ def run_untrusted_batch(
     Raises:
         EnvironmentProblem: This machine cannot isolate the code.
     """
-    isolation_failures = self_test()
-    if isolation_failures:
+    failures = isolation_failures()
+    if failures:
         # The machine may have been out of memory for a moment, so the next call tries again.
-        self_test.cache_clear()
+        isolation_failures.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
-            f"{'; '.join(isolation_failures)}. It needs Linux and libseccomp (apt-get install -y "
+            f"{'; '.join(failures)}. It needs Linux and libseccomp (apt-get install -y "
             "libseccomp2). Code that is not isolated could read your files and choose its own "
             "reward."
         )
@@ -109,10 +107,11 @@ def run_untrusted_batch(
 
 
 @functools.cache
-def self_test() -> tuple[str, ...]:
+def isolation_failures() -> tuple[str, ...]:
     """Return the forbidden actions that succeed on this machine, or why it cannot isolate code.
 
-    All actions are tried in one process, which takes half a second.
+    The result is empty if the isolation holds. This self-test takes half a second, once in a
+    session: one process tries all actions, and another runs an endless loop.
     """
     if not sys.platform.startswith("linux"):
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
@@ -124,19 +123,19 @@ def self_test() -> tuple[str, ...]:
     attack_outcome, endless_outcome = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
     if attack_outcome.status == "lost":
         return (attack_outcome.error,)
-    # dup2 fails with EBADF for a descriptor above the limit.
-    refusals = ("PermissionError", "MemoryError", "KeyError", f"OSError: [Errno {errno.EBADF}]")
+    # dup2 fails with error 9 (EBADF) for a descriptor above the limit.
+    refusals = ("PermissionError", "MemoryError", "KeyError", "OSError: [Errno 9]")
     honest_result, *results = attack_outcome.results
-    not_refused = [
+    failures = [
         action
         for action, result in zip(_ATTACKS, results, strict=True)
         if not str(result.error).startswith(refusals)
     ]
     if endless_outcome.status != "limit":
-        not_refused.append(f"a run without end has the status {endless_outcome.status!r}")
+        failures.append(f"a run without end has the status {endless_outcome.status!r}")
     if honest_result.value != [7]:
-        not_refused.append(f"honest code fails: {honest_result}")
-    return tuple(not_refused)
+        failures.append(f"honest code fails: {honest_result}")
+    return tuple(failures)
 
 
 def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]:
@@ -152,15 +151,16 @@ def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
     """Run one candidate in a new process and wait for its end."""
     job = {
-        "code": candidate.code,
+        # marshal refuses a subclass of str, and writes a text of numpy as bytes.
+        "code": str(candidate.code),
         "calls": [(call.function, list(call.args), dict(call.kwargs)) for call in candidate.calls],
-        "modules": modules_of(candidate.code),
+        "modules": modules_to_import(candidate.code),
         "cpu_seconds": limits.cpu_seconds,
         "memory_mib": limits.memory_mib,
         "parent": os.getpid(),
     }
     # The interpreter behind the virtual environment, without site-packages.
-    interpreter = getattr(sys, "_base_executable", None) or sys.executable
+    interpreter = sys._base_executable or sys.executable
     command = [interpreter, "-S", "-s", "-B", "-X", "utf8", str(_CHILD)]
     environment = {
         # Makes the order of sets, and with it a reward, the same each time.
@@ -176,31 +176,33 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
                 command, stdin=file, stdout=DEVNULL, stderr=PIPE, cwd="/", env=environment
             )
     except OSError as error:
-        return lost_outcome(candidate, f"no process can be started: {error}")
+        return complete_outcome(candidate, "lost", f"no process can be started: {error}")
     with child.stderr:
         report, reached_limit = _read_until_end(child.stderr, limits, child.pid)
-    # The kernel can have killed only a process that was not stopped here.
-    has_ended = not reached_limit and _ends_by_itself(child.pid)
+    # If a limit was reached, the SIGKILL below ends the process. Otherwise wait for its own end: a
+    # SIGKILL before the one below is the kernel's.
+    has_ended = not reached_limit and _wait_for_exit(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
-    _, status, usage = os.wait4(child.pid, 0)
-    exit_code = child.returncode = os.waitstatus_to_exitcode(status)
+    _, wait_status, usage = os.wait4(child.pid, 0)
+    exit_code = child.returncode = os.waitstatus_to_exitcode(wait_status)
     cpu_seconds = usage.ru_utime + usage.ru_stime
     is_killed_by_kernel = has_ended and exit_code == -signal.SIGKILL
     if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
         # The code cannot send signals, so the system has ended its process.
-        return lost_outcome(candidate, "the system killed it: it may be out of memory")
+        return complete_outcome(candidate, "lost", "the system killed it: it may be out of memory")
+    # The timer ends code with SIGPROF. RLIMIT_CPU ends code that ignores SIGPROF with SIGKILL.
     if is_killed_by_kernel or exit_code == -signal.SIGPROF:
         reached_limit = "processor time"
     return outcome_of(candidate, bytes(report), reached_limit, exit_code)
 
 
-def _ends_by_itself(pid: int) -> bool:
-    """Return True if a process that has closed its pipe ends within a moment.
+def _wait_for_exit(pid: int) -> bool:
+    """Wait a moment for the end of a process that has closed its pipe; return True if it ended.
 
     A process can also close its pipe and run on.
     """
-    for _ in range(_MAX_EXIT_WAIT_MILLISECONDS):
+    for _ in range(_MAX_EXIT_CHECKS):
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return True
         time.sleep(0.001)
@@ -211,7 +213,8 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
     """Read a pipe until it is closed or a limit is reached; return its content and the limit."""
     # A bytearray grows in place, so that many short pieces of output do not take quadratic time.
     content = bytearray()
-    deadline = time.monotonic() + limits.wall_seconds
+    wall_seconds = limits.wall_seconds or 5.0 + 5.0 * limits.cpu_seconds
+    deadline = time.monotonic() + wall_seconds
     next_check = time.monotonic() + _CHECK_SECONDS
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
@@ -235,10 +238,14 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
 
 
 def _page_tables_kib(pid: int) -> int:
-    """Return the size of a process's page tables; 0 if it has ended or /proc is missing."""
+    """Return the size of a process's page tables; 0 if it has ended or /proc is missing.
+
+    Attack: a page that lies far from all others needs two more pages of page tables, which no limit
+    of the kernel counts. Honest code needs few: a list of 512 MB has 1 MB of page tables.
+    """
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        process_status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    match = re.search(r"^VmPTE:\s*(\d+) kB", status, re.MULTILINE)
+    match = re.search(r"^VmPTE:\s*(\d+) kB", process_status, re.MULTILINE)
     return int(match[1]) if match else 0

@@ -14,11 +14,9 @@ import sys
 from _collections import deque
 from _json import encode_basestring_ascii
 
-LONGEST_ERROR = 300
+MAX_ERROR_CHARACTERS = 300
 # A dict is three levels: itself, the list of its pairs, and a pair.
 _MAX_DEPTH = 100
-# Attack: a dict or set takes quadratic time on keys with equal hashes, and integers with equal
-# hashes are easy to find.
 _MAX_EQUAL_HASHES = 64
 
 
@@ -29,7 +27,6 @@ class NotPlainData(ValueError):
     """
 
 
-_CONSTANTS = {None: "null", True: "true", False: "false"}
 _SCALARS = {
     "int": int,
     "float": float,
@@ -37,7 +34,7 @@ _SCALARS = {
     "bytes": bytes.fromhex,
 }
 _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
-_HASHABLE = (str, bytes, bytearray, int, float, complex, type(None))
+_HASHABLE = (str, bytes, int, float, complex, type(None))
 
 
 def encode(value: object, depth: int = 0) -> str:
@@ -55,7 +52,7 @@ def encode(value: object, depth: int = 0) -> str:
         # `decode` would refuse it, and with it the whole report.
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
     if value is None or isinstance(value, bool):
-        return _CONSTANTS[value]
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     for kind in (int, float, complex):
@@ -65,9 +62,9 @@ def encode(value: object, depth: int = 0) -> str:
             if kind is int and len(text.lstrip("-")) > sys.int_info.default_max_str_digits:
                 raise NotPlainData("an integer of too many digits")
             return f'["{kind.__name__}","{text}"]'
-    if isinstance(value, (bytes, bytearray)):
-        text = bytes(value).hex()
-        return f'["bytes","{text}"]'
+    for kind in (bytes, bytearray):
+        if isinstance(value, kind):
+            return f'["bytes","{kind.hex(value)}"]'
     if isinstance(value, dict):
         pairs = list(dict.items(value))
         _require_hashable([key for key, _ in pairs])
@@ -77,6 +74,10 @@ def encode(value: object, depth: int = 0) -> str:
 
 
 def _encode_items(value: object, depth: int) -> str:
+    """Return an iterable as JSON: a list, tuple, set or frozenset as such, all else as a deque.
+
+    A deque equals no list, so a range or generator is no right answer where a list is expected.
+    """
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
     for kind in _CONTAINERS.values():
@@ -85,7 +86,6 @@ def _encode_items(value: object, depth: int) -> str:
             items = list(kind.__iter__(value))
             break
     else:
-        # A range or generator must never equal a list, and a deque equals no list.
         kind = deque
         items = list(value)
     if kind in (set, frozenset):
@@ -95,7 +95,7 @@ def _encode_items(value: object, depth: int) -> str:
 
 
 def _require_hashable(keys: list[object]) -> None:
-    """Refuse keys that `decode` could not hash. A range, for example, arrives as a deque.
+    """Refuse keys that `decode` could not hash, such as a range, which arrives as a deque.
 
     `decode` would refuse the line, and with it the whole report: the results of all calls.
     """
@@ -131,7 +131,11 @@ def decode(data: object, depth: int = 0) -> object:
 
 
 def _require_few_equal_hashes(keys: list[object]) -> None:
-    """Raise ValueError if a set of these untrusted values would take quadratic time to build."""
-    # A set holds equal hashes once, so this check is linear for all keys.
+    """Raise ValueError if a set of these values would take quadratic time to build.
+
+    Attack: a dict or set takes quadratic time on keys with equal hashes, and integers with equal
+    hashes are easy to find.
+    """
+    # The set holds hashes, not keys, so this check itself takes linear time.
     if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
         raise ValueError("too many keys of equal hash")

@@ -5,28 +5,23 @@ outside of it are refused.
 """
 
 import copy
-import dataclasses
 import json
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.arguments import SETTABLE_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
-from grpo_nb.core.files import (
-    copy_files,
-    put_in_place,
-    refuse_links,
-    safe_path,
-    staged_folder,
-)
+from grpo_nb.core.files import copy_files, put_in_place, refuse_links, safe_path, staged_folder
 from grpo_nb.core.tables import Part, ReprMixin
+from grpo_nb.health.history import duplicates_entry
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import is_hub_name, write_model_card
 from grpo_nb.runs.groups import completions_table
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
-from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
 
@@ -52,6 +47,8 @@ REQUIRED_FOR_RUN = (
     "adapter_init/adapter_model.safetensors",
     "train.jsonl",
 )
+#: Fields of `RunInfo` that train.py writes under the same names in `finished.json`.
+FIELDS_OF_TRAIN_PY = ("dtype", "engine", "machine", "reference", "started")
 #: Record of a reward that the original run did not have, or that has a new name in rewards.py.
 NEW_REWARD = {"kind": "", "call": "a function", "source": "see rewards.py", "hash": ""}
 #: Note for users. Of the settings that `write_project` replaces, the loss is the only one that
@@ -63,7 +60,7 @@ BNPO_NOTE = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Project(ReprMixin):
     """A folder that trains a run again, before or after a training in it."""
 
@@ -91,15 +88,15 @@ class Project(ReprMixin):
                     f"{str(self.path)!r} has no {name}: start train.py there, see its README.md. "
                     "If it was trained on another machine, copy the whole folder again."
                 )
-        training_file = self.path / "result/finished.json"
-        with reporting_damage_in(training_file):
-            training = json.loads(training_file.read_text("utf-8"))
-            started = training["started"]
+        finished_file = self.path / "result/finished.json"
+        with reporting_damage_in(finished_file):
+            finished = json.loads(finished_file.read_text("utf-8"))
+            started = finished["started"]
         # 2. Make the run, unless an earlier use has made it.
         run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
             with staged_folder(run.path) as staged:
-                _write_trained_run(staged, self, training)
+                _write_trained_run(staged, self, finished)
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
@@ -111,7 +108,7 @@ class Project(ReprMixin):
             )
         # 3. Correct the path of the copied base model if the project was moved.
         if run.settings.model != self.base_model:
-            run_info = run.read_info()
+            run_info = RunInfo(**run.info)
             run_info.settings["model"] = self.base_model
             run.write_info(run_info)
         return run
@@ -158,13 +155,13 @@ def _refuse_links_in_project(folder: Path) -> None:
         refuse_links(safe_path(folder, name))
 
 
-def _write_trained_run(target: Path, project: Project, training: dict[str, Any]) -> None:
+def _write_trained_run(target: Path, project: Project, finished: dict[str, Any]) -> None:
     """Fill a folder with what was trained in a project, as `gn.train` would have left it.
 
     Args:
         target: The folder of the run.
         project: The project, whose `result/` is read.
-        training: Content of `result/finished.json`: how the run was trained.
+        finished: Content of `result/finished.json`: how the run was trained.
 
     Raises:
         ValueError: A file of the project is damaged.
@@ -172,63 +169,67 @@ def _write_trained_run(target: Path, project: Project, training: dict[str, Any])
     source = project.path
     run = Run(target)
     with reporting_damage_in(f"{source} (origin.json or result/)"):
-        origin = project.origin
-        # rewards.py and the weights may have been changed before the training.
-        records = {record["name"]: record for record in origin.rewards}
-        rewards = []
-        for name, weight in training["reward_weights"].items():
-            record = records.get(name, NEW_REWARD)
-            rewards.append(record | {"name": name, "weight": weight})
-        settings = _trained_settings(project, training)
-        run_info = RUN_INFO_SCHEMA.validate_python(
-            {
-                **vars(origin),
-                "status": "finished",
-                "settings": settings.to_dict(),
-                "rewards": rewards,
-                "dtype": training["dtype"],
-                "reference": training["reference"],
-                "machine": training["machine"],
-                "started": training["started"],
-                # Packages that only grpo_nb uses keep the versions of the original run.
-                "versions": origin.versions | training["versions"],
-                # For example: trl, processes: 2 (MULTI_CPU)
-                "engine": f"trl, processes: {training['processes']} ({training['strategy']})",
-                "effective": None,
-            }
-        )
-        run.write_info(run_info)
-        # train.py knows no health rules, so they judge its rows here.
-        health = HealthMonitor(
-            weights=run.weights, ranges=run.ranges, group_size=settings.num_generations
-        )
-        for step_record in read_json_lines(source / "result/steps.jsonl"):
-            # Refuses 1.5, which `int` would round.
-            step = operator.index(step_record["step"])
-            row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
-            table = None
-            # A step that reuses the completions of an earlier step does not log this metric.
-            if MEAN_LENGTH in row:
-                table = completions_table(step_record, step, settings.num_generations, run.weights)
-                row |= duplicates_entry(table["completion"], table["group"])
-            row["alerts"] = [alert.to_dict() for alert in health.update(row)]
-            run.write_step(row, table)
+        run.write_info(_trained_run_info(project, finished))
+        _write_steps(run, source / "result/steps.jsonl")
     copy_files(source / "result/adapter", target / "adapter", "adapter_*")
     # A comparison measures the trained adapter against this one, so that it does not count what
     # earlier runs taught.
     copy_files(source / "adapter_init", target / "start", "adapter_*")
     # A comparison of the run warns about held-out questions that were trained on.
-    questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
+    with reporting_damage_in(source / "train.jsonl"):
+        questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
     run.write_questions(questions, read_json_lines(source / "holdout.jsonl"))
     # Some models have no chat template. Then nothing is copied.
     for folder in (target, target / "adapter"):
         copy_files(source, folder, "chat_template.jinja")
 
 
-def _trained_settings(project: Project, training: dict[str, Any]) -> Settings:
+def _trained_run_info(project: Project, finished: dict[str, Any]) -> RunInfo:
+    """Return the `RunInfo` of what was trained in a project."""
+    origin = project.origin
+    # rewards.py and the weights may have been changed before the training.
+    records = {record["name"]: record for record in origin.rewards}
+    rewards = [
+        records.get(name, NEW_REWARD) | {"name": name, "weight": weight}
+        for name, weight in finished["reward_weights"].items()
+    ]
+    return RUN_INFO_SCHEMA.validate_python(
+        {
+            **vars(origin),
+            **{name: finished[name] for name in FIELDS_OF_TRAIN_PY},
+            "status": "finished",
+            "settings": _trained_settings(project, finished).to_dict(),
+            "rewards": rewards,
+            # Packages that only grpo_nb uses keep the versions of the original run.
+            "versions": origin.versions | finished["versions"],
+            "effective": None,
+        }
+    )
+
+
+def _write_steps(run: Run, file: Path) -> None:
+    """Write the rows, alerts and completions of the steps that train.py has logged."""
+    settings = run.settings
+    weights = run.weights
+    # train.py knows no health rules, so they judge its rows here.
+    health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
+    for step_record in read_json_lines(file):
+        # Refuses 1.5, which `int` would round.
+        step = operator.index(step_record["step"])
+        row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
+        table = None
+        # A step that reuses the completions of an earlier step does not log this metric.
+        if MEAN_LENGTH_KEY in row:
+            table = completions_table(step_record, step, settings.num_generations, weights)
+            row.update(duplicates_entry(table["completion"], table["group"]))
+        row["alerts"] = [alert.to_dict() for alert in health.update(row)]
+        run.write_step(row, table)
+
+
+def _trained_settings(project: Project, finished: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = copy.deepcopy(project.origin.settings)
-    arguments = training["trainer"]
+    arguments = finished["trainer"]
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # Take over changes only, because the settings may write an unchanged value in another way
@@ -242,8 +243,8 @@ def _trained_settings(project: Project, training: dict[str, Any]) -> Settings:
         # The sender of the folder must not choose where the next run is written.
         "run_root": "runs",
         # Never `auto`, which could be another dtype on this machine.
-        "dtype": training["dtype"],
-        "load_in_4bit": training["load_in_4bit"],
+        "dtype": finished["dtype"],
+        "load_in_4bit": finished["load_in_4bit"],
         # Set even if it is unchanged in run.yaml, where `write_project` has replaced bnpo.
         "loss_type": arguments["loss_type"],
     }

@@ -11,9 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
-
 from grpo_nb import __version__
 from grpo_nb.config.arguments import HUB_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL
@@ -32,14 +29,9 @@ from grpo_nb.export.saved_export import files_of
 from grpo_nb.export.staged_export import fetch_base_folder, require_same_base
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import published_base, without_private_parts
+from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import Count
-from grpo_nb.scaleout.project import (
-    BNPO_NOTE,
-    COPIED_BASE,
-    Project,
-    open_project,
-)
+from grpo_nb.scaleout.project import BNPO_NOTE, COPIED_BASE, Project, open_project
 from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
@@ -68,19 +60,7 @@ ARGUMENTS_LEFT_OUT = HUB_ARGUMENTS | {
     "use_cpu",
     "dataloader_pin_memory",
     "output_dir",
-    "logging_dir",
 }
-
-
-class RecordedGeneration(TypedDict):
-    """Content of `start/generation_<step>.json`, which `training.run_start` writes."""
-
-    step: Count
-    completion_rows: list[dict]
-    completion_ids: list[list[int]]
-
-
-GENERATION_SCHEMA = TypeAdapter(RecordedGeneration)
 
 
 def write_project(
@@ -195,19 +175,19 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
         return []
     logs_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
+    # `training.run_start` describes these files.
     for file in sorted(run.start_path.glob("generation_*.json")):
-        generation = GENERATION_SCHEMA.validate_python(json.loads(file.read_text("utf-8")))
-        # TRL counted the steps done before the generation. A run counts its steps from 1.
-        step = generation["step"] + 1
+        with reporting_damage_in(file):
+            generation = json.loads(file.read_text("utf-8"))
+            # TRL counted the steps done before the generation. A run counts its steps from 1.
+            step = generation["step"] + 1
+            completion_rows = generation["completion_rows"]
+            completion_ids = generation["completion_ids"]
         # If the run crashed in a step, its last generation has no logs.
         if step not in logs_by_step:
             break
         table = run.completions(step)
-        batch = make_batch(
-            table["completion"],
-            generation["completion_rows"],
-            completion_ids=generation["completion_ids"],
-        )
+        batch = make_batch(table["completion"], completion_rows, completion_ids=completion_ids)
         recorded_steps.append(
             {
                 "step": step,
@@ -235,8 +215,9 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
         raise NotPortableError(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
             "defined at the top of its notebook or file, but no file next to it, except functions "
-            "imported by name, as in: from helpers import score. Change the reward, and train "
-            "again."
+            "imported by name, as in: from helpers import score. Import a module inside a package "
+            "under a name of its own: import xml.etree.ElementTree as ET. Change the reward, and "
+            "train again."
         ) from error
     if differing_reward is not None:
         raise NotPortableError(
@@ -248,7 +229,7 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
 
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
-    arguments = dict(run.info["effective"]["arguments"])
+    arguments = run.info["effective"]["arguments"]
     if run.settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
     # This changes only the memory used. Reentrant checkpointing fails in several processes (DDP).
@@ -264,27 +245,13 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     """Write run.yaml, which train.py reads, and origin.json, which `open_project` reads.
 
     origin.json has the format of run.json.
-
-    Raises:
-        ExportError: The weights in the cache are not those that the run was trained on.
     """
     import yaml
-    from huggingface_hub import try_to_load_from_cache
 
     trainer_arguments = _trainer_arguments(run)
-    # The newest commit of a Hub model in the cache, which may be newer than the training. If the
-    # cache has no commit of the model, train.py takes the newest on the Hub.
-    revision = None
-    config_file = try_to_load_from_cache(model, "config.json")
-    # The cache returns an object, not a path, if it knows that the model has no such file.
-    if isinstance(config_file, str):
-        # The cache names the folder of a commit after it.
-        commit_folder = Path(config_file).parent
-        require_same_base(run, commit_folder)
-        revision = commit_folder.name
     values = {
         "model": model,
-        "revision": revision,
+        "revision": None if model == COPIED_BASE else _cached_revision(run, model),
         "dtype": run.info["dtype"],
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": run.reference,
@@ -302,7 +269,27 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    info = run.info | {"settings": settings, "effective": {"arguments": trainer_arguments}}
+    origin = run.info | {"settings": settings, "effective": {"arguments": trainer_arguments}}
     for name in FIELDS_LEFT_OUT:
-        info.pop(name, None)
-    write_json(staged / "origin.json", without_private_parts(info))
+        origin.pop(name, None)
+    write_json(staged / "origin.json", without_private_parts(origin))
+
+
+def _cached_revision(run: Run, model: str) -> str | None:
+    """Return the newest commit of a Hub model in the cache, which may be newer than the run.
+
+    None if the cache has no commit of the model. train.py then takes the newest on the Hub.
+
+    Raises:
+        ExportError: The weights in the cache are not those that the run was trained on.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    config_file = try_to_load_from_cache(model, "config.json")
+    # The cache returns an object, not a path, if it knows that the model has no such file.
+    if not isinstance(config_file, str):
+        return None
+    # The cache names the folder of a commit after it.
+    commit_folder = Path(config_file).parent
+    require_same_base(run, commit_folder)
+    return commit_folder.name

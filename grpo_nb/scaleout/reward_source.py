@@ -24,13 +24,12 @@ from grpo_nb import __version__
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import short_repr
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
-from grpo_nb.rewards.judge_model import judge
 
 PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
     "constants (finite numbers, texts, lists, dicts, regular expressions) and other such "
     "functions. Import functions of your own files by name, outside of the reward: from helpers "
-    "import score."
+    "import score. Train with a judge where it is defined, with gn.train."
 )
 
 
@@ -73,9 +72,9 @@ class RewardSource:
 
     def __init__(self) -> None:
         # The list at the end of rewards.py has the name REWARDS, so nothing else may have it.
-        self.identities: dict[str, Any] = {"REWARDS": None}
-        self.imports: list[str] = []
-        self.definitions: list[str] = []
+        self.identities = {"REWARDS": None}
+        self.imports = []
+        self.definitions = []
 
     def add_reward(self, reward: RewardFunction) -> str:
         """Collect what a reward needs, and return the expression that makes the reward.
@@ -84,12 +83,6 @@ class RewardSource:
             NotPortableError: The reward holds something that exists in this process only.
         """
         name = reward_name(reward)
-        # Checked before `Reward`, because a judge is a `Reward` too.
-        if isinstance(reward, judge):
-            raise NotPortableError(
-                f"the judge {name!r} calls a function that may hold an address or a key, so the "
-                "function is not written to a file. Train where it is defined, with gn.train."
-            )
         if isinstance(reward, Reward):
             return self._expression_of(name, reward)
         self._add_name(name, reward)
@@ -119,9 +112,9 @@ class RewardSource:
         own_name = getattr(value, "__name__", "")
         alias = "" if own_name == name else f" as {name}"
         # The order matters: functions and classes of the user must not reach the third case.
-        if isinstance(value, types.ModuleType) and is_installed(own_name):
+        if isinstance(value, types.ModuleType) and is_available_elsewhere(own_name):
             self.imports.append(f"import {own_name}{alias}")
-        elif callable(value) and not is_installed(module):
+        elif callable(value) and not is_available_elsewhere(module):
             # A function of the user. A class of the user is refused.
             self._add_function(name, value)
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
@@ -136,17 +129,16 @@ class RewardSource:
         """Collect a function of the user, after everything that it uses."""
         # The source of a decorated function includes its decorators, such as lru_cache.
         unwrapped = inspect.unwrap(function)
-        code = getattr(unwrapped, "__code__", None)
         if (
-            code is None  # a class or an object
+            not isinstance(unwrapped, types.FunctionType)  # a class, an object or its method
             or name == "<lambda>"
-            or code.co_name != name  # a renamed function
-            or code.co_freevars  # variables of the function around it
+            or unwrapped.__code__.co_name != name  # a renamed function
+            or unwrapped.__code__.co_freevars  # variables of the function around it
         ):
             raise NotPortableError(
                 f"{name} is not defined by def {name}(...) alone: it is a class, an object, a "
-                "lambda, a renamed function, or one that uses variables of the function around "
-                f"it. {PORTABLE_REWARD_ADVICE}"
+                "method, a lambda, a renamed function, or one that uses variables of the function "
+                f"around it. {PORTABLE_REWARD_ADVICE}"
             )
         source = textwrap.dedent(inspect.getsource(unwrapped)).rstrip()
         namespace = unwrapped.__globals__
@@ -157,7 +149,7 @@ class RewardSource:
     def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
         cls = type(value)
-        if dataclasses.is_dataclass(cls) and is_installed(cls.__module__):
+        if dataclasses.is_dataclass(cls) and is_available_elsewhere(cls.__module__):
             self._add_name(cls.__name__, cls)
             arguments = []
             for field in dataclasses.fields(value):
@@ -169,7 +161,7 @@ class RewardSource:
         if isinstance(value, re.Pattern):
             self._add_name("re", re)
             # repr() would shorten a long pattern.
-            return f"re.compile({value.pattern!r}, {int(value.flags)})"
+            return f"re.compile({value.pattern!r}, {value.flags})"
         # repr() of most objects is not code that makes an equal object.
         with contextlib.suppress(ValueError, SyntaxError):
             if ast.literal_eval(repr(value)) == value:
@@ -180,7 +172,7 @@ class RewardSource:
         )
 
 
-def is_installed(module: str) -> bool:
+def is_available_elsewhere(module: str) -> bool:
     """Return True if a module belongs to grpo_nb, Python or an installed package."""
     package = module.partition(".")[0]
     loaded = sys.modules.get(package)
@@ -206,7 +198,9 @@ def global_names(source: str) -> set[str]:
     while scopes:
         scope = scopes.pop()
         scopes += scope.get_children()
-        for symbol in scope.get_symbols():
-            if symbol.is_global() and symbol.is_referenced():
-                names.add(symbol.get_name())
+        names |= {
+            symbol.get_name()
+            for symbol in scope.get_symbols()
+            if symbol.is_global() and symbol.is_referenced()
+        }
     return names

@@ -11,13 +11,13 @@ from grpo_nb.core.words import require_choice
 
 # TRL adds this to the standard deviation, so that it never divides by zero.
 _EPSILON = 1e-4
-SMALLEST_ADVANTAGE = 1e-6
-"""A smaller absolute value counts as zero: training does not push the completion."""
+NO_PUSH_BELOW = 1e-6
+"""An advantage whose absolute value is smaller counts as zero: the completion is not pushed."""
 
 
-def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Split values into groups of `size`, in order."""
-    return [values[start : start + size] for start in range(0, len(values), size)]
+def split_into_groups(values: Sequence[Any], group_size: int) -> list[Sequence[Any]]:
+    """Split the values of all completions into groups, in order."""
+    return [values[start : start + group_size] for start in range(0, len(values), group_size)]
 
 
 def group_advantages(
@@ -31,9 +31,9 @@ def group_advantages(
     The advantage is (total - mean of the group) / (std + 1e-4), where std is the sample standard
     deviation of the group (divisor n - 1). `"none"` does not divide (Dr. GRPO, arXiv:2503.20783).
 
-    NaN, None and infinite totals are left out of mean and std, and get the advantage 0. (TRL gives
-    a group with an infinite total the advantages NaN.) The numbers are computed in float64; TRL
-    uses float32.
+    NaN, None and infinite totals are left out of mean and std, and get the advantage 0. (With an
+    infinite total, TRL makes all advantages of the group 0 or, for `"none"`, down to -3e38.) The
+    numbers are computed in float64; TRL uses float32.
 
     Args:
         totals: Weighted totals, the completions of a group next to each other.
@@ -64,6 +64,8 @@ def effect_in_words(advantage: float) -> str:
     >>> effect_in_words(0.7), effect_in_words(-0.7), effect_in_words(0.0)
     ('pushed up', 'pushed down', 'no push')
     """
-    if abs(advantage) < SMALLEST_ADVANTAGE:
-        return "no push"
-    return "pushed up" if advantage > 0 else "pushed down"
+    if advantage >= NO_PUSH_BELOW:
+        return "pushed up"
+    if advantage <= -NO_PUSH_BELOW:
+        return "pushed down"
+    return "no push"

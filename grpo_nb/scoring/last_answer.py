@@ -1,83 +1,76 @@
-r"""The last candidate for an answer in a completion, whatever the format.
+r"""The last answer in a completion, whatever the format.
 
 A model that knows the answer and misses the format is not the same as a model that does not know
-the answer. To tell the two apart, evaluation looks for one candidate anywhere in the text. The kind
-of the gold answer decides what is searched for:
+the answer. To tell the two apart, evaluation compares the last answer in the text. The kind of the
+gold answer decides what counts as an answer:
 
-| gold answer | candidate |
+| gold answer | last answer |
 | --- | --- |
-| number | the last number written with digits, with its unit where the gold answer has one |
+| number | the last number written with digits, with its unit of measurement |
 | label | the label, such as "spam" or the letter of an option, that is named last |
 | JSON | the text from the first opening bracket to the last closing one |
 | expression | the last `\boxed{}`, `$...$`, `\(...\)` or `\[...\]`, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
-Only the last candidate counts. The tags of the format are not searched. Neither is a question that
-the completion repeats word for word, because a number of the question is not an answer to it.
+The tags of the format are not searched. Neither is a question that the completion repeats word for
+word, because a number of the question is not an answer to it.
 """
 
 import re
 from collections.abc import Sequence
 
-from grpo_nb.tasks.answers import comparable, summarize_answers
+from grpo_nb.tasks.answers import normalize_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.markup import BALANCED_TEXT, normalized_markup
+from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import measurement_unit
 
-_SEARCHED_CHARACTERS = 20_000
-"""Number of characters at the end of a completion that are searched."""
-_SEARCHED_FORMULA_CHARACTERS = 2_000
-"""Number of characters that are searched for a formula, which takes longer."""
+_SEARCHED_CHARACTERS = 10_000  # at the end of a completion
+# A repeated question is removed only if it has at least this many words: a shorter one may be its
+# own answer.
 _FEWEST_QUESTION_WORDS = 3
-"""Fewest words of a repeated question that is removed before the search. A shorter question stays,
-because the question may be a single word that is also its answer."""
 
-# The patterns of a number and its unit are searched in the spelling of `normalized_markup`.
-_FRACTION = re.compile(r"\\frac ?\{ ?(-?[\d.]+) ?\} ?\{ ?(-?[\d.]+) ?\}(?!\.?\d)")
-_DECIMAL = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|[1-9]\d{0,2}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
-"""A number such as 1,250.50 and 1 000 000."""
-_UNIT = r"(?:\^\{\\circ\}[CFK]?|[A-Za-z\u03bc\u03a9][A-Za-z/]*(?:\^\{?-?\d\}?)?)"
-"""A word such as apples, km/h, cm^2 and the sign of degrees."""
-_NUMBER_IN_TEXT = re.compile(
-    rf"""
-    (?:(?<![\w)\]}}%.])-)?  # a minus after a letter, digit or bracket subtracts: 12-5
-    [$\u20ac\u00a3\u00a5\u20b9]?
-    (?:(?<![\w.^])|(?<=\.\.)(?=\d))  # not the 5 of 2.5, but the 42 of "so...42"
-    (?<![\^_]\{{)(?<!\^-)(?<!\^\{{-)  # no exponent or index: cm^{{2}}, x_{{2}}, s^-2, s^{{-2}}
-    (?:\d+[ ](?=\d+/\d))?  # the 1 of 1 3/4
-    {_DECIMAL}(?:[ ]?/[ ]?-?{_DECIMAL})?
-    (?:  # the power of ten in 1e3 and 1 x 10^3
-        [eE][-+]?\d{{1,3}}(?!\w)
-        |[ ]?(?:\\times|\\cdot|[x*])[ ]*10[ ]?\^[ ]?\{{?-?\d{{1,3}}\}}?
-    )?
-    (?:[ ]?%)?
-    (?:[ ](?i:hundred|thousand|million|billion|trillion|dozen)s?\b)?
-    {_UNIT}?  # 60km/h; also 42abc, which is not the number 42
+# A number may begin and end at these places, in the spelling of `normalize_markup`. `read_number`
+# decides what is a number.
+_NUMBER_START = re.compile(
+    r"""
+    (?<![\w^])(?<!\w\.)(?<!\d,)  # not inside a word, 1.5 or 1,250, and 12-5 is no -5
+    (?<![\^_]\{)(?<!\^-)(?<!\^\{-)  # no exponent or index: cm^{2}, x_{2}, s^-2, s^{-2}
+    (?=
+        (?:(?<![)\]}%])-)?  # after a bracket, a minus subtracts
+        [$\u20ac\u00a3\u00a5\u20b9]?
+        (?:(?:(?<!\.)\.)?\d|\\frac\W*\d)  # .5, but an ellipsis is no decimal point: so...42
+    )
     """,
     re.VERBOSE,
 )
-"""A number inside a sentence. `read_number` reads the match afterwards."""
-_WORD_AFTER_NUMBER = re.compile(rf" (?!in\b)({_UNIT}(?: per [A-Za-z]+)?)")
-"""A unit after a space. The word "in" is hardly ever a unit: "5 in total" is not five inches."""
-# A label may be a letter that is also an ordinary word: A, a, I or i. The next two patterns find it
-# in "option a", "the answer is A" and "A is right", but not in "A dog", "a city" and "I think".
-_BEFORE_LETTER = r"(?:(?<=(?i:option|choice) )|(?<=[a-z] )(?=A))"
-"""Text before such a label: "option", "choice" or, before a capital A, a word in lower case. The
-article would be a small a there."""
-_AFTER_LETTER = r"(?! (?!(?:is|was|because|since)\b)[a-z])"
-"""Text after such a label: no word in lower case, except one as in "A is right"."""
+# Not inside 1.5, 1,250, 10^3, km \cdot h or 2\pi.
+_NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,]\d|\^\{?[-\d]| ?\\(?:cdot|pi))")
+# Most starts and ends that are tried. The number -1 000 000 has four starts: -, 1, 000 and 000.
+_MOST_PARTS = 12
+# Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In
+# "$5 or $6" and "$5-$6", a space or a digit shows that there is no formula between the dollars.
+_FALSE_UNITS = re.compile(r"\${1,2}([^$]*[^$\s])\${1,2}(?!\d)| in(?= [a-z])")
+
+# A label is no part of a word or of a decimal, such as the 4 and the 5 of 4.5.
+_BEFORE_LABEL = r"(?<!\w)(?<!\d\.(?=\d))"
+_AFTER_LABEL = r"(?!\w|\.\d)"
+# The labels A, a, I and i are also words. They are found in "the answer is A" and "A is right", but
+# not in "A dog", "a city" and "I think".
+_BEFORE_LETTER = r"(?<=[a-z] )(?=A)"  # an article within a sentence would be a small a
+_AFTER_LETTER = r"(?! (?!(?:is|was|because|since)\b)[a-z])"  # no other word in small letters
+
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({BALANCED_TEXT})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
-_LEAD_IN = re.compile(r"(?is).*(?:\b(?:is|so|thus|hence)|:)\s+")
-"""The words before an answer at the end of a line, such as "So the result is"."""
+# The words before an answer at the end of a line, such as "So the result is".
+_LEAD_IN = re.compile(r"(?i)^.*(?:\b(?:is|so|thus|hence)|:)\s+")
+# White space and marks that may be around an answer and not belong to it.
 _MARKS_AROUND = " \t\r\n.!*_`\"'"
-"""White space and marks that may stand around an answer and not belong to it."""
 
 
-def readings_of_last_candidate(
+def readings_of_last_answer(
     text: str,
     gold: str,
     *,
@@ -85,9 +78,9 @@ def readings_of_last_candidate(
     format: AnswerFormat,
     labels: Sequence[str] = (),
 ) -> list[str]:
-    """Return the readings of the last candidate, the texts that it may stand for.
+    """Return the readings of the last answer: the texts that it may stand for.
 
-    The list is empty without a candidate. A number, a label or JSON has one reading. Words and
+    The list is empty without an answer. A number, a label or JSON has one reading. Words and
     formulas have one with and one without the marks around them, because a full stop may end the
     sentence or belong to "U.S.A.", and `!` may be a factorial. An equation is read as a whole and
     as its last side.
@@ -101,27 +94,27 @@ def readings_of_last_candidate(
 
     >>> from grpo_nb.tasks.formats import xml
     >>> arguments = {"question": "What is 8 + 4?", "format": xml()}
-    >>> readings_of_last_candidate("What is 8 + 4? It is 12.", "12", **arguments)
+    >>> readings_of_last_answer("What is 8 + 4? It is 12.", "12", **arguments)
     ['12']
-    >>> readings_of_last_candidate("What is 8 + 4?", "4", **arguments)
+    >>> readings_of_last_answer("What is 8 + 4?", "4", **arguments)
     []
     """
     text = _without_tags(text[-_SEARCHED_CHARACTERS:], format)
     text = _without_question(text, question)
-    # If the gold answer is a label, only labels are candidates. It may look like a number, as in a
-    # task with the labels "1", "2" and "none".
-    if comparable(gold) in map(comparable, labels):
+    # If the gold answer is a label, only labels are answers. A label may look like a number, as in
+    # a task with the labels "1", "2" and "none".
+    if normalize_answer(gold) in map(normalize_answer, labels):
         return _last_label(text, labels)
     match summarize_answers([gold]).kind:
         case "number":
-            return _last_number(text, gold)
+            return _last_number(text)
         case "json":
-            return _last_json(text)
+            return _outermost_json(text)
         case "expression":
-            candidates = _last_formula(text)
+            answers = _last_formula(text)
         case _:
-            candidates = [" ".join(text.split()[-len(gold.split()) :])]
-    readings = candidates + [candidate.strip(_MARKS_AROUND) for candidate in candidates]
+            answers = [" ".join(text.split()[-len(gold.split()) :])]
+    readings = answers + [answer.strip(_MARKS_AROUND) for answer in answers]
     # Most readings are equal, and each is compared, which may be slow.
     return [reading for reading in dict.fromkeys(readings) if reading]
 
@@ -144,35 +137,33 @@ def _without_question(text: str, question: str) -> str:
     return re.sub(rf"(?<!\w){repeated}(?!\w|[.,]\d)", " ", text, flags=re.IGNORECASE)
 
 
-def _last_number(text: str, gold: str) -> list[str]:
-    """Return the last number of a text, with the word after it if that word belongs to it."""
-    # Worked steps come before the result. A number does not go on in the next line.
-    for line in reversed(text.splitlines()):
-        # Also 1/2 as one sign. Most lines have no number, and the patterns are slow.
-        if not any(map(str.isnumeric, line)):
-            continue
-        # The space is that of the mixed number 2 1/2.
-        line = re.sub(r"(?<=\d)(?=\\frac)", " ", normalized_markup(line))
-        line = _FRACTION.sub(r"\1/\2", line)
-        numbers = list(_NUMBER_IN_TEXT.finditer(line))
-        if numbers:
-            number = numbers[-1][0]
-            word_after = _WORD_AFTER_NUMBER.match(line, numbers[-1].end())
-            if word_after and _is_unit_compared(number, number + word_after[0], gold):
-                return [number + word_after[0]]
-            return [number]
+def _last_number(text: str) -> list[str]:
+    """Return the longest text around the last digits that is a number with its unit.
+
+    The list is empty if there are no digits, or if the last ones are not a number: 2x, 12:05.
+    """
+    # A number does not go on in the next line.
+    line = _FALSE_UNITS.sub(r"\1", normalize_markup(" ; ".join(text.splitlines())))
+    starts = [match.start() for match in _NUMBER_START.finditer(line)]
+    if not starts:
+        return []
+    ends = [match.end() for match in _NUMBER_END.finditer(line, starts[-1])]
+    for start in starts[-_MOST_PARTS:]:
+        for end in reversed(ends[:_MOST_PARTS]):
+            if _is_number_or_measurement(line[start:end]):
+                return [line[start:end]]
     return []
 
 
-def _is_unit_compared(number: str, with_word: str, gold: str) -> bool:
-    """Return True if the word after a number is a unit to compare with that of the gold answer."""
-    parsed = read_number(with_word)
-    # A number may have a unit already: the $ of "$18 every day".
-    if parsed is None or read_number(number).unit or not read_number(gold).unit:
+def _is_number_or_measurement(text: str) -> bool:
+    """Return True for a number without a unit, or with a unit of measurement."""
+    number = read_number(text)
+    # The text may end within \text{km/h}.
+    if number is None or text.count("{") != text.count("}"):
         return False
-    # Only units of measurement are compared. Any other word may be no unit at all: "12 left".
-    first_unit = re.split(r"[/^]", parsed.unit)[0]  # of km/h or cm^2
-    return bool(measurement_unit(first_unit))
+    # Any other word may be no unit at all: "12 left".
+    first_unit = re.split("[/^]", number.unit)[0]  # of km/h or cm^2
+    return not number.unit or bool(measurement_unit(first_unit))
 
 
 def _last_label(text: str, labels: Sequence[str]) -> list[str]:
@@ -184,16 +175,17 @@ def _last_label(text: str, labels: Sequence[str]) -> list[str]:
 def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
-        return rf"(?<!\w)(?i:{words})(?!\w)"
-    # In brackets, (b) is the label B. In f(b) it is a variable.
-    in_brackets = rf"(?<=[\s*]\()(?i:{words})(?=\))"
-    one_character = rf"(?<!\w){words}(?![\w'\u2019])"
+        return f"{_BEFORE_LABEL}(?i:{words}){_AFTER_LABEL}"
+    # "(b)", "b)" and a last line "b" are the label B too. In f(b), b is a variable.
+    in_brackets = rf"(?<!\w\()(?<![\w .])(?i:{words})(?=\)|\W*$)"
+    after_option = rf"(?<=(?i:option|choice) )(?i:{words})(?!\w)"
+    as_written = rf"{_BEFORE_LABEL}{words}(?!['\u2019]){_AFTER_LABEL}"  # not the I of I'm
     if label in "AaIi":
-        return f"{in_brackets}|{_BEFORE_LETTER}{one_character}|{one_character}{_AFTER_LETTER}"
-    return f"{in_brackets}|{one_character}"
+        as_written = f"{_BEFORE_LETTER}{as_written}|{as_written}{_AFTER_LETTER}"
+    return f"{in_brackets}|{after_option}|{as_written}"
 
 
-def _last_json(text: str) -> list[str]:
+def _outermost_json(text: str) -> list[str]:
     # Up to the last closing bracket, because the value may contain brackets. The match begins at
     # the start of the text: a search would take quadratic time on many opening brackets.
     match = re.match(r"[^{\[]*([{\[].*[}\]])", text, re.DOTALL)
@@ -202,8 +194,7 @@ def _last_json(text: str) -> list[str]:
 
 def _last_formula(text: str) -> list[str]:
     """Return the last formula of a text, and the last side of it if it is an equation."""
-    text = text[-_SEARCHED_FORMULA_CHARACTERS:].strip()
-    last_line = text.rpartition("\n")[2]
+    last_line = text.strip().rpartition("\n")[2]
     formula = _LEAD_IN.sub("", last_line)
     formulas = _FORMULA.findall(text)
     if formulas:

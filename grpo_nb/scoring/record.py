@@ -1,8 +1,9 @@
 """The record that a run keeps of a reward, and a reward rebuilt from a record.
 
-A resumed run compares the two hashes of each record, so that a changed reward is noticed. The
-record of a kit reward (a reward class of grpo_nb) is compared by its parameters, and the record of
-a user's reward by its source and by the values that it holds:
+A resumed run compares `hash`, `state` and `is_relative` of its records with those of the earlier
+run, so that a changed reward is noticed. The record of a kit reward (a reward class of grpo_nb) is
+compared by its parameters, and the record of a user's reward by its source and by the values that
+it holds. The table shows which of the three changes with a part of the reward; `-` is none:
 
 | part of a reward | kit reward | user's reward |
 | --- | --- | --- |
@@ -10,10 +11,10 @@ a user's reward by its source and by the values that it holds:
 | source of the function, or of the class of an object | - | `hash` |
 | parameters | `hash` | - |
 | attributes, closure, defaults, arguments of a `functools.partial` | - | `state` |
-| weight, `__name__` | `hash` (they are parameters) | - (a run compares them) |
+| weight, `__name__` | `hash` (they are parameters) | - (a run compares them itself) |
 | mark of `relative` | `is_relative` | `is_relative` |
 | values that `state_dict` saves | - | - |
-| base classes, global variables, functions that are called | - | - |
+| base classes, global variables, called functions, `__slots__` | - | - |
 
 Values that a user's reward holds are stored as hashes only, because runs are shared, and a value
 may be a secret key. The source is stored as it is: do not write a key into it, not even as a
@@ -26,7 +27,6 @@ import functools
 import hashlib
 import inspect
 import json
-import numbers
 import pprint
 import re
 import types
@@ -48,8 +48,11 @@ _KIT_REWARDS = {
 }
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECT_PARAMETERS = {"format": AnswerFormat, "limits": Limits}
+# Attributes that are not part of `state`, because a run compares them by themselves.
+_COMPARED_ELSEWHERE = ("__name__", "weight", "is_relative")
 _NO_SOURCE = "source not available (defined interactively without a file)"
-# Some objects write their state after their address: <threading.Event at 0x7f6b: unset>.
+# An address changes from process to process. Some objects write their state after it, up to the >,
+# which changes too: <threading.Event at 0x7f6b: unset>.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+[^>\n]*| with id=\d+")
 
 
@@ -83,36 +86,28 @@ def _source_of(target: Any) -> str:
 def record_of(reward: RewardFunction) -> dict[str, Any]:
     """Return the record of a reward, whose values can all be written as JSON.
 
-    A reward has changed if its `hash` or its `state` differs. The docstring of this module lists
-    what they cover.
+    The docstring of this module lists what `hash`, `state` and `is_relative` cover.
 
     >>> from grpo_nb.rewards import correctness
     >>> record = record_of(correctness(tolerance=0.1))
     >>> record["kind"], record["parameters"]["tolerance"], rebuild_reward(record)
     ('correctness', 0.1, correctness(tolerance=0.1))
     """
+    is_kit = is_from_kit(reward)
     target = unwrap_partial(reward)
     source = _source_of(target if inspect.isroutine(target) else type(target))
-    type_name = type(reward).__name__
-    record = {
-        "kind": "",
-        "call": "a function",
-        "parameters": {},
-        "source": source,
-        "hash": _short_hash(type_name + source),
-        "state": "",
-        "is_relative": is_relative(reward),
-    }
-    if not is_from_kit(reward):
-        return record | {"state": _hash_of_state(reward)}
     # The parameters are all that a kit reward holds. Its source is not hashed: a new version of the
     # package must not look like a changed reward.
-    parameters = json.dumps(_json_default(reward), default=_json_default)
-    return record | {
-        "kind": type_name,
-        "call": repr(reward),
-        "parameters": json.loads(parameters),
-        "hash": _short_hash(type_name + parameters),
+    hashed = json.dumps(reward, default=_plain_value) if is_kit else source
+    class_name = type(reward).__name__
+    return {
+        "kind": class_name if is_kit else "",
+        "call": repr(reward) if is_kit else "a function",
+        "parameters": json.loads(hashed) if is_kit else {},
+        "source": source,
+        "hash": _short_hash(class_name + hashed),
+        "state": "" if is_kit else _hash_of_state(reward),
+        "is_relative": is_relative(reward),
     }
 
 
@@ -128,7 +123,7 @@ def difference_in_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> st
             return f"it was {before['call']} and is {now['call']}"
         # `call` shows only the name of a format, so two formats may look the same.
         return "its parameters changed" if now["kind"] else "its source changed"
-    if before.get("state") != now["state"]:
+    if before.get("state", "") != now["state"]:
         return "it holds other values now (attributes, closure or arguments)"
     if bool(before.get("is_relative")) != bool(now.get("is_relative")):
         return "only one of the two is marked as relative"
@@ -153,12 +148,10 @@ def rebuild_reward(record: Mapping[str, Any]) -> Reward | None:
     return relative(reward) if record.get("is_relative") else reward
 
 
-def _json_default(value: Any) -> Any:
-    """Return a numpy number as a Python number, and another object as its fields."""
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
+def _plain_value(value: Any) -> Any:
+    """Return a value of numpy as one of Python, and an object as its fields, for `json`."""
+    if hasattr(value, "item"):
+        return value.item()
     # A field that is not compared does not affect a score, such as the `ask` function of a judge.
     fields = dataclasses.fields(value)
     return {field.name: getattr(value, field.name) for field in fields if field.compare}
@@ -202,7 +195,7 @@ def _held_values(reward: RewardFunction) -> Any:
     attributes = {
         name: value
         for name, value in vars(reward).items()
-        if name not in ("__name__", "weight") and name.strip("_") not in names_in_state_dict
+        if name not in _COMPARED_ELSEWHERE and name.strip("_") not in names_in_state_dict
     }
     if not isinstance(reward, types.FunctionType):
         return attributes

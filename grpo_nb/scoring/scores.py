@@ -27,7 +27,6 @@ from grpo_nb.rewards.base import (
     rows_of,
     unwrap_partial,
     weights_by_name,
-    with_final_model_message,
 )
 from grpo_nb.scoring.advantages import group_advantages
 
@@ -47,12 +46,13 @@ TRL_KEYWORDS = (
     "log_metric",
 )
 """Keywords that TRL passes to a reward besides the columns of the data."""
-# Data columns that no reward gets. TRL ignores `prompt` and `completion`.
+# Data columns that are not passed under their own names. TRL uses the names of `TRL_KEYWORDS`
+# itself, passes `prompt` as `prompts`, and drops `completion`.
 _COLUMNS_LEFT_OUT = (*TRL_KEYWORDS, "prompt", "completion")
 # TRL holds scores in a float32 tensor.
 _FLOAT32_MAX = 3.4028234663852886e38
 
-ROUNDING_ERROR = 1e-6
+SCORE_TOLERANCE = 1e-6
 """Scores or totals that differ by less are equal: the difference is floating-point rounding."""
 
 
@@ -76,13 +76,16 @@ def make_batch(
 ) -> Batch:
     """Return the batch with which TRL would call the rewards. Arguments as in `score`.
 
+    The columns are copies, so that a reward cannot change the user's rows. `environments`, which
+    are meant to change, and columns that cannot be copied are passed as they are.
+
     Raises:
         ValueError: The lengths do not match, a row is not a dict, or texts and chats are mixed.
         KeyError: A row does not have a column of the first row.
     """
     are_texts = all(isinstance(completion, str) for completion in completions)
     are_chats = all(isinstance(completion, (list, tuple)) for completion in completions)
-    # A single text or message would look like a list of texts: its letters, or its keys.
+    # A single text would pass as a list of texts, its letters, and a single message as its keys.
     is_single = isinstance(completions, (str, Mapping))
     if is_single or len(completions) == 0 or not (are_texts or are_chats):
         raise ValueError(
@@ -91,8 +94,11 @@ def make_batch(
         )
     # Completions may be a pandas Series, but rewards index them by position, as a list.
     completions = list(completions)
-    has_several_rows = isinstance(rows, Iterable) and not isinstance(rows, Mapping)
-    row_list = list(rows) if has_several_rows else [rows or {}] * len(completions)
+    if rows is None or isinstance(rows, Mapping):
+        row_list = [rows or {}] * len(completions)
+    else:
+        # Rows that are not iterable, such as a number, are refused below.
+        row_list = list(rows) if isinstance(rows, Iterable) else []
     are_dicts = all(isinstance(row, Mapping) for row in row_list)
     if not are_dicts or len(row_list) != len(completions):
         raise ValueError(
@@ -112,26 +118,36 @@ def make_batch(
         completion_ids = [_token_ids(completion, tokenizer) for completion in completions]
     for name in _COLUMNS_LEFT_OUT:
         columns.pop(name, None)
-    return {
+    batch = {
         "prompts": prompts,
         "completions": [with_final_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
         **columns,
     }
-
-
-def copy_columns(batch: Batch) -> Batch:
-    """Return a batch whose columns are copies, so that a reward cannot change the user's rows.
-
-    `environments`, which are meant to change, and a column without a copy stay as they are.
-    """
-    copied = dict(batch)
     for name, values in batch.items():
         if name != "environments":
-            # A lock, for example, has no copy.
+            # A lock, for example, cannot be copied.
             with contextlib.suppress(Exception):
-                copied[name] = copy.deepcopy(values)
-    return copied
+                batch[name] = copy.deepcopy(values)
+    return batch
+
+
+def with_final_model_message(completion: Completion) -> Completion:
+    """Return a completion whose last message is from the model and has a text.
+
+    For reward functions of users, which read the text `completion[-1]["content"]`. A `Reward`
+    uses `completion_text`. If an episode ends with the result of a tool, or with a message that
+    only calls tools, a message with the text "" is added.
+
+    >>> with_final_model_message([{"role": "tool", "content": "7"}])[-1]
+    {'role': 'assistant', 'content': ''}
+    """
+    if isinstance(completion, str) or not completion:
+        return completion
+    last = completion[-1]
+    if last.get("role") != "tool" and last.get("content") is not None:
+        return completion
+    return [*completion, {"role": "assistant", "content": ""}]
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:
@@ -152,7 +168,7 @@ def first_step_state() -> types.SimpleNamespace:
 
 
 def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None) -> list[float]:
-    """Call a reward as TRL does, and return its scores as `to_floats` reads them.
+    """Call a reward as TRL does, and return its `checked_scores`.
 
     Without a state, the reward gets `first_step_state`.
 
@@ -175,14 +191,14 @@ def call_reward(reward: RewardFunction, batch: Batch, trainer_state: Any = None)
         raise UnusableOutputError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
         ) from None
-    return to_floats(list(values), count)
+    return checked_scores(list(values), count)
 
 
-def to_floats(output: Sequence[Any], count: int) -> list[float]:
+def checked_scores(output: Sequence[Any], count: int) -> list[float]:
     """Return the scores of a batch as floats, NaN for None.
 
-    TRL reads NaN as no score too. It accepts an infinite score without a warning, and then every
-    advantage of the group is NaN.
+    TRL reads NaN as no score too. It accepts an infinite score without a warning, and then no
+    advantage of the group has a meaning: all are 0 or, with `scale_rewards="none"`, down to -3e38.
 
     Raises:
         UnusableOutputError: The number of scores is not the number of completions, a score is not
@@ -192,30 +208,20 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         raise UnusableOutputError(
             f"it returned {len(output)} scores for {count} completions: there must be one for each"
         )
-    scores = []
+    numbers = []
     for value in output:
-        number = _number_or_none(value)
-        if number is None:
+        try:
+            number = math.nan if value is None else float(value)
+        except Exception:
+            # For example a list, or an int that is too large for a float.
+            number = math.inf
+        # float("0.5") reads a text, but torch does not.
+        if isinstance(value, str) or abs(number) > _FLOAT32_MAX:
             raise UnusableOutputError(
                 f"a score is {value!r:.60}; it must be a finite number, or None for no score"
             )
-        scores.append(number)
-    return scores
-
-
-def _number_or_none(value: Any) -> float | None:
-    """Return a score as a float, NaN for no score; None if TRL cannot use it."""
-    if value is None:
-        return math.nan
-    # float("0.5") accepts a text, but torch does not.
-    if isinstance(value, str):
-        return None
-    try:
-        number = float(value)
-    except Exception:
-        # For example a list, or an int that is too large for a float.
-        return None
-    return None if abs(number) > _FLOAT32_MAX else number
+        numbers.append(number)
+    return numbers
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -239,9 +245,9 @@ class Scores(ReprMixin):
         """
         import pandas
 
-        weights = [self.weights[name] for name in self.values]
+        weighted = pandas.DataFrame(self.values) * pandas.Series(self.weights)
         # min_count=1: without any score, the sum is NaN and not 0.
-        return tuple((pandas.DataFrame(self.values) * weights).sum(axis="columns", min_count=1))
+        return tuple(weighted.sum(axis="columns", min_count=1))
 
     def advantages(self) -> list[float]:
         """Return `group_advantages` of the totals, with all completions as one group."""
@@ -266,11 +272,12 @@ class Scores(ReprMixin):
         return pandas.DataFrame({"completion": texts, **self.values, "total": self.totals})
 
     def _shown_parts(self) -> Iterator[Part]:
-        heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
-        numbers = [map(format_score, scores) for scores in (*self.values.values(), self.totals)]
+        headings = [f"{name} x {self.weights[name]:g}" for name in self.values]
+        columns = [*self.values.values(), self.totals]
+        numbers = [map(format_score, scores) for scores in columns]
         texts = [verbatim(shorten(text, 400)) for text in self.completions]
         rows = list(zip(*numbers, texts, strict=True))
-        yield Table(rows, [*heads, "total", "completion"], right=range(len(numbers)))
+        yield Table(rows, [*headings, "total", "completion"], right=range(len(columns)))
 
 
 def score(
@@ -294,9 +301,11 @@ def score(
         completions: Strings or chat messages. If the prompts are chat messages, strings become
             messages, as TRL makes them.
         rows: The data row of each completion, or one row for all (a group). The rewards get its
-            columns. They get its `prompt`, or its `question` if it has no `prompt`, as `prompts`.
+            columns. They get its `prompt`, or its `question` if it has no `prompt`, as `prompts`;
+            without both, `prompts` is None.
         completion_ids: Token ids, for rewards that count tokens.
-        tokenizer: Makes `completion_ids` from the completions if these are not given.
+        tokenizer: Makes `completion_ids` from the completions if these are not given: those of the
+            text, of a chat of its last message, without an end token.
         trainer_state: For rewards that read the training progress. They get a copy. Without it,
             they get the state of the first step.
 
@@ -317,8 +326,7 @@ def score(
     rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     batch = make_batch(completions, rows, completion_ids=completion_ids, tokenizer=tokenizer)
-    batch = copy_columns(batch)
-    texts = tuple(completion_text(completion) for completion in batch["completions"])
+    texts = tuple(map(completion_text, batch["completions"]))
     state = copy.copy(trainer_state or first_step_state())
     state.is_trial = True
     values = {}
@@ -376,6 +384,7 @@ def raise_reward_error(
         EnvironmentProblem: Something outside the reward failed, such as the server of a judge.
     """
     error = batch_error
+    place = "on the whole batch, though on none of its rows alone"
     for index, row in enumerate(rows_of(batch, len(texts))):
         # `rows_of` keeps only columns. The other arguments, such as None for the token ids, come
         # from the batch.
@@ -387,11 +396,10 @@ def raise_reward_error(
         except Exception as row_error:
             if type(row_error) is type(batch_error):
                 error = row_error
-                where = f"on row {index}: {short_repr(texts[index], 160)}"
+                place = f"on row {index}: {short_repr(texts[index], 160)}"
                 break
-    else:
-        where = "on the whole batch, though on none of its rows alone"
-    is_output = isinstance(error, UnusableOutputError)
-    failure = "failed" if is_output else f"raised {type(error).__name__}"
-    message = f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({where})"
+    # The message of an `UnusableOutputError` says what the reward returned.
+    has_returned = isinstance(error, UnusableOutputError)
+    failure = "failed" if has_returned else f"raised {type(error).__name__}"
+    message = f"the reward {reward_name(reward)!r} {failure}: {str(error)[:300]} ({place})"
     raise RewardError(message) from error

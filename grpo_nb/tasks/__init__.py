@@ -1,6 +1,6 @@
 """Questions, their gold answers, answer formats and tools.
 
-`rewards` scores answers, and `evaluation` has the sets that people compare models on.
+Answers are scored in `rewards`. Held-out questions are asked in `evaluation`.
 """
 
 from grpo_nb.tasks.answers import AnswerSummary, is_right_answer

@@ -87,7 +87,7 @@ class AnswerSummary:
     def hint(self) -> str:
         """Text in place of the answer in the system prompt."""
         if self.kind == "choice":
-            return f"one of: {', '.join(sorted(label for label, _ in self.labels))}"
+            return f"one of: {', '.join(sorted(dict(self.labels)))}"
         return {"json": "JSON", "text": "answer"}.get(self.kind, self.kind)
 
     @property
@@ -189,7 +189,7 @@ def is_right_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         # "null", which equals no object or list.
         gold_text = json.dumps(gold_value, sort_keys=True)
         return json.dumps(read_json(given), sort_keys=True) == gold_text
-    if comparable(given) == comparable(gold):
+    if normalize_answer(given) == normalize_answer(gold):
         return True
     letter, text_after = read_letter(given)
     if not letter or _HEDGE.search(text_after):
@@ -197,10 +197,10 @@ def is_right_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     return read_letter(gold) == (letter, "")
 
 
-def comparable(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Return a text without capitals, markup, closing marks and extra white space, to compare it.
 
-    >>> comparable('**"Spam"**!'), comparable("Positive."), comparable("C#")
+    >>> normalize_answer('**"Spam"**!'), normalize_answer("Positive."), normalize_answer("C#")
     ('spam', 'positive', 'c#')
     """
     text = _END_OF_SENTENCE.sub("", text.strip())

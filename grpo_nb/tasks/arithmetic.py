@@ -24,8 +24,10 @@ wrong.
 ARITHMETIC_HOLDOUT_SIZE = 96
 ARITHMETIC_EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """Example turn: question, reasoning, answer. Its sum is never one of the questions."""
-# Up to this many numbers, all pairs are enumerated. With more, questions are sampled.
-_MAX_ENUMERATED = 101
+# Up to this many numbers, all pairs are listed, because sampling would find the last ones slowly:
+# the default asks 320 of 400 sums. With more numbers there are too many pairs, so questions are
+# sampled.
+_MAX_NUMBERS_FOR_ALL_PAIRS = 101
 
 
 def arithmetic_rows(
@@ -61,7 +63,7 @@ def arithmetic_rows(
 
     # A dict without values, because a set has no fixed order: a seed must give the same questions.
     texts: dict[str, None] = {}
-    if terms == 2 and len(numbers) <= _MAX_ENUMERATED:
+    if terms == 2 and len(numbers) <= _MAX_NUMBERS_FOR_ALL_PAIRS:
         pairs = itertools.product(operators, numbers, numbers)
         texts = dict.fromkeys(f"{a} {operator} {b}" for operator, a, b in pairs)
     else:

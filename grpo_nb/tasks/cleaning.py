@@ -47,7 +47,8 @@ class CleaningReport:
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason.
 
-    A reason continues a sentence such as "3 rows ...": "with an empty answer", "too long".
+    A reason continues a sentence such as "3 rows ...": "with an empty answer", "too long". Advice
+    is in brackets.
     """
     examples: dict[str, str] = field(default_factory=dict)
     """The first of these rows, by reason."""
@@ -127,7 +128,7 @@ def to_task_rows(
     reasons: _Reasons = {}
     for row_number, row in enumerate(source.rows):
         try:
-            rows[row_number] = _read_row(row, column_of, has_lists_of_answers)
+            rows[row_number] = _question_and_answer(row, column_of, has_lists_of_answers)
         except _UnusableRow as reason:
             reasons[row_number] = str(reason)
     _split_solutions(rows.values(), report)
@@ -162,16 +163,16 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     A role that `columns` does not name has the column of its own name. Each row needs an answer,
     and a question or a prompt. The prompt's text replaces a missing question.
 
-    A column called `prompt` is not the prompt in two cases: if `columns` names the question but no
-    prompt, and if the column holds texts and there is a column `question`.
+    A column called `prompt` is an ordinary column in two cases: if `columns` names the question but
+    no prompt, and if the column holds texts and there is a column `question`.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
     """
     column_of = {"question": "question", "answer": "answer"}
     has_chats = any(isinstance(row.get("prompt"), (list, tuple)) for row in source.rows)
-    has_prompt = has_chats or ("prompt" in names and "question" not in names)
-    if has_prompt and "question" not in columns:
+    is_prompt_text_asked = "prompt" in names and "question" not in names
+    if "question" not in columns and (has_chats or is_prompt_text_asked):
         column_of["prompt"] = "prompt"
     for role in columns:
         require_choice("key of columns", role, _ROLES)
@@ -204,24 +205,22 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
 
     Some lists may be empty, but not all. None and NaN in a list are ignored.
     """
-    items = []
-    for cell in cells:
-        if isinstance(cell, (list, tuple)):
-            # A blank text counts as a text; None and NaN are skipped.
-            items += [item for item in cell if isinstance(item, str) or _is_filled(item)]
+    lists = [cell for cell in cells if isinstance(cell, (list, tuple))]
+    # A blank text counts as a text; None and NaN are skipped.
+    items = [item for item in itertools.chain(*lists) if isinstance(item, str) or _is_filled(item)]
     return bool(items) and all(isinstance(item, str) for item in items)
 
 
-def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> Row:
+def _question_and_answer(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool) -> Row:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
         _UnusableRow: With the reason why the row cannot be used.
     """
     task_row: Row = {}
-    # A row may have a question, a prompt or both. Without a column for a role, `get(None)` is None.
-    question = row.get(column_of.get("question"))
-    prompt = row.get(column_of.get("prompt"))
+    cells = {role: row.get(name) for role, name in column_of.items()}
+    # None for a role without a column: a source has a question, a prompt or both.
+    question, gold, prompt = map(cells.get, _ROLES)
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
     elif _is_filled(prompt):
@@ -230,7 +229,6 @@ def _read_row(row: Row, column_of: Mapping[str, str], has_lists_of_answers: bool
             # All messages make the question, because many chats end with the same "ok".
             _, messages = split_system(task_row["prompt"])
             question = "\n".join(message["content"] for message in messages)
-    gold = row.get(column_of["answer"])
     if has_lists_of_answers:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         texts = [_as_text(item, "answer").strip() for item in golds if _is_filled(item)]
@@ -280,15 +278,15 @@ def _read_chat(messages: Any) -> Chat:
         for message in messages:
             if message.get("tool_calls"):
                 raise _UnusableRow(
-                    "whose prompt has tool_calls. Write each call in content, as the model's "
-                    "template writes it"
+                    "whose prompt has tool_calls (write each call in content, as the model's "
+                    "template writes it)"
                 )
             chat.append({"role": message["role"], "content": displayable(message["content"])})
         last = chat[-1]
     except (TypeError, LookupError, AttributeError):
         raise _UnusableRow(
-            'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...]. If it is the '
-            'question as text, write columns={"question": <column of the prompt>}'
+            'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...] (if it is the '
+            'question as text, write columns={"question": <column of the prompt>})'
         ) from None
     if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _UnusableRow("whose prompt does not end with what a user says")
@@ -313,7 +311,8 @@ def _repeated_rows(
 ) -> _Reasons:
     """Return the reasons to leave out rows that repeat an earlier question.
 
-    Questions that differ only in white space are the same.
+    Questions that differ only in white space are the same. The earlier row gets the accepted
+    answers of the rows that repeat it.
 
     Raises:
         ValueError: A question has different answers, and `on_conflict` is `raise`.
@@ -329,6 +328,11 @@ def _repeated_rows(
             continue
         if _have_common_answer(row, rows[first]):
             reasons[row_number] = "repeated"
+            # Answers that only the later row accepts are right too.
+            accepted = rows[first].get(ACCEPTED_COLUMN) or []
+            more = [answer for answer in row.get(ACCEPTED_COLUMN) or () if answer not in accepted]
+            if more:
+                rows[first][ACCEPTED_COLUMN] = [*accepted, *more]
             continue
         if on_conflict == "raise":
             answers = [rows[first]["answer"], row["answer"]]
@@ -384,7 +388,7 @@ def _add_column(
 def store_as_text(rows: Rows, report: CleaningReport) -> None:
     """Store as text each column that a `Dataset` of these rows would change or refuse.
 
-    In such a column of accepted answers, the items become texts and the lists stay.
+    Lists of accepted answers stay lists; their items become texts.
     """
     for name in rows[0]:
         values = [row.get(name) for row in rows]
@@ -401,8 +405,8 @@ def store_as_text(rows: Rows, report: CleaningReport) -> None:
 def _is_changed_by_arrow(values: list[Any]) -> bool:
     """Return True if a `Dataset` would change or refuse these values.
 
-    Arrow gives each dict in a column the keys of all the dicts, and turns 3 into 3.0 next to 2.5.
-    Only columns with dicts are checked for changes: elsewhere 3.0 for 3 is accepted, as in pandas.
+    Arrow gives each dict in a column the keys of all the dicts. In dicts, 3 next to 2.5 must not
+    become 3.0 either; in other columns that is accepted, as in pandas.
     """
     import pyarrow
 

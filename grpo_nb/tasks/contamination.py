@@ -1,8 +1,16 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
-Two questions are the same if they differ only in white space, punctuation and the spelling of signs
-and numbers. Questions in other words are not found, and neither are questions that only the base
-model was trained on.
+A task compares questions in three ways. A row is left out only if its question certainly repeats
+another. Keeping two rows in the same part costs nothing, so there a likeness is enough.
+
+| two questions                             | may differ in                                     |
+| ----------------------------------------- | ------------------------------------------------- |
+| are repeated (`cleaning`)                 | white space                                       |
+| are the same here (`normalize_question`)  | also punctuation, spelling of signs and numbers   |
+| must be in one part (`question_key`)      | also capitals                                     |
+
+Questions in other words are not found, and neither are questions that only the base model was
+trained on.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.tasks.markup import rewrite, with_ascii_signs
+from grpo_nb.tasks.markup import normalize_signs, rewrite
 
 # Pattern -> spelling that replaces its matches in a question.
 _QUESTION_SPELLINGS = {
@@ -39,21 +47,21 @@ _OUTER_PUNCTUATION = re.compile(
 )
 
 
-def normalized_question(question: Any) -> str:
+def normalize_question(question: Any) -> str:
     """Return a question in one spelling, without extra white space and punctuation.
 
     Punctuation is removed only where a word starts or ends. Inside a word it may be a sign of
     mathematics: 3.4 is not 34, and x - y is not xy. Capitals stay, because a question may ask about
     them.
 
-    >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
+    >>> normalize_question("What is  1,000 + 2?") == normalize_question("What is 1000+2")
     True
-    >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
+    >>> normalize_question("What is 3 - 4?") == normalize_question("What is 3 + 4?")
     False
-    >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
+    >>> normalize_question("What is $3.0 \u00d7 4$?") == normalize_question("What is 3 * 4?")
     True
     """
-    text = rewrite(with_ascii_signs(str(question)), _QUESTION_SPELLINGS)
+    text = rewrite(normalize_signs(str(question)), _QUESTION_SPELLINGS)
     words = [_OUTER_PUNCTUATION.sub("", word) for word in text.split()]
     return " ".join(filter(None, words))
 
@@ -63,7 +71,7 @@ def question_key(question: str) -> str:
 
     Questions with the same key must be in the same part of a task, training or held-out.
     """
-    return normalized_question(question).casefold()
+    return normalize_question(question).casefold()
 
 
 def question_hashes(questions: Iterable[Any]) -> list[str]:
@@ -71,7 +79,7 @@ def question_hashes(questions: Iterable[Any]) -> list[str]:
     hashes = []
     for question in questions:
         # A lone surrogate, which data may contain, cannot be encoded strictly.
-        text = normalized_question(question).encode(errors="surrogatepass")
+        text = normalize_question(question).encode(errors="surrogatepass")
         # Among a million questions, two share these 64 bits with a probability of 3 in 100 million.
         hashes.append(hashlib.sha256(text).hexdigest()[:16])
     return hashes
@@ -124,5 +132,6 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
         question_count=len(questions),
         trained_count=len(sources),
         # If none was trained on, the sentence names everything that was searched.
-        source=" and ".join(dict.fromkeys(sources or trained.values())),
+        source=" and ".join(dict.fromkeys(sources or trained.values()))
+        or "an empty set of training questions",
     )

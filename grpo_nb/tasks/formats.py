@@ -75,8 +75,8 @@ class AnswerFormat:
             if tag.isspace() or self.answer_open in tag or tags.count(tag) > 1:
                 raise ValueError(
                     f"the tag {tag!r} must not be white space, equal another tag or contain "
-                    f"answer_open = {self.answer_open!r}, because no completion would have it "
-                    "exactly once: write tags that differ, such as <answer> and </answer>."
+                    f"answer_open = {self.answer_open!r}, because a complete completion has each "
+                    "tag exactly once: write tags that differ, such as <answer> and </answer>."
                 )
 
     @property
@@ -163,16 +163,15 @@ class AnswerFormat:
         # Longer tags come first, because the ** in the tag **Answer: is no tag of its own.
         longest_first = sorted(self.tags, key=len, reverse=True)
         matches = list(re.finditer("|".join(map(re.escape, longest_first)), text))
-        spans = []
+        span_of = {}
         for tag in self.tags:
-            spans_of_tag = [match.span() for match in matches if match[0] == tag]
-            spans.append(spans_of_tag[0] if len(spans_of_tag) == 1 else None)
-        # Braces may occur elsewhere, so the closing one is that at the end of the slot. The tag
-        # before it is `answer_open`.
+            spans = [match.span() for match in matches if match[0] == tag]
+            span_of[tag] = spans[0] if len(spans) == 1 else None
+        # Braces may occur elsewhere, so the closing one is that at the end of the slot.
         if self.answer_close == "}":
-            slot = self._slot_pattern.search(text) if spans[-2] else None
-            spans[-1] = (slot.end() - 1, slot.end()) if slot else None
-        return spans
+            slot = self._slot_pattern.search(text) if span_of[self.answer_open] else None
+            span_of["}"] = (slot.end() - 1, slot.end()) if slot else None
+        return list(span_of.values())
 
     def extract_reasoning(self, text: str) -> str:
         """Return the text between the tags of the reasoning, or before the answer.
@@ -247,7 +246,8 @@ class AnswerFormat:
             add_generation_prompt=True,
             **chat_template_kwargs,
         )
-        is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
+        tag = self.reasoning_open.rstrip()  # white space may end a tag
+        is_opened = tag != "" and rendered.rstrip().endswith(tag)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 
 

@@ -31,7 +31,7 @@ from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import (
     Example,
-    fitting_format,
+    format_for_answers,
     messages_of_example,
     require_chat_template,
     with_prompts,
@@ -70,26 +70,26 @@ def load_task(
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. The
             roles are `question`, `answer` and `prompt`: chat messages, or a text that is the
-            question. If the source has columns `question` and `prompt`, and the prompts are texts,
-            `question` is asked. See docs/guide/data.md for more.
+            question. If the source has a column `question`, a column `prompt` of texts is not asked
+            and becomes `source_prompt`. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
             the answers decide. The kind sets what the prompt asks for and which rewards
             `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
             reads the gold answer `10` as a number even if the kind is `text`.
         format: The answer format; `xml()` if not given. If it has no `answer_hint`, the kind sets
             one.
-        system: System prompt to use in place of the format's own,
-            `gn.tasks.xml().system_prompt()`; an empty text means the format's own.
+        system: System prompt. If it is empty or not given, the format writes one, which
+            `task.format.system_prompt()` shows.
         example: One example turn as `(question, reasoning, answer)`; or chat messages, such as an
-            episode that was played by hand,
-            `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Give one to a small model:
-            without it, the model hardly ever writes the tags, all its completions score the same,
+            episode that you ran by hand,
+            `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Give one to a small model.
+            Without an example, it hardly ever writes the tags, all its completions score the same,
             and it learns nothing.
-        holdout: What to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
-            or your own held-out rows from any source (of a `DatasetDict` or the Hub, the split
-            `test`). If the answers are labels, each label has nearly the same share in both parts.
-            For `arithmetic`, a number of rows (96 if not given) or your own rows. All of your own
-            rows are held out, and training rows that ask the same questions are left out.
+        holdout: Rows to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
+            or your own rows from any source (of a `DatasetDict` or the Hub, the split `test`). All
+            of your own rows are held out, and training rows that ask the same questions are left
+            out. For `arithmetic`, a number of rows (96 if not given) or your own rows. If the
+            answers are labels, each label has nearly the same share in both parts.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
@@ -145,16 +145,15 @@ def load_task(
     # 2. Find question and answer in each row, the user's held-out rows included.
     report = CleaningReport()
     rows = to_task_rows(source_rows, report, columns, on_conflict, kind)
-    held_out_keys = set()
     if not is_share_or_count:
         held_out_source = dataclasses.replace(
             read_rows(holdout, "test"), name_in_errors="the held-out data"
         )
-        held_out = to_task_rows(held_out_source, report, columns, on_conflict, kind)
-        held_out_keys = {question_key(row["question"]) for row in held_out}
-        other_rows = _without(rows, held_out_keys, "whose question is held out too", report)
+        own_rows = to_task_rows(held_out_source, report, columns, on_conflict, kind)
+        held_out_keys = {question_key(row["question"]) for row in own_rows}
+        other_rows = _leave_out(rows, held_out_keys, "whose question is held out too", report)
         # One list until step 5, because both parts have the same kind, format and columns.
-        rows = [*other_rows, *held_out]
+        rows = [*other_rows, *own_rows]
         # A column may hold 3 in one source and "3" in the other.
         store_as_text(rows, report)
 
@@ -162,7 +161,7 @@ def load_task(
     answers = summarize_answers([row["answer"] for row in rows], kind)
 
     # 4. Make the prompts.
-    format = fitting_format(format, answers, system)
+    format = format_for_answers(format, answers, system)
     if tokenizer is not None:
         require_chat_template(tokenizer, chat_template_kwargs)
         format = format.for_template(tokenizer, chat_template_kwargs)
@@ -172,7 +171,7 @@ def load_task(
 
     # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
     example_keys = {question_key(message["content"]) for message in example_messages}
-    rows = _without(rows, example_keys, "that the example shows", report)
+    rows = _leave_out(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]
     if is_share_or_count:
         labels = [row["answer"] if answers.kind == "choice" else "" for row in rows]
@@ -194,19 +193,19 @@ def load_task(
     # Make one data set and cut it, because two would infer the types of their columns separately.
     data = Dataset.from_list([{**empty, **row} for row in rows])
     task = Task(
-        source_rows.name,
+        source_rows.task_name,
         format,
         data.take(len(train)),
         data.skip(len(train)),
-        changes=report,
+        report=report,
         answers=answers,
         chat_template_kwargs=chat_template_kwargs,
         tokenizer=tokenizer,
     )
-    max_prompt_length = math.inf
     if settings is not None:
-        # Raises if the settings have other arguments of the chat template.
-        max_prompt_length = task.settings_for_template(settings).max_prompt_length
+        # This raises an error if the settings have other arguments of the chat template.
+        task.settings_for_template(settings)
+    max_prompt_length = settings.max_prompt_length if settings is not None else math.inf
     return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
 
 
@@ -227,19 +226,22 @@ def _choose_held_out(
         holdout: Share or number of the rows to hold out.
         seed: Seed of the choice.
     """
-    import pandas
-
     target = max(round(holdout * len(keys)), 1) if 0 < holdout < 1 else holdout
     require_whole_number("holdout", target, 0)
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    label_of_key = pandas.Series(dict(zip(keys, labels, strict=True))).loc[order]
-    keys_of_label = label_of_key.groupby(label_of_key)
     # The keys of each label are spread evenly between 0 and 1, so that every part of the order has
     # nearly the same share of the label. Equal positions stay in shuffled order.
-    positions = (keys_of_label.cumcount() + 0.5) / keys_of_label.transform("size")
-    order = positions.sort_values(kind="stable").index
+    label_of_key = dict(zip(keys, labels, strict=True))
+    keys_per_label = Counter(label_of_key.values())
+    placed = Counter()
+    position_of_key = {}
+    for key in order:
+        label = label_of_key[key]
+        position_of_key[key] = (placed[label] + 0.5) / keys_per_label[label]
+        placed[label] += 1
+    order.sort(key=position_of_key.get)
     held_out_keys = set()
     held_out_count = 0
     for key in order:
@@ -250,10 +252,10 @@ def _choose_held_out(
     return held_out_keys
 
 
-def _without(rows: Rows, keys: set[str], reason: str, report: CleaningReport) -> Rows:
+def _leave_out(rows: Rows, keys: set[str], reason: str, report: CleaningReport) -> Rows:
     """Leave out the rows whose question has one of these keys."""
     if not keys:
-        return rows  # a key takes time, and most tasks have no example
+        return rows  # the keys of all questions take time, and most tasks have no example
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:
@@ -270,8 +272,8 @@ def _note_problems(
     if answers.exceptions:
         report.note(
             f"{len(answers.exceptions)} of {len(rows)} answers are not of kind "
-            f"{answers.kind}, such as {short_repr(answers.exceptions[0])}: they are compared "
-            "as text, unless they are numbers or JSON"
+            f"{answers.kind}, such as {short_repr(answers.exceptions[0])}: each is compared as "
+            "what it is, a number, JSON or text"
         )
     tag = format.answer_open.strip()
     if tag not in "".join(message["content"] for message in rows[0]["prompt"]):

@@ -1,7 +1,4 @@
-"""Take Markdown, LaTeX and invisible characters out of a text.
-
-The spelling changes, never the meaning. Answers are compared in this spelling.
-"""
+"""Take Markdown, LaTeX and invisible characters out of a text, to compare answers."""
 
 import re
 import unicodedata
@@ -63,8 +60,9 @@ _MARK_PAIRS = {
 _LATEX_SPELLINGS = {
     # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
-    # Spaces of LaTeX, and white space other than line breaks.
-    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
+    # Spaces of LaTeX, and white space other than line breaks. Between digits, ~ is no space: 1~3 is
+    # a range.
+    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])(?!(?<=\d~)\d)|[^\S\n]+": " ",
     # 1{,}000
     r"\s*\{\s*,\s*\}\s*": ",",
     # An escaped dollar sign.
@@ -96,16 +94,16 @@ def strip_markup(text: str) -> str:
     text = text.strip()
     if len(text) > _LONGEST_ANSWER or _WITHOUT_MARKUP.fullmatch(text):
         return text
-    text = _unwrap(with_ascii_signs(text))
+    text = _unwrap(normalize_signs(text))
     return _unwrap(rewrite(text, _LATEX_SPELLINGS))
 
 
-def normalized_markup(text: str) -> str:
+def normalize_markup(text: str) -> str:
     """Return a text of any length in the spelling of `strip_markup`; keep the marks around it.
 
     White space becomes single spaces, because the patterns are slow on long runs of it.
     """
-    return rewrite(with_ascii_signs(" ".join(text.split())), _LATEX_SPELLINGS)
+    return rewrite(normalize_signs(" ".join(text.split())), _LATEX_SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:
@@ -115,10 +113,10 @@ def rewrite(text: str, spellings: Mapping[str, str]) -> str:
     return text
 
 
-def with_ascii_signs(text: str) -> str:
-    r"""Return a text with ASCII spellings of digits, fractions, exponents and signs.
+def normalize_signs(text: str) -> str:
+    r"""Return a text with the signs of mathematics in ASCII or LaTeX, and with ASCII digits.
 
-    >>> with_ascii_signs("1\u00bd \u00d7 x\u00b2"), with_ascii_signs("3 \u2212 4")
+    >>> normalize_signs("1\u00bd \u00d7 x\u00b2"), normalize_signs("3 \u2212 4")
     ('1 1/2 \\times  x^{2}', '3 - 4')
     """
     if text.isascii():

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from grpo_nb.tasks.markup import strip_markup
-from grpo_nb.tasks.units import UNIT_WORD, measurement_unit, normalized_unit, unit_name
+from grpo_nb.tasks.units import UNIT_WORD, measurement_unit, normalize_unit, unit_name
 
 _LONGEST_NUMBER = 100  # characters
 
@@ -58,7 +58,8 @@ _NUMBER = re.compile(
     (?:  # a unit
         (?!\s*[\d.,;=])  # not a second number
         (?P<gap>\s*)
-        (?!(?<=\S)[A-Za-z]\b)  # not one letter directly after the digits: 2x is a product
+        (?!(?<=\S)[A-Za-z]\b)  # not one letter directly after the digits: 2x is a product. So
+        # 5m is not read either.
         (?P<unit>.{{1,40}})
     )?
     """,
@@ -86,6 +87,11 @@ class Number:
     name: str = ""
     unit: str = ""
     """A name from `unit_name`; empty without a unit."""
+
+    @property
+    def value_as_written(self) -> Fraction:
+        """The value without its percent sign: 42 for `42 %`."""
+        return self.value * 100 if self.unit == "%" else self.value
 
 
 # Cached, because a gold answer is read again for each completion.
@@ -139,9 +145,8 @@ def _unit_of(match: re.Match[str]) -> str | None:
         return ""  # most numbers: the patterns below would double the time
     # Directly after the digits, only a unit of measurement may follow: 42km is a number, but 42abc
     # is not.
-    is_attached = not match["gap"]
-    first_word = re.match(UNIT_WORD, normalized_unit(text))
-    if is_attached and first_word and not measurement_unit(first_word[0]):
+    first_word = re.match(UNIT_WORD, normalize_unit(text))
+    if not match["gap"] and first_word and not measurement_unit(first_word[0]):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", text):  # $5 m
         return None
@@ -194,15 +199,10 @@ def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool
     if not is_percentage and gold.unit != "%":
         return difference <= tolerance
     # Percentages are compared as they are written: 42 and 42% are the same.
-    if abs(_value_as_written(given) - _value_as_written(gold)) <= tolerance:
+    if abs(given.value_as_written - gold.value_as_written) <= tolerance:
         return True
     # For the gold answer 50%, 0.5 is right too. The tolerance counts percentage points.
     return gold.unit == "%" and 100 * difference <= tolerance
-
-
-def _value_as_written(number: Number) -> Fraction:
-    """Return the value as it is written: 42 for 42 %."""
-    return number.value * 100 if number.unit == "%" else number.value
 
 
 def _may_be_percentage(gold: Fraction) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_nb.core.words import short_repr
@@ -18,7 +18,7 @@ Example = tuple[str, str, str] | Chat
 _SYSTEM_ROLES = ("system", "developer")
 
 
-def fitting_format(
+def format_for_answers(
     format: AnswerFormat | None, answers: AnswerSummary, system: str | None = None
 ) -> AnswerFormat:
     """Return the format with the given system prompt, or with a hint that fits the answers."""
@@ -29,9 +29,11 @@ def fitting_format(
             "or call another function of gn.tasks."
         )
     format = format or xml()
-    if system:
-        return dataclasses.replace(format, instruction=system)
-    return dataclasses.replace(format, answer_hint=format.answer_hint or answers.hint)
+    return dataclasses.replace(
+        format,
+        instruction=system or format.instruction,
+        answer_hint=format.answer_hint or answers.hint,
+    )
 
 
 def with_prompts(rows: Rows, format: AnswerFormat, example_messages: Chat = ()) -> Rows:
@@ -89,7 +91,7 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
 # Chat templates.
 
 
-def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] = ()) -> None:
+def require_chat_template(tokenizer: Any, argument_names: Iterable[str] = ()) -> None:
     """Check that a tokenizer has a chat template, and that the template reads the arguments.
 
     Raises:
@@ -102,7 +104,7 @@ def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] 
             "model: take its instruct version, or set tokenizer.chat_template to the template of "
             "a model of its family."
         )
-    for name in chat_template_kwargs:
+    for name in argument_names:
         # Whole words, because a template that reads `enable_thinking` does not read `thinking`.
         # `str`, because a tokenizer with several templates has a dict of them.
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
@@ -112,8 +114,8 @@ def require_chat_template(tokenizer: Any, chat_template_kwargs: Collection[str] 
             )
 
 
-def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> None:
-    """Check that the chat template renders the system message of a prompt.
+def render_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> str:
+    """Render a prompt with the chat template, and check that its system message is in the text.
 
     Most templates without a system role refuse such a message. Others leave it out silently.
 
@@ -131,3 +133,4 @@ def require_system_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping
                 "format.system_prompt() before each question, in a column prompt: "
                 '[{"role": "user", "content": "..."}].'
             )
+    return rendered

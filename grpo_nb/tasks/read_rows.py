@@ -3,14 +3,12 @@
 For other kinds of files, read the file yourself and give a DataFrame (docs/guide/tables.md).
 """
 
-import codecs
 import io
 import json
 import os
-import random
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,31 +20,20 @@ Rows = list[Row]
 Source = Any
 """A file, a table in memory, a data set or its id on the Hub: see `load_task`."""
 _FILE_ENDINGS = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
-# Endings of files that are not read. A name with one, such as data/rows.txt, is no id on the Hub.
-_OTHER_FILE_ENDINGS = (".txt", ".xls", ".zip", ".gz")
+# owner/name, but not data/rows.txt, which is a misspelled path.
+_HUB_ID = r"(?i)[\w.-]+/[\w.-]+(?<!\.txt)(?<!\.xls)(?<!\.zip)(?<!\.gz)"
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of a source, with its name."""
+    """The rows of a source, with its names."""
 
-    name: str
+    task_name: str
     rows: Rows
     note: str = ""
     """Sentence on how the source was read, if the user should check it."""
     name_in_errors: str = "the data"
     """Name of the source in error messages."""
-
-
-def sample_rows(rows: Sequence[Row], limit: int | None, seed: int = 0) -> Rows:
-    """Return up to `limit` random rows in their original order; all rows for None.
-
-    The same seed chooses the same rows. The choice is random, because the first rows of a sorted
-    file, or every n-th row, may all have the same label.
-    """
-    count = len(rows) if limit is None else min(limit, len(rows))
-    indices = random.Random(seed).sample(range(len(rows)), count)
-    return [rows[index] for index in sorted(indices)]
 
 
 def read_rows(source: Source, split: str = "train") -> SourceRows:
@@ -181,8 +168,8 @@ def _read_csv(path: Path) -> tuple[Rows, str]:
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeError:
-        if path.read_bytes()[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            # Excel saves "Unicode Text" in UTF-16.
+        # Excel saves "Unicode Text" in UTF-16, which begins with one of these marks.
+        if path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
             text = path.read_text("utf-16")
         else:
             text = path.read_text("cp1252")
@@ -222,8 +209,7 @@ def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub by its id, owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
-    is_file = hub_id.lower().endswith(_OTHER_FILE_ENDINGS) or Path(hub_id).is_file()
-    if is_file or not re.fullmatch(r"[\w.-]+/[\w.-]+", hub_id):
+    if Path(hub_id).is_file() or not re.fullmatch(_HUB_ID, hub_id):
         raise ValueError(
             f"{name!r} is neither a file of a known kind ({', '.join(_FILE_ENDINGS)}) nor the id "
             "of a data set on the Hub, owner/name. For other files and for folders, give the rows: "

@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.cleaning import CleaningReport
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import require_chat_template, require_system_prompt
+from grpo_nb.tasks.prompts import Chat, render_prompt, require_chat_template
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tool, Tools
 
@@ -49,7 +49,7 @@ class Task(ReprMixin):
     format: AnswerFormat
     train: Dataset
     holdout: Dataset
-    changes: CleaningReport = dataclasses.field(default_factory=CleaningReport)
+    report: CleaningReport = dataclasses.field(default_factory=CleaningReport)
     """Report on rows left out and on changes of the source, with reasons and examples."""
     is_ordered: bool = False
     """True to train on the rows in their order; otherwise the trainer shuffles them."""
@@ -65,7 +65,7 @@ class Task(ReprMixin):
     @property
     def left_out(self) -> Counter[str]:
         """Number of rows left out, by reason."""
-        return self.changes.left_out
+        return self.report.left_out
 
     # Tools and templates.
 
@@ -93,62 +93,60 @@ class Task(ReprMixin):
                 model as a failure. The limit works only on the main thread of a POSIX system.
 
         Raises:
-            ValueError: An async tool, an environment with `get_reward`, or an environment that
-                starts differently within a group. A function without type hints or a docstring is
-                refused later, when transformers describes it to a model.
+            TypeError: A tool without a name, or an environment that is no class.
+            ValueError: An async tool, two tools with the same name, an environment with
+                `get_reward` or without `reset`, or one that starts differently within a group. A
+                function without type hints or a docstring is refused later, when transformers
+                describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # One row is tried: most environments with a random start have one on every row.
+        # One row is enough: an environment with a random start nearly always has it on every row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 
     @property
-    def template_kwargs_with_tools(self) -> dict[str, Any]:
-        """All arguments of the chat template in training: `chat_template_kwargs` and tools."""
-        tools = {"tools": self.tools.schemas} if self.tools is not None else {}
-        return {**self.chat_template_kwargs, **tools}
-
-    def starting_prompts(self, rows: Dataset) -> list[Any]:
-        """Return the prompts of these rows, each with the first text of its environment."""
-        if self.tools is None:
-            return list(rows["prompt"])
-        return [self.tools.first_prompt_and_columns(row)[0] for row in rows]
+    def template_kwargs(self) -> dict[str, Any]:
+        """All arguments of the chat template: `chat_template_kwargs`, and the tools' schemas."""
+        schemas = None if self.tools is None else self.tools.schemas
+        return {**self.chat_template_kwargs, "tools": schemas}
 
     def start_episode(self, row: Row) -> Row:
-        """Start an episode, and return its row with the new environment if the task has one.
+        """Start an episode, and return its row as `Tools.start_episode` does."""
+        return dict(row) if self.tools is None else self.tools.start_episode(row)
 
-        The environment is in the column `environments`. The prompt is unchanged.
-        """
-        if self.tools is None:
-            return dict(row)
-        _, columns = self.tools.first_prompt_and_columns(row)
-        return {**row, **columns}
+    def first_prompts(self, rows: Dataset) -> list[Chat]:
+        """Return the prompts with which the episodes of these rows start."""
+        return [self.start_episode(row)["prompt"] for row in rows]
 
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
         """Return the length of each prompt in tokens, as in training.
 
         The chat template, the tools and the generation prompt are included.
+
+        Raises:
+            ValueError: There is no chat template, or it leaves out the system prompt.
+            TemplateError: The chat template refuses a prompt.
         """
         require_chat_template(tokenizer, self.chat_template_kwargs)
-        if not len(rows):
-            return []  # transformers refuses an empty list of prompts
-        encoded = tokenizer.apply_chat_template(
-            self.starting_prompts(rows),
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            # The tokenizer's own warning of long prompts is not needed here.
-            tokenizer_kwargs={"verbose": False},
-            **self.template_kwargs_with_tools,
-        )
-        return [len(token_ids) for token_ids in encoded["input_ids"]]
+        # Every prompt is checked: chats of the data may have their system message at another place,
+        # and some templates render it only if it comes first.
+        texts = [
+            render_prompt(prompt, tokenizer, self.template_kwargs)
+            for prompt in self.first_prompts(rows)
+        ]
+        if not texts:
+            return []  # transformers refuses an empty list
+        # The template has written all special tokens. The tokenizer's own warning of long prompts
+        # is not needed here.
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)
+        return list(map(len, encoded["input_ids"]))
 
     @property
     def fingerprint(self) -> str:
         """Hash of all rows, of the arguments of the chat template and of the tools.
 
-        A run also records the sizes of both parts, because the hash does not show where the
-        training rows end.
+        The rows are hashed one after the other, so the hash does not show where the training rows
+        end. A run records the sizes of both parts as well.
         """
         items = [*self.train, *self.holdout]
         if self.chat_template_kwargs:
@@ -193,18 +191,14 @@ class Task(ReprMixin):
                 template leaves out the system prompt.
             TemplateError: The chat template refuses a prompt.
         """
-        # All prompts: some templates render a system message only if it is the first message.
-        for prompt in (*self.train["prompt"], *self.holdout["prompt"]):
-            require_system_prompt(prompt, tokenizer, self.template_kwargs_with_tools)
         parts = {"train": self.train, "holdout": self.holdout}
         # Both parts are measured first, because the advice names the longest prompt of all.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max([*lengths["train"], *lengths["holdout"]])
         if longest <= max_prompt_length:
             return self
-        advice = f"settings.replace(max_prompt_length={longest}) keeps all"
-        # This task keeps its own report.
-        report = copy.deepcopy(self.changes)
+        # Counted in a copy, so that the report of `self` is unchanged.
+        report = copy.deepcopy(self.report)
         short_parts = {}
         for name, rows in parts.items():
             short = []
@@ -213,7 +207,11 @@ class Task(ReprMixin):
                     short.append(index)
                 else:
                     question = shorten(rows[index]["question"], 160)
-                    report.leave_out("too long", f"{length} tokens, {advice}: {question}")
+                    report.leave_out(
+                        "too long",
+                        f"{length} tokens, settings.replace(max_prompt_length={longest}) keeps "
+                        f"all: {question}",
+                    )
             # A task that was made by hand may have no held-out questions.
             if not short and lengths[name]:
                 raise ValueError(
@@ -222,7 +220,7 @@ class Task(ReprMixin):
                     "the prompts."
                 )
             short_parts[name] = rows.select(short)
-        return dataclasses.replace(self, **short_parts, changes=report)
+        return dataclasses.replace(self, **short_parts, report=report)
 
     def after(self, runs: Sequence[Any]) -> Task:
         """Return the task for a stage after these runs: the least sampled questions come first.
@@ -235,7 +233,7 @@ class Task(ReprMixin):
         if not runs:
             return self
         # Runs record prompts as JSON.
-        prompts = [json.dumps(prompt) for prompt in self.starting_prompts(self.train)]
+        prompts = [json.dumps(prompt) for prompt in self.first_prompts(self.train)]
         times_sampled = Counter()
         for run in runs:
             times_sampled.update(run.completions()["prompt"])
@@ -261,19 +259,17 @@ class Task(ReprMixin):
             summary.append(("tools", ", ".join(self.tools.names)))
         yield Table(summary, narrow=(0,))
         changes = [
-            (count, f"left out: {reason}", self.changes.examples[reason])
+            (count, f"left out: {reason}", self.report.examples[reason])
             for reason, count in self.left_out.items()
         ]
-        changes += [("", "note", note) for note in self.changes.notes]
+        changes += [("", "note", note) for note in self.report.notes]
         if changes:
             head = ("rows", "what happened", "one of them (the first row is row 0)")
             yield Table(changes, head, right=(0,), wide=(2,))
         yield f"The first training prompt, whose answer is {self.train[0]['answer']!r}:"
-        [prompt] = self.starting_prompts(self.train.select([0]))
+        prompt = self.start_episode(self.train[0])["prompt"]
         if self.tokenizer is None:
             yield Table([(message["role"], verbatim(message["content"])) for message in prompt])
             return
-        rendered = self.tokenizer.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True, **self.template_kwargs_with_tools
-        )
+        rendered = render_prompt(prompt, self.tokenizer, self.template_kwargs)
         yield RichText(rendered, _PROMPT_BOX.format(escaped(rendered)))

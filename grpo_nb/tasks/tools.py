@@ -27,15 +27,12 @@ _TRIAL_STARTS = 8
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools of a task, and the limits of an episode."""
+    """The tools of a task, and the limits of an episode, as `Task.with_tools` describes them."""
 
     functions: tuple[Tool, ...]
     environment: type | None
-    """Class whose public methods are tools; each completion has an object of its own."""
     rounds: int
-    """Number of times in an episode that the model may call tools."""
     seconds_per_call: float
-    """Longest time of a call. A longer one is stopped."""
 
     def __post_init__(self) -> None:
         require_whole_number("rounds", self.rounds, 1)
@@ -49,13 +46,29 @@ class Tools:
         if hasattr(self.environment, "get_reward"):
             raise ValueError(
                 "TRL would add get_reward of the environment to the score, unweighted and "
-                "unlogged. Rename it _won and write a reward: "
+                "unlogged. Rename it, for example _won (a public method would be a tool), and "
+                "write a reward: "
                 "def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        # An async tool would return a coroutine that nobody awaits.
+        if self.environment is not None and not hasattr(self.environment, "reset"):
+            raise ValueError(
+                "the environment has no method reset(self, **row), which starts an episode: write "
+                "one, even if it does nothing."
+            )
         for tool in (*self.functions, *self._methods):
+            if not hasattr(tool, "__name__"):
+                raise TypeError(
+                    f"the tool {short_repr(tool)} has no name, by which the model could call it: "
+                    "write a function with def."
+                )
+            # An async tool would return a coroutine that nobody awaits.
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                f"two tools have the same name: {self.names}. The model calls a tool by its name, "
+                "so rename one of them."
+            )
         if not self.names:
             raise ValueError(
                 "there is no tool: pass a function, or give the environment a public method, whose "
@@ -65,7 +78,8 @@ class Tools:
     @property
     def _methods(self) -> list[Tool]:
         """The public methods of the environment, as TRL finds them; none without an environment."""
-        # Without an environment, `getmembers` looks at None, which has no Python functions.
+        if self.environment is None:
+            return []
         methods = inspect.getmembers(self.environment, inspect.isfunction)
         return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
 
@@ -121,20 +135,20 @@ class Tools:
         """The names that the model calls."""
         return [tool.__name__ for tool in (*self.functions, *self._methods)]
 
-    def first_prompt_and_columns(self, row: Row) -> tuple[Chat, Row]:
-        """Start an episode with a row.
+    def start_episode(self, row: Row) -> Row:
+        """Start an episode, and return its row.
 
-        Returns:
-            The prompt of the row, followed by the text that the environment's `reset` returns; and
-            a dict with the column `environments` for rewards, empty without an environment.
+        With an environment, the prompt ends with the text that its `reset` returns, and the row has
+        the new object in the column `environments`. TRL gives rewards the column of that name.
         """
         # A copy, because the text of `reset` is added below.
         prompt = [dict(message) for message in row["prompt"]]
-        if self.environment is None:
-            return prompt, {}
-        instance = self.environment_factory()
-        prompt[-1]["content"] += instance.reset(**row) or ""
-        return prompt, {"environments": instance}
+        started = {**row, "prompt": prompt}
+        if self.environment is not None:
+            instance = self.environment_factory()
+            prompt[-1]["content"] += instance.reset(**row) or ""
+            started["environments"] = instance
+        return started
 
     def require_repeatable(self, row: Row) -> None:
         """Refuse an environment whose start from the same row is random.
@@ -148,9 +162,9 @@ class Tools:
             return
         states = set()
         for _ in range(_TRIAL_STARTS):
-            prompt, columns = self.first_prompt_and_columns(row)
-            attributes = vars(columns["environments"]).values()
-            states.add(tuple(map(_pickled_or_empty, (prompt, *attributes))))
+            started = self.start_episode(row)
+            attributes = vars(started["environments"]).values()
+            states.add(tuple(map(_pickled_or_empty, (started["prompt"], *attributes))))
         if len(states) > 1:
             raise ValueError(
                 f"{self.environment.__name__}.reset started one row twice, and the prompt or an "

@@ -10,7 +10,7 @@ from grpo_nb.tasks.markup import rewrite
 # Each line is the name of a unit of measurement, and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
 # Longer spellings are read with any capitals.
-# Spellings of two letters or more may have the s of a plural: `inche` is here for `inches`.
+# Spellings of two letters or more may have the s of a plural. Without this s, `inches` is `inche`.
 _UNITS = """\
 second: s sec
 millisecond: ms
@@ -85,7 +85,7 @@ cent: ¢
 """
 
 
-def _folded_unit(spelling: str) -> str:
+def _unit_key(spelling: str) -> str:
     return spelling.casefold() if len(spelling) > 2 else spelling
 
 
@@ -93,17 +93,18 @@ def _folded_unit(spelling: str) -> str:
 _NAME_OF_UNIT: dict[str, str] = {}
 for _line in _UNITS.splitlines():
     _spellings = _line.replace(":", "").split()
-    _NAME_OF_UNIT |= dict.fromkeys(map(_folded_unit, _spellings), _spellings[0])
-# Words after a number that change it, take it back or are numbers themselves.
-_NOT_A_UNIT = re.compile(
+    _NAME_OF_UNIT |= dict.fromkeys(map(_unit_key, _spellings), _spellings[0])
+# Words after a number that change it, take it back or are numbers themselves. They are no unit.
+_CHANGES_NUMBER = re.compile(
     "(?:"
-    "zero|one|two|three|four|five|six|seven|eight|nine|eleven|twelve"
-    "|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty"
+    "zero|one|two|three|four|five|six|seven|eight|nine|eleven(?:th)?|twelve|twelfth"
+    "|(?:thir|four|fif|six|seven|eigh|nine)teen(?:th)?"
+    "|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ieth)"
     "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
-    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross"
+    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth"
+    "|(?:ten|hundred|thousand|million|billion|trillion)(?:th)?|dozen|lakh|crore|score|gross"
     "|permille|point|infinity"
     ")s?"
 )
@@ -120,11 +121,12 @@ _UNIT_SPELLINGS = {
     r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Removed at the end of `unit_name`, where each thing that is counted is still marked: <apple>.
+# `unit_name` first marks each thing that is counted: "red apples" becomes <red> <apple>. Then it
+# removes what this pattern matches, and `apple` remains.
 _NOT_IN_NAME = re.compile(
     r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
     r"|<\w+> (?=<)"  # a word before a thing: red apples
-    r"|([$\u20ac\u00a3\u00b0]) ?(?=\1)"  # a sign before the same sign: "degrees Celsius", "$5 USD"
+    r"|([$\u20ac\u00a3\u00a5\u20b9\u00b0]) ?(?=\1)"  # one of two signs: degrees Celsius, $5 USD
     r"|[<> ()]"
 )
 # Up to four words, with or without exponents, joined by a space, a product or a quotient.
@@ -141,7 +143,7 @@ def unit_name(text: str) -> str | None:
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
     ('kilometer/hour', 'meter^2', 'year')
     """
-    text = normalized_unit(text)
+    text = normalize_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
     name = re.sub(
         UNIT_WORD, lambda word: measurement_unit(word[0]) or _counted_thing(word[0]), text
@@ -151,15 +153,15 @@ def unit_name(text: str) -> str | None:
     return _NOT_IN_NAME.sub("", name)
 
 
-def normalized_unit(text: str) -> str:
+def normalize_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
 def measurement_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
-    name = _NAME_OF_UNIT.get(_folded_unit(word))
-    return name or _NAME_OF_UNIT.get(_folded_unit(_singular(word)), "")
+    name = _NAME_OF_UNIT.get(_unit_key(word))
+    return name or _NAME_OF_UNIT.get(_unit_key(_singular(word)), "")
 
 
 def _counted_thing(word: str) -> str:
@@ -170,7 +172,7 @@ def _counted_thing(word: str) -> str:
     and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
+    return f"<{_singular(word)}>" if is_word and not _CHANGES_NUMBER.fullmatch(word) else "?"
 
 
 def _singular(word: str) -> str:

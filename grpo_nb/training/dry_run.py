@@ -25,11 +25,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.errors import explaining_machine_faults
-from grpo_nb.training.prepare import (
-    build_trainer,
-    deleting_reference_adapter,
-    prepare_training,
-)
+from grpo_nb.training.kl_reference import deleting_reference_adapter
+from grpo_nb.training.prepare import build_trainer, prepare_training
 from grpo_nb.training.trainer import ResumableTrainer
 
 

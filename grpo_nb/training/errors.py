@@ -14,9 +14,13 @@ from grpo_nb.rewards.base import (
     RewardFunction,
     completion_text,
     reward_name,
+)
+from grpo_nb.scoring.scores import (
+    RewardError,
+    checked_scores,
+    raise_reward_error,
     with_final_model_message,
 )
-from grpo_nb.scoring.scores import RewardError, raise_reward_error, to_floats
 
 
 def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
@@ -30,9 +34,9 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
         keywords = {"completions": [with_final_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # `to_floats` is called for its checks. One infinite score makes all advantages of its
-            # group NaN, and the next update then makes the whole adapter NaN.
-            to_floats(scores, len(completions))
+            # Called for its checks only. With an infinite score, all advantages of the group are 0.
+            # With scale_rewards="none" they go down to -3e38, and the update ruins the adapter.
+            checked_scores(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
         except Exception as error:

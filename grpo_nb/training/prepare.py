@@ -5,7 +5,6 @@ configuration differs from the settings.
 """
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from grpo_nb.runs.groups import RESERVED_COLUMNS
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import naming_reward_in_errors
+from grpo_nb.upstream.trl import silence_experimental_warnings
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
 from grpo_nb.upstream.vllm import hiding_stdout
 
@@ -72,6 +72,8 @@ class PreparedTraining:
     weights: dict[str, float]
     """The weight of each reward by name."""
     engine_choice: EngineChoice
+    dtype: str
+    """Dtype that the model computes in, from `choose_dtype`."""
 
     @property
     def running_settings(self) -> Settings:
@@ -103,7 +105,7 @@ def prepare_training(
         prepare_tokenizer_for_tools(tokenizer)
     trainable_task = task.without_long_prompts(tokenizer, settings.max_prompt_length)
     if trainable_task is not task:
-        warn_user(f"Some prompts are left out: {trainable_task.changes.reasons_in_words}.")
+        warn_user(f"Some prompts are left out: {trainable_task.report.reasons_in_words}.")
     weights = weights_by_name(rewards)
     # In the record of completions, each reward has a column of its name.
     reserved = weights.keys() & RESERVED_COLUMNS
@@ -124,6 +126,7 @@ def prepare_training(
         settings=settings,
         weights=weights,
         engine_choice=engine_choice,
+        dtype=choose_dtype(settings, find_gpu(), model),
     )
 
 
@@ -210,7 +213,7 @@ def build_trainer(
     ):
         arguments = {
             **RECORDING_ARGUMENTS,
-            **prepare_arguments(prepared.settings, model),
+            **prepare_arguments(prepared.settings, prepared.engine_choice, prepared.dtype),
             "output_dir": folder,
             "reward_weights": list(prepared.weights.values()),
         }
@@ -220,8 +223,7 @@ def build_trainer(
         tools = prepared.task.tools
         tool_arguments = {}
         if tools is not None:
-            # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
-            os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+            silence_experimental_warnings()
             arguments["max_tool_calling_iterations"] = tools.rounds
             tool_arguments = {
                 "task_tools": tools,
@@ -242,23 +244,20 @@ def build_trainer(
     return trainer
 
 
-def prepare_arguments(settings: Settings, model: Any) -> dict[str, Any]:
+def prepare_arguments(
+    settings: Settings, engine_choice: EngineChoice, dtype: str
+) -> dict[str, Any]:
     """Set Unsloth's dtype on a CPU, and return the arguments for `GRPOConfig` on this machine.
 
     On a CPU, Unsloth has one dtype for the whole process, and loading another model may have
-    changed this dtype.
-
-    Args:
-        settings: The run's settings.
-        model: The loaded model; None stands for the model that `load_model` would load now.
+    changed this dtype. Call this function right before a `GRPOConfig` is built.
     """
     gpu = find_gpu()
-    dtype = choose_dtype(settings, gpu, model)
     if gpu is None:
         set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
-    can_use_vllm = choose_engine(model, settings).vllm_obstacle is None
+    can_use_vllm = engine_choice.vllm_obstacle is None
     return passed_arguments(settings, gpu=gpu, dtype=dtype, can_use_vllm=can_use_vllm)
 
 
@@ -285,9 +284,10 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     # of that name.
     trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
     # The returned table replaces what Unsloth prints about its changes.
-    with tempfile.TemporaryDirectory() as folder, hiding_stdout():
-        passed = prepare_arguments(settings, model)
-        arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": folder}
+    with hiding_stdout():
+        passed = prepare_arguments(settings, engine_choice, dtype)
+        # A configuration does not write to its output folder; only a trainer does.
+        arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": "unused"}
         # TRL refuses some values of `optim` that Unsloth accepts, so TRL's configuration is built
         # without `optim`. That is harmless, because `compare_configurations` compares passed
         # arguments with the settings, not with TRL's defaults.
@@ -323,17 +323,3 @@ def restoring_adapter_values(model: Any) -> Iterator[None]:
     finally:
         for parameter, value in trained:
             parameter.data = value
-
-
-@contextlib.contextmanager
-def deleting_reference_adapter(model: Any) -> Iterator[None]:
-    """Delete TRL's reference adapter `ref` after the block.
-
-    If `ref` stayed, saving the model would write it to a subfolder. transformers' loader, once it
-    finds such subfolders, loads nothing else: the trained adapter would be lost without a warning.
-    """
-    try:
-        yield
-    finally:
-        if "ref" in model.peft_config:
-            model.delete_adapter("ref")

@@ -26,6 +26,7 @@ from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.model_sources import Decoding, complete_rows
 from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.health.history import duplicates_entry
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
@@ -34,9 +35,9 @@ from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
-from grpo_nb.runs.rows import MEAN_LENGTH, duplicates_entry, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.correct_answers import choose_grader, deciding_reward
+from grpo_nb.scoring.grader import deciding_reward, make_grader
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -72,8 +73,8 @@ class Recorder(TrainerCallback):
     Attributes:
         is_interrupted: True after the first Ctrl-C. The training then ends after the current
             step.
-        stopped_by: The observers and the critical alerts that asked to stop.
-        error: The error of an observer. `train` raises it once the step is recorded and
+        stopped_by: Names of the observers and critical alerts that asked to stop.
+        error: The error of an observer, or None. `train` raises it once the step is recorded and
             saved, so that the step is not lost.
         bar: The progress bar, from the first step on.
     """
@@ -97,9 +98,9 @@ class Recorder(TrainerCallback):
             rows=run.rows,
         )
         self.is_interrupted = False
-        self.stopped_by: list[str] = []
-        self.error: BaseException | None = None
-        self.bar: tqdm | None = None
+        self.stopped_by = []
+        self.error = None
+        self.bar = None
         self._plot = LivePlot(run) if is_notebook() else None
         self._alert_output = CellOutput()
         self._can_show = True
@@ -148,7 +149,7 @@ class Recorder(TrainerCallback):
         # 1. Make the row and the table of completions. Observers and health rules add to the row.
         row = row_from_logs(logs, state.global_step, state.max_steps, self.settings.beta)
         # A step without this metric reused the completions of an earlier one.
-        table = self._completions_of_step(row) if MEAN_LENGTH in row else None
+        table = self._completions_of_step(row) if MEAN_LENGTH_KEY in row else None
         row = self._ask_observers(row, table)
         new_alerts = self.health.update(row)
         if new_alerts:
@@ -221,12 +222,11 @@ class Recorder(TrainerCallback):
         if not self._can_show:
             return
         try:
+            self.bar.update(row["step"] - self.bar.n)
             if "reward" in row:
                 # The flag z avoids "-0.000".
                 kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
-                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
-            self.bar.update(row["step"] - self.bar.n)
-            self.bar.refresh()
+                self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl})
             # A notebook shows the figure and all alerts so far, a terminal only the new alerts.
             if self._plot is not None:
                 self._plot.update()
@@ -274,8 +274,8 @@ class HoldoutObserver:
     def __init__(self, prepared: PreparedTraining) -> None:
         self._prepared = prepared
         self._questions = list(islice(prepared.task.holdout, prepared.settings.holdout_questions))
-        # The grader is chosen once, so that all points of the curve have the same pass score.
-        self.grader = choose_grader(
+        # The grader is made once, so that all points of the curve have the same pass score.
+        self.grader = make_grader(
             deciding_reward(prepared.rewards),
             self._questions,
             prepared.task.format,

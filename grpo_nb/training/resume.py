@@ -14,7 +14,7 @@ from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_as
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import difference_in_words
-from grpo_nb.training.run_start import BASE_REFERENCE
+from grpo_nb.training.kl_reference import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed. They do not change how a step trains, except that
 #: the schedule of the learning rate depends on `max_steps`. Each change is reported.

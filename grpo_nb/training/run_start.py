@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.hardware import choose_dtype
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.words import short_repr
 from grpo_nb.machine.gpu import find_gpu
@@ -38,11 +37,6 @@ from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import PreparedTraining
-
-#: The two values of `RunInfo.reference`: the model that the KL of a run is measured against. They
-#: are stored in run.json, compared when a run is resumed, and shown in sentences as they are.
-BASE_REFERENCE = "the base model"
-START_REFERENCE = "the adapter it started from"
 
 
 def require_free_path(folder: Path) -> None:
@@ -101,49 +95,15 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         rewards=rewards,
         machine={
             "platform": platform.platform(),
-            "cores": os.cpu_count(),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        dtype=choose_dtype(settings, gpu, model),
+        dtype=prepared.dtype,
         versions=package_versions(),
         engine=prepared.engine_choice.name,
         # The name or folder of the model may mean other weights later.
         base_weights_hash=base_weights_hash(model, settings.model),
         is_base_local=Path(settings.model).expanduser().exists(),
     )
-
-
-def choose_kl_reference(model: Any, earlier_reference: str | None) -> str:
-    """Choose the model that the KL is measured against, and return its description.
-
-    TRL adds a frozen copy `ref` of the adapter that the run starts from, and computes the KL with
-    the copy. If there is no copy, TRL switches the adapter off, which gives the base model. So
-    deleting the copy chooses the base model. On a GPU there is never a copy, because Unsloth
-    removes this code from TRL's trainer (unsloth/models/rl.py).
-
-    Args:
-        model: The model with its LoRA, after the trainer was built with it.
-        earlier_reference: The reference of the run to resume; None for a new run.
-
-    Raises:
-        ValueError: A resumed run measured its KL against a copy, which is missing here.
-    """
-    # A resumed run keeps its reference, whatever adapter is in memory.
-    wants_base = earlier_reference == BASE_REFERENCE
-    if earlier_reference is None:
-        # In a new LoRA, B is 0. A copy of it would give the same KL as the base model, and only
-        # cost time.
-        lora_b = [values for name, values in model.named_parameters() if "lora_B.default" in name]
-        wants_base = not any(values.any() for values in lora_b)
-    if wants_base and "ref" in model.peft_config:
-        model.delete_adapter("ref")
-    reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
-    if earlier_reference not in (None, reference):
-        raise ValueError(
-            f"this run measures its KL against {earlier_reference}, but on a GPU Unsloth measures "
-            "it against the base model. Resume it on a CPU, where it started, or start a new run."
-        )
-    return reference
 
 
 def write_start_folder(run: Run, model: Any, task: Task) -> None:

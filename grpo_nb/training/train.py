@@ -26,25 +26,27 @@ from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
+from grpo_nb.training.kl_reference import (
+    START_REFERENCE,
+    choose_kl_reference,
+    deleting_reference_adapter,
+)
 from grpo_nb.training.prepare import (
     PreparedTraining,
     build_trainer,
-    deleting_reference_adapter,
     effective_settings,
     prepare_training,
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
 from grpo_nb.training.resume import Resumption, continue_info, find_run, lock_run, rewind
 from grpo_nb.training.run_start import (
-    START_REFERENCE,
-    choose_kl_reference,
     new_run_info,
     require_free_path,
     require_valid_name,
     write_generation,
     write_start_folder,
 )
-from grpo_nb.training.trainer import restore_state, stateful_functions
+from grpo_nb.training.trainer import restore_states, stateful_functions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -159,7 +161,7 @@ def train(
             if resumption is not None and run_info.reference == START_REFERENCE:
                 # TRL copied the adapter in memory, but the reference is the adapter that the run
                 # started from.
-                load_adapter(model, resumption.run.start_path, "ref")
+                load_adapter(model, run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutObserver(prepared)
                 run_info.grader_description = holdout_observer.grader.correctness_rule
@@ -181,7 +183,7 @@ def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
     load_adapter(run.model, run.adapter_path)
     # The checkpoints may be gone from the drive, but the adapter is there.
     if checkpoint.path is not None:
-        restore_state(stateful_functions(run.rewards), checkpoint.path)
+        restore_states(stateful_functions(run.rewards), checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a new "
         "run, pass resume=None and another name."
@@ -219,6 +221,7 @@ def _train_and_complete(
     run = recorder.run
     trainer = recorder.trainer
     max_steps = prepared.settings.max_steps
+    # The trainer was built before the run had a folder, so it is connected with the run only here.
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful_functions = stateful_functions([*run.rewards, *recorder.observers])
@@ -237,7 +240,7 @@ def _train_and_complete(
             else:
                 # The run was lost after its last step, before its adapter was written. No step is
                 # left to train, but transformers would train one more.
-                restore_state(trainer.stateful_functions, resumption.checkpoint.path)
+                restore_states(trainer.stateful_functions, resumption.checkpoint.path)
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < max_steps
@@ -251,8 +254,8 @@ def _train_and_complete(
             run_info.status = "finished"
     except KeyboardInterrupt:
         run_info.status = "interrupted"
-    # A reward can call sys.exit().
-    except (Exception, SystemExit) as error:
+    # A reward can call sys.exit(), or pass on the `CancelledError` of asyncio.
+    except BaseException as error:
         run_info.status = "failed"
         run_info.error = error_summary(error)
         raise

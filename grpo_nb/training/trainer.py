@@ -10,7 +10,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,19 @@ from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, write_checkpoint
 from grpo_nb.tasks.tools import Tools
-from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
+from grpo_nb.upstream.trl import (
+    fix_order_of_passes,
+    micro_batch_count,
+    require_trainer_methods,
+)
 
 import_unsloth()
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch.nn.utils import get_total_norm
 from trl import GRPOTrainer
+from typing_extensions import TypeAliasType
 
 from grpo_nb.cpu.engine import CpuEngine
 
@@ -37,6 +42,11 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: Number of first generations that are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
+#: State of a reward or observer: what JSON can hold. JSON would change keys that are no texts.
+State = TypeAliasType(
+    "State", "dict[str, State] | list[State] | tuple[State, ...] | str | bool | int | float | None"
+)
+STATE_SCHEMA = TypeAdapter(State)
 
 
 class ResumableTrainer(GRPOTrainer):
@@ -62,7 +72,8 @@ class ResumableTrainer(GRPOTrainer):
     Attributes:
         stateful_functions: Rewards and observers that keep a state from step to step, with the keys
             of the function `stateful_functions`. Set it before `train()`.
-        record_generation: Called with the first generations, see `run_start.write_generation`.
+        record_generation: Called with each of the first generations, to write it
+            (`run_start.write_generation`). By default, nothing is written.
     """
 
     def __init__(
@@ -76,14 +87,14 @@ class ResumableTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.engine = engine
         self.task_tools = task_tools
-        self.stateful_functions: Mapping[str, Any] = {}
-        self.record_generation: Callable[..., None] | None = None
-        self._resumed_from: Path | None = None
+        self.stateful_functions = {}
+        self.record_generation = lambda *generation: None
+        self._resumed_from = None
         # Step and time of the last save, or of the resumption.
         self._saved_step = 0
         self._saved_at = 0.0
         # For each completion of the last tool loop, which of its tokens the model wrote.
-        self._tool_masks: list[list[int]] = []
+        self._tool_masks = []
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does, and release the engine's memory afterwards."""
@@ -114,7 +125,7 @@ class ResumableTrainer(GRPOTrainer):
         if self._resumed_from is None:
             self._save_checkpoint(None, None)  # a run that dies in its first steps can be resumed
             return
-        load_adapter(self.accelerator.unwrap_model(self.model), self._resumed_from)
+        load_adapter(self.model, self._resumed_from)
         self._saved_step = self.state.global_step
         self._saved_at = time.monotonic()
 
@@ -151,45 +162,38 @@ class ResumableTrainer(GRPOTrainer):
         keep_newest(root, KEPT_CHECKPOINTS)
 
     def _fill_checkpoint(self, folder: Path) -> None:
-        save_adapter(self.accelerator.unwrap_model(self.model), folder)
+        save_adapter(self.model, folder)
         self._save_optimizer_and_scheduler(str(folder))
         self._save_scaler(str(folder))
         self._save_rng_state(str(folder))
         # The rows are in metrics.jsonl.
         state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
+        (folder / "micro_batches.txt").write_text(str(micro_batch_count(self)))
         states = {key: _state_of(function) for key, function in self.stateful_functions.items()}
-        # Older checkpoints have these keys, so the keys must not change.
-        loop_state = {"numbers": {"_step": micro_batch_count(self)}, "remembered": states}
-        (folder / "loop.json").write_text(json.dumps(loop_state))
+        (folder / "states.json").write_text(json.dumps(states))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
-        loop_state = json.loads((folder / "loop.json").read_text("utf-8"))
-        self._step = loop_state["numbers"]["_step"]
+        self._step = int((folder / "micro_batches.txt").read_text())
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
             self._buffered_inputs = torch.load(
                 rest_of_generation, map_location=self.args.device, weights_only=True
             )
-        restore_state(self.stateful_functions, folder)
-        lost_states = loop_state["remembered"].keys() - self.stateful_functions.keys()
+        lost_states = restore_states(self.stateful_functions, folder)
         if lost_states:
             warn_user(
-                f"The saved state of {sorted(lost_states)} is lost, because no reward or observer "
-                "has this position and name. Resume with the same rewards and observers, in the "
-                "same order."
+                f"The saved state of {lost_states} is lost, because no reward or observer has this "
+                "position and name. Resume with the same rewards and observers, in the same order."
             )
         self._resumed_from = folder
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
-        if getattr(sampler, "generator", None) is not None:
-            # TRL's sampler draws a new order for each pass over the data, but a resumed one would
-            # start with the order of the first pass. accelerate calls `set_epoch` before each pass.
-            sampler.set_epoch = partial(_set_order_of_pass, sampler)
+        fix_order_of_passes(sampler)
         return sampler
 
     # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and
@@ -234,25 +238,13 @@ class ResumableTrainer(GRPOTrainer):
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
         generations_done = micro_batch_count(self) // self._micro_batches_per_generation
-        should_record = generations_done < RECORDED_GENERATIONS
-        if self.record_generation is not None and should_record:
+        if generations_done < RECORDED_GENERATIONS:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             # The mask is 0 for the tokens of tools.
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
             completion_ids_list = [list(compress(ids, mask)) for ids, mask in masks]
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-
-
-def _set_order_of_pass(sampler: Any, pass_index: int) -> None:
-    """Make TRL's sampler yield the order that pass `pass_index` has in an uninterrupted run.
-
-    Passes are counted from 0.
-    """
-    sampler.generator.manual_seed(sampler.seed)
-    # Each pass draws one permutation. Draw and discard the permutations of the earlier passes.
-    for _ in range(pass_index):
-        torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
 def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
@@ -268,20 +260,24 @@ def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any
 
 
 def _state_of(function: Any) -> Any:
-    """Return the `state_dict()` of a reward or observer, checked for JSON."""
-    state = function.state_dict()
+    """Return the `state_dict()` of a reward or observer.
+
+    Raises:
+        TypeError: The state is not a `State`.
+    """
     try:
-        json.dumps(state)
-    except TypeError as error:
+        return STATE_SCHEMA.validate_python(function.state_dict(), strict=True)
+    except ValidationError as error:
+        refused = error.errors()[0]["input"]
         raise TypeError(
-            f"the state_dict() of {reward_name(function)!r} cannot be saved as JSON: {error}. "
-            "Return numbers, texts, lists and dicts only."
+            f"the state_dict() of {reward_name(function)!r} cannot be saved as JSON, because it "
+            f"holds {refused!r:.80}. Return numbers, texts, lists, and dicts whose keys are texts."
         ) from error
-    return state
 
 
-def restore_state(functions: Mapping[str, Any], checkpoint: Path) -> None:
-    """Restore rewards and observers from a checkpoint; skip those without a saved state."""
-    states = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
+def restore_states(functions: Mapping[str, Any], checkpoint: Path) -> list[str]:
+    """Load saved states into rewards and observers; return the keys of states that none takes."""
+    states = json.loads((checkpoint / "states.json").read_text("utf-8"))
     for key in functions.keys() & states.keys():
         functions[key].load_state_dict(states[key])
+    return sorted(states.keys() - functions.keys())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -48,6 +49,11 @@ def require_trainer_methods(trainer_class: type) -> None:
         require_symbol(trainer_class, name, "trl")
 
 
+def silence_experimental_warnings() -> None:
+    """Switch off TRL's warning that its tool interface may change: grpo_nb pins TRL's version."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+
 def last_generation(trainer: Any) -> Any:
     """Return the prompts, completions and scores of a trainer's last generation batch.
 
@@ -67,6 +73,29 @@ def micro_batch_count(trainer: Any) -> int:
     Once TRL's checkpoints hold the counter, this function can go.
     """
     return require_symbol(trainer, "_step", "trl")
+
+
+def fix_order_of_passes(sampler: Any) -> None:
+    """Make TRL's sampler yield an order that depends only on its seed and on the pass.
+
+    TRL's sampler draws a new order for each pass over the data (trl/trainer/utils.py,
+    `RepeatSampler`). A resumed training has a new sampler, so its first pass would have the order
+    of the first pass of all. accelerate calls `set_epoch` before each pass. Once TRL's sampler has
+    this method, this function can go.
+    """
+    if not require_symbol(sampler, "shuffle", "trl"):
+        return
+    import torch
+
+    generator = require_symbol(sampler, "generator", "trl")
+
+    def set_epoch(pass_index: int) -> None:
+        generator.manual_seed(sampler.seed)
+        # Each pass draws one permutation. Draw and discard the permutations of the earlier passes.
+        for _ in range(pass_index):
+            torch.randperm(sampler.num_samples, generator=generator)
+
+    sampler.set_epoch = set_epoch
 
 
 def chat_template_module() -> ModuleType:

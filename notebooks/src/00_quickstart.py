@@ -21,14 +21,15 @@
 # answers. So GRPO helps where checking is easier than writing: code with tests, a fixed format, replies with rules. Sums are our
 # example because you can check them by eye.
 #
-# ![The result: the reward rises within 42 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
+# ![Good answers to 96 held-out sums, before and after one training: correct 9 and 77, in the format 16 and 96, correct anywhere 53 and 77.](../docs/quickstart_result.png)
 #
-# *Left:* the score that the model is trained on. *Middle:* its three parts. *Right:* 16 questions that it is never trained on. *In the format*:
-# the answer stands where we asked for it. *Correct anywhere*: the last number in the text is right. *Correct*: both. The same happened
-# [on all three seeds that we tried](../docs/evidence/quickstart_seeds.md).
+# *How to read it:* 96 sums that the model was never trained on; the number on a bar counts them. *In the format*: the answer is where we asked for it. *Correct anywhere*: the last
+# number in the text is right, wherever it is. *Correct*: both. Two more trainings with other random numbers (*seeds*)
+# [gave the same picture](../docs/evidence/quickstart_seeds.md).
 #
 # How to read on: write each prediction down, look at the output of the next cell, and only then open the fold. You need Python, and no
-# reinforcement learning.
+# reinforcement learning. This is the first of four: here you train and test (half an hour of reading), [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of
+# the method (an hour, needs gradients), [Rewards](02_rewards.ipynb) how rewards are cheated, and [Your own data](03_your_data.ipynb) is for your task.
 #
 # About 8 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
 #
@@ -40,8 +41,8 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `auto` chooses the preset for your machine: on a CPU the small model that came with the
-# installation, on a GPU a larger one in 4 bit.
+# You can leave everything as it is. `auto` chooses the settings for your machine: on a CPU the small model that came with the
+# installation, on a GPU a larger one whose weights take 4 bits each.
 #
 # <details><summary>To change something</summary>
 #
@@ -83,28 +84,50 @@ task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
+# ## GRPO in one minute
+#
+# The model writes several texts to the same prompt, its *completions*, each token by token (a *token* is a word or a piece of one). A **reward**
+# function that you write gives each completion a number. The **advantage** is this reward minus the mean of the group, divided by the standard deviation of the group (the sample one, with n − 1):
+#
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
+#
+# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
+#
+# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
+#
+# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
+#
+# If you have fine-tuned a model, you know the rest. One GRPO step is a step of fine-tuning on the model's own completions. Each completion has
+# its advantage as a weight. Then the model writes new ones. It learns only from texts that it wrote itself, so **it can only do more often what it already
+# does sometimes.**
+#
+# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
+#
+# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
+#
 # ## The rewards
 #
 # Three rewards are added up. A correct answer is worth 2, the complete format 1, and each of the four tags 1/8, so a
-# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with only
-# three of the four tags already earns something, so the model can improve tag by tag. The weight is small, because a model can collect such
-# points without ever being right.
+# completion earns at most 3.5. Why a reward for single tags? At first only a few completions have the whole format. A completion with
+# three of the four tags earns a little more than one with two, so the model can improve tag by tag. The weight is small, because a model can
+# collect such points without ever being right.
 #
-# You should see that a correct answer in the format gets everything, that without the last tag it earns only 0.375 (remember this line), and that a bare "The answer is 7." gets nothing: an
-# answer counts as correct only between its tags, because a program must know where to read it.
+# An answer counts as correct only between its tags, because a program must know where to read it. You should see three totals: 3.5 for a right
+# answer in the format, 0.375 for the same without its last tag (remember this line), and 0 for a bare "The answer is 7."
 #
-# A reward is a function. This is the first one, for whole numbers:
+# A reward is a function. For whole numbers, `correctness` does the same as this one:
 #
 # ```python
 # def correct_sum(completions, answer, **columns):
 #     scores = []
 #     for completion, gold in zip(completions, answer):
-#         match = re.search(r"<answer>\s*(\d+)\s*</answer>", completion[-1]["content"])
+#         text = gn.rewards.completion_text(completion)
+#         match = re.search(r"<answer>\s*(\d+)\s*</answer>", text)
 #         scores.append(1.0 if match and int(match[1]) == int(gold) else 0.0)
 #     return scores
 # ```
 #
-# With the weight 2 its point counts as 2. `correctness` does the same for all ways to write a number and for other kinds of answers, and refuses a text that goes on after its answer. `exact_format` returns 1 if the
+# `correctness` scores 0 or 1 too, and its weight is 2. It also reads other ways to write a number and other kinds of answers, and refuses a text that goes on after its answer. `exact_format` returns 1 if the
 # four tags are there once, in order, with nothing outside them. `partial_format` returns the share of the tags that are there once. Your own
 # functions work as well ([Rewards](02_rewards.ipynb)).
 
@@ -119,31 +142,10 @@ examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
 gn.score(rewards, examples, {"answer": "7"})
 
 # %% [markdown]
-# ## GRPO in one minute
-#
-# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
-# The **advantage** is this reward minus the mean of the group, divided by the standard deviation of the group (the sample one, with n − 1):
-#
-# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
-#
-# An example: the capital of Australia. The right city earns 1 point, and a short answer half a point.
-#
-# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first is pushed up, the last is pushed down.](../docs/grpo.png)
-#
-# "Sydney." earns 0.5. That is more than zero, but less than the mean of its group. So it is pushed down: it becomes less likely.
-#
-# If you have fine-tuned a model, you know the rest. It is a step of fine-tuning on the model's own completions, each with its advantage as a
-# weight. Then the model samples again. It learns only from texts that it wrote itself, so **it can only do more often what it already
-# does sometimes.**
-#
-# If all texts of a group earn the same, all advantages are 0: there is nothing to prefer, and nothing is learned.
-#
-# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
-#
 # ## Is the task hard enough?
 #
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
-# this cell takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
+# the next cell, whose code is folded away, takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
 # On a CPU the printed line names level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean
 # bad sums or missing tags. [Before and after](#Before-and-after) separates the two.
@@ -165,9 +167,11 @@ print(choice.sentence)
 # In each of the 42 steps the model writes 8 completions to each of 2 prompts, so a CPU run uses 84 of the 224 training prompts. The
 # figure updates itself.
 #
-# **Predict before you run:** the figure at the top shows that the format is learned first. Yet both are rewarded from step 1, and a correct
+# **Predict before you run:** which is learned first, the format or the right sum? Both are rewarded from step 1, and a correct
 # answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? Which
 # part, the same or the different one, can all 84 questions push in the same direction?
+#
+# The training takes about six minutes. While you wait: exercise 1 at the end of the page (two minutes, with a pencil) needs only the formula above.
 #
 # <details><summary>The same call in TRL</summary>
 #
@@ -197,7 +201,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # <details><summary>Answer to the prediction</summary>
 #
-# The format is near its maximum from about step 12 on, and *correctness* follows. One reason is trivial: an answer counts only between its tags, so
+# The format comes first. It is near its maximum from about step 12 on (pale line), and *correctness* follows. One reason is trivial: an answer counts only between its tags, so
 # *correctness* cannot come first. So compare two curves of the right panel that do not need each other:
 #
 # | held-out, 16 questions | before | step 7 | step 14 | step 28 |
@@ -205,20 +209,27 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # | *in the format* (needs no sum) | 19 % | 100 % | 100 % | 100 % |
 # | *correct anywhere* (needs no tags) | 44 % | 50 % | 75 % | 94 % |
 #
-# The sums are slower here, too. The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
+# The sums are slower here, too. (Once all answers are in the format, the curve of *correct* covers that of *correct anywhere*.) The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
 # another one for each question. (With 16 questions, from 44 to 50 % is one question.)
 # </details>
 #
+# *Left:* the total that the model is trained on. *Middle:* its three parts. *Right:* 16 held-out questions.
+#
+# <details><summary>More about the figure: pale lines, greedy answers, KL, the alert</summary>
+#
 # * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
-#   curve rises, and from the pale one *when*. All curves dip in steps 1 to 4. The learning rate is still small then (*warm-up*) and each step has only
-#   two questions, so the dip is mostly luck with the questions. The dip at the end may be luck too.
-# * *Right panel:* these questions are held out, and answered *greedily*: each token is the most likely one. The other two panels show
+#   curve rises, and from the pale one *when*. The curves on the left and in the middle dip in steps 1 to 4. The learning rate is below its full value then (*warm-up*) and each
+#   step has only two questions, so the dip is mostly luck with the questions. The dip at the end may be luck too.
+# * *Greedy and sampled:* the held-out questions are answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
 # * *KL:* how far the model's token probabilities have moved from those of the original model. A small penalty in the loss (`beta`) makes
 #   moving away costly. Below the figure it is the mean of the last third of the steps, in the progress bar that of the last step alone.
 # * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If these are right, as the curve suggests, there
 #   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
+# * *Groups that teach nothing:* `run.metrics["frac_reward_zero_std"]` is the share of groups in which all completions earn the same. It is 4 % in the
+#   first third of the steps, then 39 % and 57 %. So the curve flattens, and harder questions would teach more.
+# </details>
 #
 # The loss is not in the figure. In GRPO it stays near zero and says nothing about progress.
 #
@@ -233,12 +244,12 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #
 # <details><summary>What you should see</summary>
 #
-# GRPO knows only these numbers. They add up to zero: what some completions gain, others lose. On a CPU you see two consequences.
+# GRPO sees only the advantages. Two things follow, as you see on a CPU.
 #
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.44 each), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.52 each), because their last tag is missing.
 #    So apart from the best completion, which has both, form counts more in this group than the right answer.
-# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight begin with
+# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** The advantages of a group add up to zero. In the later group all eight begin with
 #    *18 + 6 = 24*. On these words six texts push up with 6 × 0.540 = 3.24, and two push down with 2 × 1.620 = 3.24. A push remains only from the first word on that differs.
 # </details>
 
@@ -279,8 +290,8 @@ display(early_group, later_group)
 #
 # <details><summary>What you should see</summary>
 #
-# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 46 points come from the format,
-# and about 25 from last numbers that were wrong before.
+# About 55 %, the share of right sums with or without tags. It is 80 %. So of the 71 points gained in *correct*, about 55 − 9 = 46 come from the
+# format, and 80 − 55 = 25 from the sums. In numbers, 24 of the 96: 29 became right and 5 became wrong.
 # </details>
 
 # %%
@@ -297,24 +308,25 @@ table = learned[["question", "before", "after"]].head().style.format(escape="htm
 table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 
 # %% [markdown]
-# **Is the gain in the sums real?** Five doubts, and what we did about each:
+# **Is the gain in the sums real?** Six doubts, and what we did about each:
 #
 # | doubt | what we did | result |
 # | --- | --- | --- |
 # | Were these 96 questions lucky? | 29 sums became right and 5 wrong. Suppose that each were a coin toss. | 34 coins split 29 to 5, or more unevenly, less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
-# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | From 54 % to 72 % and from 53 % to 80 %. With 14 steps in place of 42 the gain is clear on only one of the three. |
-# | Was only the first tag missing? | We put `<reasoning>` at the start of the original model's answer. | Then it gets 58 sums right instead of 53. After the training it is 77. So the tag explains 5 of the 24 gained. |
+# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | One went from 54 % to 72 %, the other from 53 % to 80 %. So 8 points between two single runs show nothing. (A third as many steps, 14, was too short: a clear gain on only one of the three.) |
+# | Was only the first tag missing? Perhaps the original model adds as well, once it has begun in the format. | We put `<reasoning>` at the start of the original model's answer. | Then it gets 58 sums right instead of 53. After the training it is 77. So the tag explains 5 of the 24 gained. |
 # | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | We looked for the right number in the 29 answers before (second printed line). | It was in none of them. |
-# | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | The 77 sums without a twin rose from 43 right to 63; the 19 with one from 10 to 14. |
+# | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | Of the 77 sums without a twin, 43 were right before and 63 after; of the 19 with one, 10 and 14. |
+# | Would a cheaper way do the same, such as more examples in the prompt, or supervised training on the same 84 sums? | Not tested here. | Open. For sums, whose answers we have, supervised training is the natural rival. GRPO is for tasks whose answers you can check but not write. |
 #
-# So on three seeds the gain is larger than luck explains. In this run it is also larger than the missing tag, better copying or remembered twins
-# explain. The numbers of rows 2, 3 and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
+# So on three seeds the gain is larger than luck explains. And in this run, neither the missing tag nor better copying nor remembered twins explains
+# all of it. The numbers of rows 2, 3 and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
 # answers, one text for each question: the likeliest. In training the model *samples*. So we let the original model answer the five sums printed above 64
 # times each, as in training. It wrote the right number 12, 6, 4, 1 and 3 times (measured outside this notebook). So it did know them sometimes, and
-# training has made a rare answer the likeliest. All questions share one LoRA, so a step on one sum also changes the answers to others. Why this
-# carries over to sums that were not trained, the run does not show.
+# training has made a rare answer the likeliest. All questions share one LoRA, so a step on one sum also changes the answers to others. The run does not
+# show why this carries over to sums that were not trained.
 #
 # ## Ask your own question, and take the model with you
 #
@@ -334,9 +346,9 @@ gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 # %% [markdown]
 # ## Did it work?
 #
-# You know the numbers. New is whether the reward rose by more than chance, and the verdict. *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
-# held-out answers are better by a statistical test. If one is missing, the sentence says which one. It judges this run. Other seeds are
-# other runs. If the model could already do the task, a message says so. That is not a failure.
+# *It worked* needs two things. The reward rose by more than chance: if its values are put in a random order, such a rise is rare. And the
+# held-out answers are better by a statistical test. If one is missing, the sentence says which one. It
+# judges this run alone. If the model could already do the task, a message says so. That is not a failure.
 
 # %%
 assert run.status == "finished", run.status_sentence
@@ -355,53 +367,37 @@ print(outcome)
 # | the reward stays flat | in every group all completions got the same total (`run.metrics["frac_reward_zero_std"]` is 1) | read `run.step(1)`. All right: a harder task. All wrong: an easier task, an example in the prompt, or partial credit. Never in the format: first [some supervised steps](../docs/guide/train.md) |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | *exists, and a new run overwrites nothing* | runs are never overwritten | another `RUN_NAME`, or `None`: then the time of the start is the name |
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # **1. A group by hand** (two minutes). A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
 #
 # <details><summary>Answer</summary>
 #
-# The mean is 1.25 and the standard deviation (with n − 1) is 1.5. The first gets (3.5 − 1.25) / 1.5 = +1.5, the others −0.5 each.
-# Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
+# The mean is 1.25 and the standard deviation (with n − 1) is 1.5. The first gets (3.5 − 1.25) / 1.5 = +1.5, the others −0.5 each. Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
 # </details>
 #
-# **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the two groups above, with the weight 2 of
-# `correctness` and with 0.1. **Predict:** in which group does the weight matter?
+# **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the two groups above, with the weight 2 of `correctness` and with 0.1. **Predict:** in which group does the weight matter?
 #
 # ```python
-# for group in (early_group, later_group):
-#     values = group.table[["correctness", "exact_format", "partial_format"]]
-#     for weight in (2, 0.1):
-#         totals = (values * [weight, 1, 0.5]).sum(axis=1)
-#         print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
+# for group in (early_group, later_group): values = group.table[["correctness", "exact_format", "partial_format"]] for weight in (2, 0.1): totals = (values * [weight, 1, 0.5]).sum(axis=1) print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# Only in the early one. There the right answer leads with 0.1 as well, but barely: +1.29 against +1.14 for a wrong answer in the format. In the
-# later group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
+# Only in the early one. With the weight 0.1 the right answer is hardly ahead of a wrong one in the format there: +1.29 against +1.14. In the later group only `correctness` differs, and the division by the standard deviation removes its weight: +0.54 and −1.62 both times.
 # </details>
 #
-# **3. Another seed** (eight minutes of computing). Write `CHANGES = {"seed": 1}` and run all. **Predict:** before the training 55 % of the sums were right, after it
-# 80 %. How far from 80 % can another seed end?
-#
-# <details><summary>Answer</summary>
-#
-# Three seeds gave 80, 72 and 80 %, in part because each has other held-out sums. So two runs must differ by much more than 8 points to mean anything.
-# </details>
-#
-# **4. Groups that teach nothing** (one minute). TRL counts the groups in which all completions earn the same. **Predict:** more at first or at the end?
+# **3. Cheat a reward** (five minutes). Paste `import re` and `correct_sum` from *The rewards* into a new cell, and below it the following lines.
+# **Predict:** in which of the four do the two rewards disagree? Which text would a model learn that is trained on `correct_sum`?
 #
 # ```python
-# silent = run.metrics["frac_reward_zero_std"]
-# print([f"{third.mean():.0%}" for third in (silent[:14], silent[14:28], silent[28:])])
+# texts = ["<answer>7</answer>", "<answer>7</answer> No, it is 9.", "<answer>7</answer><answer>8</answer>", "<answer>7.0</answer>"] gn.score([correct_sum, gn.rewards.correctness()], texts, {"answer": "7"})
 # ```
 #
 # <details><summary>Answer</summary>
 #
-# 4 % in the first third, 39 % and 57 % later. More and more groups have nothing to prefer, so the curve flattens. Harder questions would teach more.
+# In the last three. `correct_sum` sees only the first pair of tags, so it rewards the second and the third: the model may write on after its answer, and nothing stops it. It also refuses 7.0, which is right. [Rewards](02_rewards.ipynb) trains a model on such a loophole.
 # </details>
 #
 # ## Next

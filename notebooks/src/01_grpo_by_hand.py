@@ -21,11 +21,13 @@
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# In section 6 you will read this picture: eight answers of a real model as a tree. A box shows how many of them pass it, and
-# the sum of their advantages.
+# In section 6 you will read this picture: eight answers of a real model as a tree. A box shows how many of the eight go
+# through it, and the sum of their advantages.
 #
 # About 3 minutes on two idle CPU cores (and an hour of reading), under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
 # small, fast and often wrong, which is exactly what we want here.
+#
+# How to read on: write each prediction down, look at the output of the next cell, and only then open the fold.
 #
 # @BADGE@
 
@@ -241,7 +243,7 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # An example: *The capital of Australia is Canberra.* has eight tokens and the log-probability −1.81 (section 3). So its mean is −1.81 / 8 = −0.226,
 # and its term is −1.157 · −0.226 = +0.26. The loss is the mean of the eight terms in the table below.
 #
-# **Predict before you run:** is the largest term (plus or minus) that of the text whose tokens are pushed hardest?
+# **Predict before you run:** does the text with the largest term (plus or minus) also have the hardest push on each token?
 #
 # <details><summary>What you should see</summary>
 #
@@ -273,10 +275,7 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 # %% [markdown]
 # ### Two questions about this loss
 #
-# **Why subtract the mean?** Take a question with two possible answers. The right one has the probability $p$ = 0.2 and earns 11, the other one earns 10.
-# So the mean reward is 0.2 · 11 + 0.8 · 10 = 10.2. A drawn text moves the weights along the gradient of its own log-probability, times a factor:
-# its reward, or its reward minus the mean. Both gradients are multiples of $\nabla p$, the direction that makes the right answer more likely:
-# $\nabla \log p = \nabla p / 0.2 = 5 \nabla p$, and $\nabla \log (1 - p) = -\nabla p / 0.8 = -1.25 \nabla p$. So count each move in $\nabla p$:
+# **Why subtract the mean?** Take a question with two possible answers. The right one has the probability $p$ = 0.2 and earns 11, the other one earns 10. So the mean reward is 0.2 · 11 + 0.8 · 10 = 10.2. A drawn text moves the weights along the gradient of its own log-probability, times a factor: its reward, or its reward minus the mean. Both gradients are multiples of $\nabla p$, the direction that makes the right answer more likely: $\nabla \log p = \nabla p / 0.2 = 5 \nabla p$, and $\nabla \log (1 - p) = -\nabla p / 0.8 = -1.25 \nabla p$. So count each move in $\nabla p$:
 #
 # | drawn | how often | gradient | move, factor = reward | move, factor = reward − 10.2 |
 # | --- | --- | --- | --- | --- |
@@ -284,9 +283,9 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 # | the other one | 0.8 | −1.25 | 10 · −1.25 = −12.5 | −0.2 · −1.25 = +0.25 |
 # | **average** | | | **+1** | **+1** |
 #
-# [On average](../docs/reference/losses.md#why-the-mean-may-be-subtracted) both do the same. But without the mean, single draws pull far in opposite
-# directions, and a group has only eight. With the mean every move is small and points the right way. (PPO, the method before GRPO, trains a second
-# model that estimates this mean. GRPO takes it from the group.)
+# **The step follows the mean reward.** The mean reward of this question is $11 p + 10 (1 - p) = 10 + p$, so its gradient is $\nabla p$: the +1 in the last row. No step knows $p$, and yet on average it climbs the mean reward. The logarithm does it: the right answer is drawn in only one of five cases, and $\nabla \log p = 5 \nabla p$ makes it count five times. With $p$ in place of $\log p$ the average would be 0.2 · 11 − 0.8 · 10 = −5.8: away from the right answer, because the other one is drawn more often.
+#
+# [On average](../docs/reference/losses.md#why-the-mean-may-be-subtracted) both factors do the same. But without the mean, single draws pull far in opposite directions, and a group has only eight. With the mean every move is small and points the right way. (PPO, the method before GRPO, trains a second model that estimates this mean. GRPO takes it from the group.)
 #
 # **How much does each token count?** Every loss divides the sum over the tokens by something:
 #
@@ -300,31 +299,35 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 #
 # *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*
 #
-# Sampling is slow, so one would like to use a batch of completions for several steps. After the first step, however, they come from a model that no
-# longer exists. Two ideas of PPO handle this. (In the first step nothing has moved: the ratio is 1, the KL is 0, and the gradient is that of section 4.)
+# Sampling is slow, so one would like to use a batch of completions for several steps. After the first step, however, they come from a model that no longer exists. Two ideas of PPO handle this. (In the first step nothing has moved: the ratio is 1, the KL is 0, and the gradient is that of section 4.)
 #
-# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The new model would draw a
-# token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus the mean gain.
+# **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The new model would draw a token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus the mean gain.
 #
-# **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more
-# than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A
-# token that has moved the wrong way is never clipped, so it is always pushed back.
+# **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A token that has moved the wrong way is never clipped, so it is always pushed back.
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
-# **Predict before you run:** of four tokens, two have the advantage +1 and two −1. In each pair one has $\rho = 0.7$ and one $\rho = 1.3$.
-# Which two are no longer pushed? The column *slope* is the gradient of the gain with respect to the ratio.
+# **Predict before you run:** of four tokens, two have the advantage +1 and two −1. In each pair one has $\rho = 0.7$ and one $\rho = 1.3$. Which two are no longer pushed? The column *slope* is the gradient of the gain with respect to the ratio.
 #
 # <details><summary>What you should see</summary>
 #
 # A slope of 0 for the second and the third token: each has moved 30 % in the wanted direction.
 # </details>
 #
-# **KL.** A third part keeps the model near its start, the *reference*: here the same model with its LoRA switched off. Let
-# $d = \log p_{\text{ref}} - \log p$ for a token. It costs $e^d - d - 1$ (right half of the figure): nothing where both models agree, and more on
-# both sides. Like the gain, it is counted $\rho$ times, because the token was
-# drawn by the old model. (Even where $\rho = 1$ this factor has a slope, so it changes the gradient.) `beta` says how much this counts: 0 in many recent recipes, 0.04 in the first GRPO paper.
-# ([What four values do](../docs/reference/losses.md#what-beta-costs), and [why not simply −d](../docs/reference/losses.md#why-this-cost-for-the-kl).)
+# **KL.** A third part keeps the model near its start, the *reference*: here the same model with its LoRA switched off. Let $d = \log p_{\text{ref}} - \log p$ for a token. It costs $e^d - d - 1$ (right half of the figure): 0 where both models agree, and more the further $d$ is from 0, in either direction. An example: at one place the model has two tokens with 0.8 and 0.2, the reference 0.5 and 0.5.
+#
+# | drawn | how often | $-d$ | $e^d - d - 1$ |
+# | --- | --- | --- | --- |
+# | the first | 0.8 | +0.47 | 0.10 |
+# | the second | 0.2 | −0.92 | 0.58 |
+# | **average** | | **0.19** | **0.19** |
+#
+# Both averages are the *KL divergence* of the two models. But a single $-d$ may be negative, and the cost never is. With eight texts that is steadier: its standard deviation is 0.20 in place of 0.55. `beta` says how much the KL counts: 0 in many recent recipes, 0.04 in the first GRPO paper ([what four values do](../docs/reference/losses.md#what-beta-costs)). With 0.04 this place costs 0.008, against advantages of about 1: it brakes, and does not stop.
+#
+# <details><summary>Why does the code multiply the cost by the ratio?</summary>
+#
+# For the same reason as the gain: the tokens were drawn by the old model, so each is counted $\rho$ times. Before the first step $\rho$ is 1 and the cost is 0, so nothing changes. From the second step on it shows: mistake 4 of section 7 ([more](../docs/reference/losses.md#why-this-cost-for-the-kl)).
+# </details>
 
 
 # %%
@@ -375,8 +378,9 @@ pandas.DataFrame(table).style.format(precision=1).hide()
 # * The gradient of $\log p$ is small for a token that is likely already. A short right answer has few tokens, most of them likely.
 # * The bar adds up the changes of all tokens, and texts that begin alike move together.
 #
-# That is why 24 unlikely tokens with −1.37 end at × 0.03 and × 0.09, and eight likely ones with +1.16 only at × 1.58. Two texts with +0.32 rise almost
-# as much (× 1.45 and × 1.47), because they begin with the same words.
+# That is why 24 unlikely tokens with −1.37 end at × 0.03 and × 0.09, and eight likely ones with +1.16 only at × 1.58. The three texts with +0.32 show
+# it too: the two with unlikely tokens (mean log-probability −2.58 and −1.90 in section 4) rise by × 1.47 and × 1.45, the third (−0.67) only by × 1.18.
+# This is a tendency, not a law: of the two long bad texts, the one with the likelier tokens falls more.
 #
 # The loss on the same eight completions is now *below* zero: the ratio of good completions is above 1 and that of bad ones below 1,
 # so the average gain is positive, and the loss is its negative.
@@ -414,26 +418,34 @@ axes.margins(x=0.18)
 #
 # ![The eight completions as a tree. All begin with "The": sum 0. Canberra: 5 of 8, sum +3.26, and after it the full stop with +2.31 and the comma with +0.95. Sydney: 2 of 8, sum -1.89.](../docs/tree.png)
 #
-# *Box:* how many of the eight texts pass it, and the sum of their advantages. *Line,* where given: the probability of this continuation. Each token
-# counts the same here.
+# *Box:* how many of the eight texts pass it, and the sum of their advantages; green above 0, orange below, blue: the two that you will predict. *Line,*
+# where given: the probability of this continuation. Each token counts the same here.
 #
 # On *The* the advantages cancel. Where the texts part, they do not: *Canberra* is pushed up, *Sydney* down. **The comparison within the group
-# finds the words that matter.** And why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text
-# on this branch adds $A (1 - p)$ to the logit of the branch, and each text on another branch subtracts $A\,p$ from it. (The gradient of a log-softmax is
-# $1 - p$ for the drawn token, and $-p$ for each other one.) Together that is the sum of $A$ over the texts on the branch, minus $p$ times the sum
-# over all texts at the fork. For the full stop below: 2.31 · (1 − 0.51) − 0.95 · 0.51 = +0.65.
+# finds the words that matter.**
+#
+# Why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text on this branch pushes its logit
+# up by $A (1 - p)$, and each text on another branch of the fork pushes it down by $A\,p$. (That is the gradient of a log-softmax: $1 - p$ for
+# the drawn token, and $-p$ for each other one.) For the full stop after *Canberra*, with $p$ = 0.51:
+#
+# | texts at this fork | sum of $A$ | times | push on the full stop |
+# | --- | --- | --- | --- |
+# | 2 with the full stop | +2.31 | 1 − 0.51 | +1.13 |
+# | 3 with the comma | +0.95 | −0.51 | −0.48 |
+# | **all 5** | +3.26 | | **+0.65** |
+#
+# Or in one line:
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
 # In short: a branch gains when its mean advantage is above that of its fork. Expect the direction from the rule, not the size, because all branches
 # share their weights.
 #
-# **Predict before you run:** the full stop has the sum +2.31, the comma +0.95. Both are above zero. What does the rule say of the comma, and what
-# does the model do?
+# **Predict before you run:** the comma has $p$ = 0.47 and the sum +0.95, which is above zero. Is it pushed up?
 #
 # <details><summary>What you should see</summary>
 #
-# Full stop: 2.31 − 0.51 · 3.26 = +0.65 (+0.67 in the output, which does not round). Comma: 0.95 − 0.47 · 3.26 = −0.58. The model agrees: the full
+# No: 0.95 − 0.47 · 3.26 = −0.58. (The output has +0.67 for the full stop, because it does not round before.) The model agrees: the full
 # stop goes from 0.51 to 0.58, and the comma from 0.47 to 0.39, **although its own sum is positive**. The mean advantage of the three texts
 # with the comma is +0.32, of all five with *Canberra* +0.65: the comma is below the average of its fork.
 #
@@ -441,8 +453,8 @@ axes.margins(x=0.18)
 # negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed. So clipping is a safety belt. It acts only if a
 # batch is used for more than one step, and the quickstart uses each batch once.
 #
-# Two limits of the rule: *in short* holds if the share of the texts on a branch is about $p$. And with the $1/T_i$ of section 4, +0.15 remains on *The*.
-# At the two later forks the pushes keep their signs.
+# The rule has two limits. Its short form (*above the mean of its fork*) needs a group in which a branch is drawn about as often as $p$ says. And it
+# counts each token the same. With the $1/T_i$ of section 4, +0.15 remains on *The*, and at the two later forks no push changes its sign.
 # </details>
 
 
@@ -496,12 +508,12 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 # | | loss, line 1 | gradient, line 1 | loss, line 2 | gradient, line 2 |
 # | --- | --- | --- | --- | --- |
 # | right | 0, agrees | agrees | −0.0422, agrees | agrees |
-# | 1 | 0, agrees | agrees: no ratio has moved | −0.0536, differs | differs by 0.51: *Sydney* is pushed on |
+# | 1 | 0, agrees | agrees: no ratio has moved | −0.0536, differs | differs by 0.51 (relative to ours): *Sydney* is pushed on |
 # | 2 | 0, agrees | differs by 0.03: $-d$ has a slope at 0, $e^d - d - 1$ has none | −0.0430, differs | differs by 0.23 |
 # | 3 | 0, agrees | differs by 1.06: other tokens are pushed | +1.48, differs | differs by 1.00 |
 # | 4 | 0, agrees | agrees: reference and model are still equal | −0.0420, differs | differs by 0.02 |
 #
-# Before a step the loss sees none of the four, and the gradient two. After a step both see all four. But the loss shows the fourth only in its fourth
+# Before a step the loss shows none of the four mistakes, and the gradient shows two (2 and 3). After a step both show all four. But the loss shows the fourth only in its fourth
 # decimal, and the second by 2 %, where the gradient differs by 23 %. **So compare after a step, and compare the gradients.**
 # </details>
 
@@ -572,8 +584,8 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, gradients):
 # <details><summary>What you should see</summary>
 #
 # * The mean reward rises from about 0.8 to about 1.5.
-# * The standard deviation rises once, in step 2. Then it falls, to 0 for the first time in step 5. Then all advantages are 0, and the rewards teach nothing in this step: only the
-#   KL term and AdamW's momentum still move the weights. Watch it in your own runs.
+# * The standard deviation rises in step 2 and falls to 0 in step 5. There all advantages are 0, and the rewards teach nothing: only the KL term and
+#   AdamW's momentum still move the weights. In step 6 one text earns 1.0, so it is above 0 once more. Watch this number in your own runs.
 # * The KL does not rise smoothly: it is a mean over only eight completions, and one unusual text raises it, as in step 6.
 # * In the last group the rambling is gone, and nearly all completions are the same. So this prompt has nothing more to teach.
 # </details>
@@ -657,48 +669,34 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # ## Exercises
 #
-# **1. Luck at a fork** (five minutes, with a pencil). Give one point for *Canberra* and nothing else. Then each of the five *Canberra* texts has
-# the advantage +0.72, and each of the others −1.21. The full stop (2 of the 5 texts, $p$ = 0.51) and the comma (3 of the 5, 0.47) now earn
-# the same. Count each token the same, as in the tree. What does the rule of section 6 do with the two?
+# **1. Luck at a fork** (five minutes, with a pencil). Give one point for *Canberra* and nothing else. Then each of the five *Canberra* texts has the advantage +0.72, and each of the others −1.21. The full stop (2 of the 5 texts, $p$ = 0.51) and the comma (3 of the 5, 0.47) now earn the same. Count each token the same, as in the tree. What does the rule of section 6 do with the two?
 #
 # <details><summary>Answer</summary>
 #
-# The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn
-# a little more often than its probability says, and that is enough. That is noise: more completions average it out. With $1/T_i$ the two short texts
-# count three times as much, and both signs turn. More samples do not remove this: it is a bias towards short texts.
+# The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn a little more often than its probability says, and that is enough. That is noise: more completions average it out. With $1/T_i$ the two short texts count three times as much, and both signs turn. More samples do not remove this: it is a bias towards short texts.
 # </details>
 #
-# **2. A reward that goes wrong** (ten minutes). Let `reward` return 1.0 for a text with a comma, and 0.0 for any other. Predict the curve and the last group
-# of section 8, restart and run all. Then do the same with the word *kangaroo*.
+# **2. A reward that goes wrong** (ten minutes). Let `reward` return 1.0 for a text with a comma, and 0.0 for any other. Predict the curve and the last group of section 8, restart and run all. Then do the same with the word *kangaroo*.
 #
 # <details><summary>Answer</summary>
 #
-# The reward for a comma rises from 0.6 to 1.0 in step 4, and then stays at about 0.8: a curve like a success. But in the last group only two of the eight
-# texts name a capital. One begins *Imagine a world without tweets, online gaming, or panoramic telescopes.* The reward did not ask for an answer, so the
-# answer was lost. For the capital of France, where the model said *Paris*, it now says *L'Étoile, la Cité, la Nation, la Géologie*.
+# The reward for a comma rises from 0.6 to 1.0 in step 4, and then stays at about 0.8: a curve like a success. But in the last group only two of the eight texts name a capital. One begins *Imagine a world without tweets, online gaming, or panoramic telescopes.* The reward did not ask for an answer, so the answer was lost. For the capital of France, where the model said *Paris*, it now says *L'Étoile, la Cité, la Nation, la Géologie*.
 #
-# None of the eight says *kangaroo*: all rewards, advantages and the gradient are 0, and the curve stays flat. **It can only do more often what it
-# already does sometimes.** (Section 7 then divides 0 by 0 and says no.)
+# None of the eight says *kangaroo*: all rewards, advantages and the gradient are 0, and the curve stays flat. **It can only do more often what it already does sometimes.** (Section 7 then divides 0 by 0 and says no.)
 # </details>
 #
-# **3. Dr. GRPO, checked by TRL** (twenty minutes). *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves two divisions out. Advantages
-# are not divided by the standard deviation, and the sum over the tokens of *every* completion is divided by 24, the most that we sample, instead of
-# its own length. Change `advantages_of` and `grpo_loss`, add `loss_type="dr_grpo"`, `scale_rewards="none"` and `max_completion_length=24` to `same`
-# in section 7, restart and run all, until both gradients agree again. What does the change mean if there are many prompts?
+# **3. Dr. GRPO, checked by TRL** (twenty minutes). *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves two divisions out. Advantages are not divided by the standard deviation, and the sum over the tokens of *every* completion is divided by 24, the most that we sample, instead of its own length. Change `advantages_of` and `grpo_loss`, add `loss_type="dr_grpo"`, `scale_rewards="none"` and `max_completion_length=24` to `same` in section 7, restart and run all, until both gradients agree again. What does the change mean if there are many prompts?
 #
 # <details><summary>Answer</summary>
 #
-# `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. Dividing by 24 makes long
-# texts weigh more. (Section 5 then prints a difference from section 4, which still divides by each length.) All eight advantages were divided by the
-# same 0.59; with many prompts each group is divided by *its own* number. Seven rewards of 1.00 and one of 1.01 give an advantage of 2.41 with the
-# division, and 0.01 without. So a difference of a hundredth pushes as strongly as a real success.
+# `return rewards - rewards.mean()`, and as the last line of the loss `return ((per_token * mask).sum(dim=1) / 24).mean()`. Dividing by 24 makes long texts weigh more. (Section 5 then prints a difference from section 4, which still divides by each length.) All eight advantages were divided by the same 0.59; with many prompts each group is divided by *its own* number. Seven rewards of 1.00 and one of 1.01 give an advantage of 2.41 with the division, and 0.01 without. So a difference of a hundredth pushes as strongly as a real success.
 # </details>
 #
 # ## Next
 #
 # * Let the kit do all this, and test whether it worked: [the quickstart](00_quickstart.ipynb). Which setting to turn, and when: [Train](04_train.ipynb).
 # * Our reward can be cheated: *"Canberra? Melbourne!"* earns everything. Find such loopholes before you train: [rewards](02_rewards.ipynb).
-# * A simpler relative: keep only the good samples and fine-tune on them (*rejection sampling*). It has no negative weights, so nothing is made less likely.
+# * A simpler relative: keep only the good samples and fine-tune on them (*rejection sampling*). It has no negative weights, so a bad text is never pushed down directly, only displaced by good ones.
 # * Papers: [GRPO](https://arxiv.org/abs/2402.03300), clipping [from PPO](https://arxiv.org/abs/1707.06347), [the ratio before the KL](https://arxiv.org/abs/2512.02556).
 #
 # @NEIGHBOURS@

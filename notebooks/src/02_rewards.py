@@ -212,11 +212,12 @@ display(HTML(f"<details><summary>Examples and fixes</summary>{found._repr_html_(
 #
 # Ignore the findings and train. You should see a curve that looks like a success: within sixteen steps the total reward doubles.
 #
-# **Predict before you run:** which of the two loopholes will the model find first? Look at the right half of the figure: which curve rises?
+# **Predict before you run:** which of the two loopholes will the model find first, and how would the curves of the two look?
 #
 # <details><summary>What you should see</summary>
 #
-# Length. `thinks_long` rises from about 3 to more than 5 points, while `gold_somewhere` hardly moves before step 13.
+# Length. `thinks_long` first falls to about 2 points, and then rises to more than 5, while `gold_somewhere` hardly moves before step 13. (The panel shows
+# scores without weights: `gold_somewhere` can reach 1 at most, and counts twice.)
 # </details>
 #
 # After the figure come four short tables. Tables 2 and 3 sum up the training, 4 and 5 show a group of the first step and one of the last, with
@@ -273,7 +274,8 @@ for number, step in ((4, 1), (5, STEPS)):
 #
 # <details><summary>Answer</summary>
 #
-# None: two write an equation there, such as `4 + 3 = 7`, two even answer 22 and 10, and the long ones fill the place of the answer with words. But a 7
+# None: two write an equation there, such as `4 + 3 = 7`, two even answer 22 and 10, one writes *yes*, and the three long ones fill the place of the
+# answer with words. But a 7
 # stands in the reasoning of all eight, so all earn the 2 points: the trick *answer outside the slot*. Since all earn them, these points move no
 # advantage (spread 0.00). Only length is left.
 # </details>
@@ -289,7 +291,7 @@ for number, step in ((4, 1), (5, STEPS)):
 # <details><summary>What you should see</summary>
 #
 # 30 % of the answers are truncated. *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to
-# 29 %, although no reward was given for it. Why it rose, this run does not show.
+# 29 %, although no reward was given for it. This run does not show why.
 #
 # The total shows none of this: it rises. Three things show it: a check of the reward beforehand, the completions themselves, and a held-out
 # measure that was not trained on.
@@ -421,10 +423,10 @@ comparison
 #
 # **What the curves show.** Both trainings raised their reward by more than chance: steps in a random order would hardly ever rise as steadily (the
 # *Mann-Kendall test*). So the reward alone would call both a success. The KL gives no warning either. In the captions, which show its mean over the last third of the steps, it is 0.094 with loopholes and 0.184 without. (The progress
-# bar shows the last step alone: 0.078 and 0.024.)
+# bar shows the last step alone: 0.078 and 0.024.) A KL says how far the model has moved, not whether in the right direction.
 #
 # **What should have made you look.** With loopholes 22 % of the completions were truncated, against 1 % without, and most of the rise came from the
-# length. Neither shows a wrong answer. For that, read a group: Table 5 has the answers 22 and 10 to 4 + 3. The held-out questions then say how often:
+# length. But neither of the two tells you that answers are wrong. For that, read a group: Table 5 has the answers 22 and 10 to 4 + 3. The held-out questions then say how often:
 # the last number is right in only 12 % of them.
 #
 # **Why is the format learned first?** The format differs in more groups: before the training `partial_format` differed in all 8, the sum in only 2. And

@@ -14,11 +14,11 @@
 # # Your own data: from a CSV to a trained model
 #
 # Turn a messy CSV with labels into a task, write two rewards, train, and test the result. The first training passes its test, and yet the
-# model never answers *neutral*, one of the three labels. You find out why, add rows with this label, and train again.
+# model, asked greedily, never answers *neutral*, one of the three labels. You find out why, add rows with this label, and train again.
 #
 # ![Right answers to the 42 held-out remarks before the training, after it, and after a training with 20 more neutral rows: negative 7, 15 and 13 of 15, positive 16, 18 and 16 of 18, neutral 0, 0 and 9 of 9. All together 23, 33 and 38 of 42.](../docs/your_data.png)
 #
-# *How to read it:* the height of a bar is the share of right answers to remarks that the model was never trained on, the number on it their count. The
+# *How to read it:* the height of a bar is the share of right answers to remarks that the model was never trained on. The number above a bar counts them. The
 # first training improves two labels and leaves the third at 0. The second one, with 20 more rows of this label, learns it.
 #
 # About 13 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
@@ -76,9 +76,14 @@ EXAMPLE = ("The bed was on the left.", "on the left is a fact", "neutral")  # @p
 #
 # The remarks are generated from ten things and fourteen phrases. So the held-out ones only combine known words in a new way. Your own data
 # will be harder.
+#
+# The cell then loads the file, first without saying which column is which, and then with the columns. You should see some of its lines, and two
+# errors. The kit does not guess which column is which, and it asks you what to do when one question has two different answers. Each message says
+# what to write instead.
 
 # %%
 import pathlib
+import textwrap
 
 things = ["soup", "room", "café", "bed", "view", "staff", "shower", "breakfast", "garden", "lift"]
 words = {
@@ -95,22 +100,12 @@ lines += ["The bar was loud.;negative", "The bar was loud.;neutral"]  # two mood
 if DATA == "reviews.csv":
     pathlib.Path(DATA).write_bytes("\n".join(lines).encode("cp1252"))
 print(*lines[:3], "...", *lines[-5:], sep="\n")
-
-# %% [markdown]
-# ## First attempt
-#
-# You should see two errors. The kit does not guess which column is which, and it asks you what to do when one question has two different
-# answers. Each message says what to write instead.
-
-# %%
-import textwrap
-
 settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
 for attempt in ({}, {"columns": COLUMNS}):
     try:
         gn.load_task(DATA, settings, **attempt)
     except ValueError as error:
-        print(textwrap.fill(str(error), 90), end="\n\n")
+        print("\n" + textwrap.fill(f"{type(error).__name__}: {error}", 90))
 
 # %% [markdown]
 # ## The task
@@ -129,9 +124,11 @@ import pandas
 from IPython.display import Markdown
 
 
-def show(caption, table):
-    """Show a table under its caption, with one line of column names."""
-    display(Markdown(f"**{caption}**"), table.rename_axis(index=None, columns=None))
+def show(caption, table, number=None, **bar):
+    """Show a table under its caption. Arguments for `bar` draw a bar into each cell."""
+    styled = table.rename_axis(index=None, columns=None).style.format(number, escape="html")
+    styled = styled.format_index(escape="html").format_index(escape="html", axis="columns")
+    display(Markdown(f"**{caption}**"), styled.bar(width=70, **bar) if bar else styled)
 
 
 model, tokenizer = gn.load_model(settings, report=print)
@@ -144,10 +141,9 @@ task = gn.load_task(
     holdout=0.3,
     tokenizer=tokenizer,
 )
-parts = {"trained on": task.train, "held out": task.holdout}
-moods = {part: pandas.Series([row["answer"] for row in rows]) for part, rows in parts.items()}
-counts = pandas.DataFrame({part: labels.value_counts() for part, labels in moods.items()})
-show("Table 1. Rows of each mood", counts)
+counts = {"trained on": task.train.to_pandas()["answer"].value_counts()}
+counts["held out"] = task.holdout.to_pandas()["answer"].value_counts()
+show("Table 1. Rows of each mood", pandas.DataFrame(counts))
 task
 
 # %% [markdown]
@@ -251,7 +247,7 @@ show("Table 2. Sampled answers, eight in a group", sampled.groupby("mood").sum()
 # the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
 # learned by itself.
 #
-# **2.** Two in five would be about 8. In fact 13 of the 21 hold one (the line under Table 7 counts the other 8). Five groups are few to estimate from, and later in the training nearly every answer is between
+# **2.** You would expect 8, two fifths of 21. In fact 13 do: under Table 6 you will read that 8 of the 21 have none. Five groups are few to estimate from, and later in the training nearly every answer is between
 # its tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
@@ -296,26 +292,25 @@ def labels_given(comparison, when="after"):
 
 
 display(comparison)
-show("Table 3. Answers to each mood before the training", labels_given(comparison, "before"))
-show("Table 4. Answers to each mood after the training", labels_given(comparison))
+by_line = {"axis": 1, "vmin": 0, "color": "#007FC666"}
+before = labels_given(comparison, "before")
+show("Table 3. Answers to each mood before the training", before, **by_line)
+show("Table 4. Answers to each mood after the training", labels_given(comparison), **by_line)
 
 # %% [markdown]
 # ## Why it fails
 #
 # The run has kept every completion of the training with its advantage, so you can look for the reason.
 #
-# | table | shows | question |
-# | --- | --- | --- |
-# | 5 | the right answers to each mood, in each third of the steps | is *neutral* ever right? |
-# | 6 | the sum of the advantages: a line for the mood of the remark, a column for the answer | who pushes *neutral* up, and who down? |
-# | 7 | two shares of *neutral* in each third: of the answers with a label ($p$), and of the sum of their advantages | is the second share larger than $p$? |
+# * Table 5 counts the right answers to each mood, in each third of the steps. Is *neutral* ever right?
+# * Table 6 adds up the advantages: a line for the mood of the remark, a column for the answer. Who pushes *neutral* up, and who down?
 #
 # **Predict before you run:** do the neutral remarks push *neutral* up or down? And the other remarks?
 #
 # <details><summary>What you should see</summary>
 #
-# The neutral remarks push *neutral* up (+36.9) and *positive* down (−7.0), as they should. All other remarks push *neutral* down (−7.4 and −15.4):
-# for them it is a wrong answer.
+# *Neutral* is right in all three thirds (Table 5), so the model does sample it. The neutral remarks push *neutral* up (+36.9) and *positive* down
+# (−7.0), as they should. All other remarks push *neutral* down (−7.4 and −15.4): for them it is a wrong answer.
 # </details>
 
 # %%
@@ -330,17 +325,14 @@ counts = tried.groupby(["mood", "steps"], observed=True)["right"].agg(["sum", "c
 of_all = counts["sum"].astype(str) + " of " + counts["count"].astype(str)
 show("Table 5. Right answers in the training", of_all.unstack())
 
+two_sides = {"axis": None, "align": "zero", "color": ["#C7580066", "#008A6566"]}
 given = tried["completion"].map(task.format.extract_final)
 tried["given"] = given.where(given.isin(labels), "no label")
-sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "fill_value": 0}
-pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all").round(1)
-show("Table 6. Sum of the advantages", pushes.reindex(columns=[*labels, "no label"], fill_value=0))
+sums = {"values": "advantage", "columns": "given", "aggfunc": "sum", "observed": True}
+pushes = tried.pivot_table(index="mood", **sums, margins=True, margins_name="all")
+pushes = pushes.reindex(columns=[*labels, "no label"]).fillna(0)
+show("Table 6. Sum of the advantages", pushes, "{:+.1f}", **two_sides)
 rare = tried["mood"].value_counts().idxmin()
-labelled = tried[tried["given"].isin(labels)]
-by_third = labelled.pivot_table(index="steps", **sums, observed=True).reindex(columns=labels)
-p = pandas.crosstab(labelled["steps"], labelled["given"], normalize="index").reindex(columns=labels)
-shares = {"p": p[rare], "share of the sum": by_third[rare] / by_third.sum(axis=1)}
-show(f"Table 7. The share of {rare}", pandas.DataFrame(shares).map("{:.0%}".format))
 has_right = tried.groupby(["step", "prompt"])["right"].any()
 is_rare = has_right.index.get_level_values("prompt").map(mood_of) == rare
 print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have no right answer.")
@@ -348,33 +340,48 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # %% [markdown]
 # ### How a label can lose although its own remarks push it up
 #
-# *Is neutral ever right?* Yes, in all three thirds (Table 5): so the model does sample it. Why does it not win? In Table 6 look at the column *neutral*.
-#
 # 1. **All remarks share one fork.** The label is the word after `<answer>`: *negative*, *neutral* or *positive*. At first the model does not tell
 #    *neutral* from *positive*. So all remarks push at this one fork: a *positive* remark that pushes *neutral* down does so for neutral remarks too.
-# 2. **Two sides pull at *neutral*.** In Table 6 the neutral remarks push it up by 36.9. The others push it down by 7.4 and 15.4. So +14.2
-#    remains, in the line *all* (the numbers are rounded).
-# 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. Together they have 72.4 +
-#    14.2 + 43.5 = 130.1, and *neutral* has 11 % of it. But at a fork one label can become more frequent only if another becomes less frequent. So its
-#    share of the sum must be larger than its share $p$ of the answers. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
-#    So look at *share of the sum* minus $p$: above 0 the label gains, below 0 it loses.
-# 4. **Third by third**, in Table 7:
-#    * *First third:* 16 % of the answers and 20 % of the sum: +4 points. *Neutral* gains a little.
-#    * *Middle third:* 7 % of the answers, and −9 % of the sum: −16 points. By chance only 4 of these 32 groups are neutral, and the other 28 push *neutral*
-#      down. It loses.
-#    * *Last third:* 9 % of the answers and 13 % of the sum: +4 points. *Neutral* gains a little, and then the training ends.
-# 5. **So *neutral* gains too little** to become the likeliest answer to any remark. (How the other two share the rest, Table 7 does not show.)
+# 2. **Two sides pull at *neutral*.** In the column *neutral* of Table 6, the neutral remarks push up by 36.9. The others push down by 7.4 and
+#    15.4. So +14.2 remains, in the line *all* (the numbers are rounded).
+# 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. But at a fork one label can
+#    become more frequent only if another becomes less frequent. So a label needs more than its share: if it is 10 % of the answers, it must get
+#    more than 10 % of the sum. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
 #
-# Compare the two shares within a line of Table 7, but not $p$ from line to line: 9, 4 and 8 of the 32 groups are neutral, so $p$ changes with the
-# questions too.
+# Table 7 shows the share $p$ of each label among the answers with a label, in each third of the steps. Table 8 shows its share of the sum of
+# their advantages, minus $p$. Above 0 the label gains, below 0 it loses, and each line adds up to 0 (apart from rounding).
 #
+# **Predict before you run:** by chance, 9, 4 and 8 of the 32 groups in the three thirds are neutral. In which third does *neutral* lose?
+#
+# <details><summary>What you should see</summary>
+#
+# In the middle third. There *neutral* is 7 % of the answers and gets −9 % of the sum, so it loses 16 points: 28 of the 32 groups have another mood, and
+# they push it down. In the first and the last third it gains a little, +4 points each. Over
+# all steps its share of the sum is 14.2 / (72.4 + 14.2 + 43.5) = 11 %, and its share of the answers is between 7 and 16 %. So it keeps about its place,
+# and that is too little to become the likeliest answer to any remark.
+#
+# Table 8 also shows a limit of the rule. *Negative* gains much at the cost of *positive*: +79 points in the last third. With one fork for all
+# remarks it would then take over. It does not (Table 4), because by then the model tells *negative* remarks apart, and pushes *negative* up there
+# only. It has not learned to tell *neutral* from *positive*, so for these two the shared fork is a fair picture.
+# </details>
+
+# %%
+labelled = tried[tried["given"].isin(labels)]
+by_third = labelled.pivot_table(index="steps", **sums).reindex(columns=labels).fillna(0)
+p = pandas.crosstab(labelled["steps"], labelled["given"], normalize="index")
+p = p.reindex(columns=labels, fill_value=0)
+gain = by_third.div(by_third.sum(axis=1), axis=0) - p
+show("Table 7. Share of the answers, p", p, "{:.0%}", **by_line)
+show("Table 8. Share of the sum, minus p", gain, "{:+.0%}", **two_sides)
+
+# %% [markdown]
 # **Why does it gain so little?** It has fewer groups: 21, next to 40 (*positive*) and 35 (*negative*). And each neutral group pushes its own label
 # less: 36.9 / 21 = 1.8, against 93.4 / 40 = 2.3 and 100.0 / 35 = 2.9.
 #
 # **Two other suspects.** Eight neutral groups have no right answer, and such a group pushes up a tidy *wrong* one. But over all 21 groups *positive* was
-# pushed down (−7.0), so this is not the main reason. And every prompt shows a solved *neutral* example. Whether it helps or harms, we did not test.
+# pushed down (−7.0), so this is not the main reason. And every prompt shows a solved *neutral* example. We did not test whether it helps or harms.
 #
-# The explanation fits the numbers, although one fork for all remarks is only roughly true. Whether it is right, only another training can tell.
+# The explanation fits the numbers. Whether it is right, only another training can tell.
 #
 # ## The remedy: more rows of the rare label
 #
@@ -413,7 +420,8 @@ if MORE_DATA is not None:
     print(pandas.Series([row["answer"] for row in more_task.train]).value_counts().to_dict())
     second = gn.train(model, tokenizer, more_task, rewards, settings)
     second_comparison = gn.compare(second, more_task)
-show("Table 8. Answers to each mood after the second training", labels_given(second_comparison))
+after_second = labels_given(second_comparison)
+show("Table 9. Answers to each mood after the second training", after_second, **by_line)
 
 # %% [markdown]
 # ## Did it work?
@@ -432,8 +440,8 @@ show("Table 8. Answers to each mood after the second training", labels_given(sec
 # | `baseline`: do groups differ, for *each* kind of answer? | read one group: who is pushed up, and why? | *in the format* apart from *correct anywhere* |
 # | weight times spread: which reward decides? | truncated and repeated answers | every part by itself, then a second seed |
 #
-# **One measure that was not trained on:** *correct* uses `exact_text` here, and the model was trained on `exact_text`. That is sound only because the
-# check found no trick, and because *correct anywhere*, which was not trained on, shows the same 79 %. [Rewards](02_rewards.ipynb) shows what happens otherwise.
+# **Which measure was not trained on?** *Correct anywhere*: it shows the same 79 %. *Correct* uses `exact_text`, on which the model was trained. That is
+# sound only because the check found no trick. [Rewards](02_rewards.ipynb) shows what happens otherwise.
 #
 # ### A competitor
 #

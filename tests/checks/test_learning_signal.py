@@ -10,7 +10,7 @@ import grpo_nb as gn
 from grpo_nb.checks.learning_signal import Baseline
 from grpo_nb.checks.levels import choose_level
 from grpo_nb.scoring.advantages import group_advantages
-from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
+from grpo_nb.scoring.grader import Grader, deciding_reward, make_grader
 
 pytestmark = pytest.mark.begins(130)
 
@@ -160,7 +160,7 @@ def test_baseline_asks_a_function_what_is_right() -> None:
 
     rewards = [twice, gn.rewards.partial_format()]
     before = make([["it is 2", "it is 3"]] * 4, rewards, greedy=["2"] * 4)
-    grader = choose_grader(deciding_reward(rewards), before.rows, FORMAT)
+    grader = make_grader(deciding_reward(rewards), before.rows, FORMAT)
     graded = dataclasses.replace(before, grader=grader)
     assert graded.sampled_accuracy == 0.5
     assert "100% of the greedy ones" in repr(graded)

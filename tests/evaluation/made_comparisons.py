@@ -3,7 +3,7 @@
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 
 SCRIPT = "<script>alert(1)</script>"
 

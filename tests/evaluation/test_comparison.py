@@ -8,7 +8,7 @@ import pytest
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.rewards import maths
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.contamination import Contamination
 from tests.evaluation.made_comparisons import SCRIPT, comparison, evaluation
 

@@ -5,8 +5,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.generation.completions import GeneratedCompletion
-from grpo_nb.scoring.correct_answers import Grader
-from grpo_nb.tasks.contamination import find_contamination, normalized_question
+from grpo_nb.scoring.grader import Grader
+from grpo_nb.tasks.contamination import find_contamination, normalize_question
 
 
 def correct_of(
@@ -57,7 +57,7 @@ def test_correct_json_answer_may_be_written_differently() -> None:
     ],
 )
 def test_normalized_question_keeps_what_matters(one: str, other: str, is_same: bool) -> None:
-    assert (normalized_question(one) == normalized_question(other)) == is_same
+    assert (normalize_question(one) == normalize_question(other)) == is_same
 
 
 def test_run_knows_its_training_questions_from_hashes(

@@ -12,7 +12,7 @@ from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.holdout import grade_answers
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.generation.completions import GeneratedCompletion
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 
 
 def everything(completions: list, **columns: object) -> list[float]:

@@ -124,7 +124,7 @@ def test_generate_runs_episodes_token_by_token_as_training(
         assert completion.token_count < len(trained_ids), "tokens of tools count as the model's"
         assert not completion.is_truncated
         assert completion.text.startswith("<answer>")
-        environment = completion.environment_columns["environments"]
+        environment = completion.row["environments"]
         assert environment.seen == len(environment.chain)
     random_state = torch.random.get_rng_state()
     result = gn.evaluate((model, tokenizer), task, settings=settings)
@@ -232,7 +232,7 @@ def completion_of(monkeypatch: pytest.MonkeyPatch, *turns: dict) -> GeneratedCom
     loop = ToolLoopResult(tool_masks=[[1]], turns=[list(turns)], completion_ids=[[1]])
     monkeypatch.setattr(episodes, "run_tool_loop", lambda *arguments, **options: loop)
     tools = SimpleNamespace(for_episode=lambda environment: [])
-    started = episodes.Episodes(tools, trainer=None, prompts=[[]], environment_columns=[{}])
+    started = episodes.Episodes(tools, trainer=None, rows=[{"prompt": []}])
     (completion,) = started.run([0], [[]], sample=lambda prompts: [], end_ids={1})
     return completion
 

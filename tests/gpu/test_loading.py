@@ -30,7 +30,7 @@ from grpo_nb.models import load as models
 from grpo_nb.models import unsloth_import
 from grpo_nb.models.load import loader_arguments
 from grpo_nb.models.load_record import LOAD_RECORDS
-from grpo_nb.training import prepare, run_start
+from grpo_nb.training import kl_reference, prepare
 from grpo_nb.upstream.unsloth import SHARED_SCORING_ENV
 from tests.support.gpus import GPUS
 from tests.support.signatures import parameters_of
@@ -362,7 +362,9 @@ def test_trainer_uses_an_engine_only_if_the_model_has_one(engine: object, monkey
     monkeypatch.setattr(hardware, "installed_version", lambda name: None)
     model = Model()
     model.vllm_engine = engine
-    arguments = prepare.prepare_arguments(gn.preset("t4"), model)
+    settings = gn.preset("t4")
+    engine_choice = choose_engine(model, settings)
+    arguments = prepare.prepare_arguments(settings, engine_choice, "float16")
     assert arguments.get("use_vllm", False) is (engine is not None)
 
 
@@ -370,18 +372,18 @@ def test_record_on_a_gpu_names_the_kl_reference() -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
     # The adapter of small_models has numbers, so it counts as trained.
     model = lora_model()
-    assert run_start.choose_kl_reference(model, None) == run_start.BASE_REFERENCE
+    assert kl_reference.choose_kl_reference(model, None) == kl_reference.BASE_REFERENCE
 
 
 def test_resumed_run_of_a_gpu_keeps_the_base_as_kl_reference() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does on a CPU
-    reference = run_start.choose_kl_reference(model, run_start.BASE_REFERENCE)
-    assert reference == run_start.BASE_REFERENCE
+    reference = kl_reference.choose_kl_reference(model, kl_reference.BASE_REFERENCE)
+    assert reference == kl_reference.BASE_REFERENCE
     assert "ref" not in model.peft_config
 
 
 def test_trained_adapter_is_the_kl_reference_on_a_cpu() -> None:
     model = lora_model()
     model.add_adapter("ref", model.peft_config["default"])  # as TRL does
-    assert run_start.choose_kl_reference(model, None) == run_start.START_REFERENCE
+    assert kl_reference.choose_kl_reference(model, None) == kl_reference.START_REFERENCE

@@ -13,7 +13,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.health.history import ACCURACY_INTERVAL, HOLDOUT_TOTAL, RunHistory
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health
 from grpo_nb.health.trend import main_reward, z_since_start
-from grpo_nb.runs.measures import ACCURACY
+from grpo_nb.runs.measures import ACCURACY_KEY
 from tests.support.health_logs import (
     INFINITE,
     NAN,
@@ -434,7 +434,7 @@ ANYTHING = [
 @pytest.mark.parametrize("seed", seeds(8, 2))
 def test_update_accepts_any_value_in_a_row(seed: int) -> None:
     chance = random.Random(seed)
-    holdout_metrics = [ACCURACY, HOLDOUT_TOTAL, *ACCURACY_INTERVAL]
+    holdout_metrics = [ACCURACY_KEY, HOLDOUT_TOTAL, *ACCURACY_INTERVAL]
     names = [*healthy_log(1)[0], *holdout_metrics, "max_steps", "rewards/b", "rewards/", ""]
     weights = chance.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
     monitor = HealthMonitor(weights=weights)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 import grpo_nb as gn
 from grpo_nb.models.templates import load_templates
-from grpo_nb.training.run_start import START_REFERENCE
+from grpo_nb.training.kl_reference import START_REFERENCE
 from tests.support.tiny import load_tiny
 
 

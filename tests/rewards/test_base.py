@@ -218,13 +218,3 @@ def test_class_in_place_of_a_reward_is_refused() -> None:
 def test_column_may_be_of_another_library(column) -> None:
     texts = ["<answer>7</answer>", "<answer>8</answer>"]
     assert correctness()(completions=texts, answer=column) == [1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    "last",
-    [{"role": "tool", "content": "7"}, {"role": "assistant", "content": None, "tool_calls": []}],
-    ids=["result of a tool", "calls only"],
-)
-def test_completion_without_a_final_text_ends_with_an_empty_message(last: dict) -> None:
-    completion = base.with_final_model_message([last])
-    assert completion == [last, {"role": "assistant", "content": ""}]

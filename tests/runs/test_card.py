@@ -263,7 +263,17 @@ def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["hub_token", "HUB_TOKEN", "Api_Key", "api_keys", "passwd", "hub-token", "apiKey", "secrets"],
+    [
+        "hub_token",
+        "HUB_TOKEN",
+        "Api_Key",
+        "api_keys",
+        "passwd",
+        "hub-token",
+        "apiKey",
+        "secrets",
+        "clientSecret",
+    ],
 )
 def test_secret_names_are_left_out_in_any_case(name: str) -> None:
     assert without_private_parts({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}
@@ -295,7 +305,7 @@ def test_card_of_a_run_without_adapter_says_so(run: gn.runs.Run) -> None:
     assert "gn.ask(" in model_card(run)
     (run.adapter_path / "adapter_model.safetensors").unlink()
     card = model_card(run)
-    assert "the run has no adapter yet." in card
+    assert "the run has no adapter." in card
     assert "this is the LoRA adapter" not in card
     assert "gn.ask(" not in card
 

@@ -147,18 +147,6 @@ def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
 
-def test_long_run_draws_few_points_and_keeps_every_spike() -> None:
-    rows = made_rows(20_000)
-    rows[12_345]["reward"] = 9.0
-    rows[12_346]["reward"] = -9.0
-    raw, _mean = panels(rows)["Total reward"].get_lines()
-    assert len(raw.get_ydata()) <= 502
-    assert raw.get_xdata()[-1] == 20_000
-    assert max(raw.get_ydata()) == 9.0
-    assert min(raw.get_ydata()) == -9.0
-    assert list(raw.get_xdata()) == sorted(raw.get_xdata())
-
-
 def test_each_reward_is_named_with_weight_and_own_style() -> None:
     axis = panels(made_rows())["Each reward"]
     assert {"right x2", "form x1"} <= set(texts_of(axis))

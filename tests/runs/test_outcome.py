@@ -15,11 +15,14 @@ from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 ROSE = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
 FLAT = Rise(first_mean=0.5, last_mean=0.4, p_value=0.7, step_count=12)
 CHECKED = SimpleNamespace(trained_count=0)
+UNRECORDED = SimpleNamespace(model_id=None)
 
 
 def compared(verdict: str, sentence: str, **fields: object) -> SimpleNamespace:
     others = {"anywhere_verdict": None, "majority": None, "contamination": CHECKED} | fields
-    return SimpleNamespace(verdict=verdict, sentence=sentence, **others)
+    return SimpleNamespace(
+        verdict=verdict, sentence=sentence, before=UNRECORDED, after=UNRECORDED, **others
+    )
 
 
 BETTER = compared("better", "Better: the answers.")
@@ -76,6 +79,22 @@ def test_outcome_names_missing_evidence(rise, comparison, missing: str) -> None:
     assert not outcome.has_worked
     assert outcome.sentence.startswith(missing)
     assert "It worked" not in outcome.sentence
+
+
+@pytest.mark.parametrize("comparison", [None, BETTER])
+def test_outcome_says_once_that_the_reward_did_not_rise(comparison) -> None:
+    verdict = decide_outcome(FLAT, comparison).facts[0]
+    assert verdict.count("did not rise clearly") == 1
+    assert "the reward did not rise clearly. It went from 0.50 (first 4 of 12 logged" in verdict
+
+
+def test_outcome_of_a_comparison_with_trained_questions_shows_no_gain() -> None:
+    trained = SimpleNamespace(trained_count=5)
+    outcome = decide_outcome(ROSE, compared("better", "Better.", contamination=trained))
+    assert not outcome.has_worked
+    assert outcome.sentence.startswith(
+        "No gain is shown: 5 of the held-out questions were trained on."
+    )
 
 
 def test_run_outcome_reads_the_saved_comparison(tmp_path: Path) -> None:

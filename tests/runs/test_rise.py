@@ -64,10 +64,10 @@ def test_rise_sentences_agree_with_the_verdict() -> None:
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
         rise = reward_rise(made)
         described = describe_run(made, "the base model")
-        assert described.startswith(f"{rise.claim};")
-        assert rise.sentence.startswith(rise.claim)
+        assert described.startswith(f"{rise.finding};")
+        assert rise.sentence.startswith(rise.finding)
         assert ("rose" in described) == rise.is_clear
-        verbs.add(rise.claim.split()[2])
+        verbs.add(rise.finding.split()[2])
     assert verbs == {"rose", "did"}
 
 
@@ -93,7 +93,7 @@ def test_sentence_of_an_unmeasured_reward_asks_for_no_steps() -> None:
 
 def test_rise_of_rows_of_several_steps_calls_them_logged_steps() -> None:
     logged = [{"step": 5 * number, "reward": float(number)} for number in range(1, 13)]
-    assert "(first 4 of 12 logged steps)" in reward_rise(logged).claim
+    assert "(first 4 of 12 logged steps)" in reward_rise(logged).finding
     truncated = [row | {"completions/clipped_ratio": 0.5} for row in logged]
     described = describe_run(truncated, "the base model")
     assert "in the last third of the steps, 50% of the completions were truncated" in described

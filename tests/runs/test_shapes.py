@@ -268,3 +268,15 @@ def test_completions_of_another_name_are_no_step(run: gn.runs.Run) -> None:
     ):
         (run.path / "completions" / name).write_bytes(b"")
     assert run.steps == [7]
+
+
+def test_number_too_large_for_a_float_is_named(run: gn.runs.Run) -> None:
+    (run.path / "metrics.jsonl").write_text(json.dumps({"step": 1, "reward": 10**400}) + "\n")
+    with pytest.raises(ValueError, match="the metric 'reward' of a run is damaged"):
+        _ = run.sentence
+
+
+def test_baseline_with_a_lone_surrogate_is_read(run: gn.runs.Run) -> None:
+    baseline = {"answer": "\ud800", "share": 0.4, "is_beaten": True, "sentence": "\ud800 is best."}
+    compare_by_hand(run, majority=baseline)
+    assert run.comparison.majority.answer == "\ud800"

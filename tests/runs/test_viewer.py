@@ -90,6 +90,13 @@ def test_group_alone_shows_its_step_and_number(run: gn.runs.Run) -> None:
     assert title not in step._repr_html_(), "there the line to unfold is the title"
 
 
+def test_short_completion_takes_one_line(empty: gn.runs.Run) -> None:
+    add_step(empty, 2, "a\nb ")
+    add_step(empty, 3, "a line of code\n" * 10)
+    assert "<code>a \u21b5 b step 2 completion 0</code>" in empty.step(2)._repr_html_()
+    assert "a line of code<br>a line of code<br>" in empty.step(3)._repr_html_()
+
+
 def test_viewer_opens_at_the_last_step(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
     assert shows._slider.value == 30

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import code
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.sandbox.outcomes import CallResult, Limits, Outcome
+from grpo_nb.sandbox.outcomes import NO_RESULT, CallResult, Limits, Outcome
 from grpo_nb.sandbox.runner import run_untrusted_batch
 from grpo_nb.tasks.formats import xml
 from tests.conftest import ROOT
@@ -84,8 +84,8 @@ def test_reward_for_programs_scores_no_program_that_fails() -> None:
 def test_reward_for_programs_gives_no_score_if_the_machine_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lost = [Outcome(status="ok", results=(CallResult("7", None),))]
-    lost.append(Outcome(status="lost", results=(CallResult(),)))
+    lost = [Outcome(status="ok", results=(CallResult("7"),))]
+    lost.append(Outcome(status="lost", results=(NO_RESULT,)))
     monkeypatch.setattr(gn.sandbox, "run_untrusted_batch", lambda batch: lost)
     assert prints_right()([ADDS], [PROGRAMS]) == [None]
 

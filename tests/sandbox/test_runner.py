@@ -6,6 +6,7 @@ expected value, the secret and the sockets are here, in the parent process.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -34,9 +35,9 @@ from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import outcomes as outcome_types
 from grpo_nb.sandbox import runner
-from grpo_nb.sandbox.modules import modules_of
+from grpo_nb.sandbox.modules import modules_to_import
 from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome, outcome_of
-from grpo_nb.sandbox.runner import run_untrusted, run_untrusted_batch, self_test
+from grpo_nb.sandbox.runner import isolation_failures, run_untrusted, run_untrusted_batch
 from grpo_nb.tasks.formats import bare, xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
@@ -132,7 +133,7 @@ def attacked(way: str) -> tuple[dict[str, Outcome], str, list[str]]:
     with ExitStack() as stack:
         world = World(stack)
         stack.enter_context(started(way))
-        assert self_test.__wrapped__() == ()
+        assert isolation_failures.__wrapped__() == ()
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
 
         def run(codes: dict[str, str], limits: Limits) -> dict[str, Outcome]:
@@ -198,7 +199,7 @@ if not HAS_HUGE_PAGES:
 def test_attack_succeeds_without_the_rule_against_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "self_test", lambda: ())
+    monkeypatch.setattr(runner, "isolation_failures", lambda: ())
     with ExitStack() as stack:
         world = World(stack)
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
@@ -257,6 +258,38 @@ def test_text_in_place_of_arguments_is_refused() -> None:
         Call("reverse", ("abc"))
 
 
+def test_iterator_in_place_of_arguments_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"write a tuple"):
+        Call("reverse", iter(["abc"]))
+
+
+def test_keyword_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="keywords must be strings"):
+        Call("add", (), {1: 2})
+
+
+def test_code_in_a_text_of_numpy_is_run() -> None:
+    outcome = run_untrusted(numpy.str_("def f(): return 1"), [Call("f")])
+    assert outcome.results[0].value == 1
+
+
+def test_clock_limit_follows_changed_processor_time() -> None:
+    limits = dataclasses.replace(Limits(cpu_seconds=1), cpu_seconds=9)
+    assert limits == Limits(cpu_seconds=9)
+
+
+def test_memory_too_small_for_all_imports_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory_mib = 64"):
+        Limits(memory_mib=64)
+
+
+def test_limit_reached_before_the_isolation_is_not_lost() -> None:
+    candidate = Candidate(code="", calls=[Call("f")])
+    outcome = outcome_of(candidate, b"", "time on the clock", -signal.SIGKILL)
+    assert outcome.status == "limit"
+    assert not outcome.results[0].is_value
+
+
 @pytest.mark.parametrize(
     ("old", "new", "hole"),
     [
@@ -284,7 +317,7 @@ def test_self_test_finds_a_missing_protection(
     old: str, new: str, hole: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, (old, new))
-    assert hole in "; ".join(self_test.__wrapped__())
+    assert hole in "; ".join(isolation_failures.__wrapped__())
 
 
 def test_self_test_finds_a_signal_that_is_sent(
@@ -293,7 +326,7 @@ def test_self_test_finds_a_signal_that_is_sent(
     allowed = ("getrandom\n", "getrandom kill\n")
     with_rights = ("        os.setresuid(user, user, user)\n", "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, with_rights)
-    assert "a signal to the notebook" in self_test.__wrapped__()
+    assert "a signal to the notebook" in isolation_failures.__wrapped__()
 
 
 KILLED_EARLY = "def f(): os.kill(os.getpid(), 9)"
@@ -309,7 +342,7 @@ def test_kill_counts_for_the_code_after_its_limit_only(
     code: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system kills as these candidates do, which may send signals and have no timer."""
-    monkeypatch.setattr(runner, "self_test", lambda: ())
+    monkeypatch.setattr(runner, "isolation_failures", lambda: ())
     allowed = ("getrandom\n", "getrandom kill\n")
     no_timer = ('    setitimer(ITIMER_PROF, job["cpu_seconds"])\n', "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, no_timer)
@@ -327,13 +360,17 @@ def test_code_does_not_run_without_libseccomp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
-    monkeypatch.setattr(runner, "self_test", functools.cache(self_test.__wrapped__))
+    monkeypatch.setattr(
+        runner, "isolation_failures", functools.cache(isolation_failures.__wrapped__)
+    )
     with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
         run_untrusted("x = 1")
 
 
 def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "self_test", functools.cache(self_test.__wrapped__))
+    monkeypatch.setattr(
+        runner, "isolation_failures", functools.cache(isolation_failures.__wrapped__)
+    )
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(EnvironmentProblem, match="isolated here: needs Linux, this is win32"):
         code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]])
@@ -341,7 +378,7 @@ def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_failure_of_the_isolation_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     results = iter([("no process can be started",), ()])
-    monkeypatch.setattr(runner, "self_test", functools.cache(lambda: next(results)))
+    monkeypatch.setattr(runner, "isolation_failures", functools.cache(lambda: next(results)))
     with pytest.raises(EnvironmentProblem, match="no process can be started"):
         run_untrusted("x = 1")
     assert run_untrusted("x = 1").status == "ok"
@@ -356,7 +393,7 @@ def test_no_code_can_blame_its_end_on_the_machine() -> None:
 def test_failed_isolation_is_no_verdict_on_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert self_test() == ()
+    assert isolation_failures() == ()
     failing = ("    _allow_only_listed_system_calls()\n", "    raise OSError('no')\n")
     edited_child(tmp_path / "copy", monkeypatch, failing)
     outcome = run_untrusted("def f(): return 1", [Call("f")])
@@ -370,7 +407,7 @@ def test_failed_isolation_is_no_verdict_on_the_code(
 def test_refused_option_of_the_kernel_is_a_failed_isolation(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert self_test() == ()
+    assert isolation_failures() == ()
     # No option has this number.
     edited_child(tmp_path / "copy", monkeypatch, (f"prctl({option},", "prctl(9999,"))
     assert run_untrusted("").status == "lost"
@@ -379,7 +416,7 @@ def test_refused_option_of_the_kernel_is_a_failed_isolation(
 def test_process_that_does_not_start_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert self_test() == ()
+    assert isolation_failures() == ()
     monkeypatch.setattr(runner, "_CHILD", tmp_path / "missing.py")
     outcome = run_untrusted("")
     assert outcome.status == "lost"
@@ -398,6 +435,11 @@ def test_values_come_back_with_their_types() -> None:
     for answer, value in zip(outcome.results, PLAIN, strict=True):
         # Shown with sorted sets, and with NaN equal to itself.
         assert pprint.pformat(answer.value) == pprint.pformat(value)
+
+
+def test_bytes_with_a_method_of_their_own_come_back_as_stored() -> None:
+    code = "class Bytes(bytes):\n    def __bytes__(self): return b'y'\ndef f(): return Bytes(b'x')"
+    assert run_untrusted(code, [Call("f")]).results[0].value == b"x"
 
 
 def test_dict_of_ranges_is_compared() -> None:
@@ -451,6 +493,46 @@ def test_what_honest_code_needs_works() -> None:
     outcome = run_untrusted(HONEST, [*map(Call, names), Call("Solution().add", (1,), {"b": 2})])
     late = [[("a", 2)], "03.02.", "int", [0, 1, 4], "•", 1]
     assert [a.value for a in outcome.results] == [7, [50_000], late, 2, None, None, 3], outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        pytest.param(
+            "import codecs\ndef f(): return codecs.encode('abc', 'rot13')", "nop", id="rot13"
+        ),
+        pytest.param(
+            "import concurrent.futures\n"
+            "def f():\n"
+            "    with concurrent.futures.ThreadPoolExecutor(1) as pool:\n"
+            "        return pool.submit(abs, -1).result()",
+            1,
+            id="threads",
+        ),
+        pytest.param(
+            "import asyncio\ndef f(): return asyncio.run(asyncio.to_thread(abs, -1))",
+            1,
+            id="asyncio",
+        ),
+        pytest.param(
+            "from xml.etree import (  # parser\n"
+            "    ElementTree,\n"
+            ")\n"
+            "def f(): return ElementTree.fromstring('<a/>').tag",
+            "a",
+            id="comment in brackets",
+        ),
+        pytest.param(
+            "from xml.etree import \\\r\n    ElementTree\r\n"
+            "def f(): return ElementTree.fromstring('<a/>').tag",
+            "a",
+            id="Windows line ends",
+        ),
+    ],
+)
+def test_module_that_is_needed_late_is_there(code: str, value: object) -> None:
+    outcome = run_untrusted(code, [Call("f")])
+    assert outcome.results[0].value == value, outcome
 
 
 LINES = (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()
@@ -556,7 +638,7 @@ REPEATED += ["\t", "```", "```\n", "```python\n", "\n ```", "<answer>", "{"]
 
 @pytest.mark.parametrize("part", REPEATED)
 @pytest.mark.parametrize(
-    "work", [modules_of, lambda text: extract_code(text, xml())], ids=["modules", "code"]
+    "work", [modules_to_import, lambda text: extract_code(text, xml())], ids=["modules", "code"]
 )
 def test_reading_code_takes_linear_time(work: Any, part: str) -> None:
     sizes = (150_000, 1_200_000)
@@ -569,13 +651,13 @@ def test_reading_code_takes_linear_time(work: Any, part: str) -> None:
 
 def test_names_to_import_are_limited_in_number_and_length() -> None:
     many = "\n".join(f"from json import a{number}" for number in range(5000))
-    assert len(modules_of(many)) == 102
-    assert modules_of(f"import os{'.a' * 5000}") == modules_of("")
+    assert len(modules_to_import(many)) == 102
+    assert modules_to_import(f"import os{'.a' * 5000}") == modules_to_import("")
 
 
 def test_modules_of_every_code_are_kept_next_to_many_names() -> None:
     many = "\n".join(f"from json import a{number}" for number in range(5000))
-    assert set(modules_of("")) <= set(modules_of(many))
+    assert set(modules_to_import("")) <= set(modules_to_import(many))
 
 
 @pytest.mark.parametrize(
@@ -586,7 +668,7 @@ def test_modules_of_every_code_are_kept_next_to_many_names() -> None:
     ],
 )
 def test_import_over_several_lines_is_read_whole(code: str) -> None:
-    assert modules_of(code) == modules_of("from concurrent import futures, thread")
+    assert modules_to_import(code) == modules_to_import("from concurrent import futures, thread")
 
 
 @pytest.mark.parametrize("line", [b"\n", b'["value",1]\n', b'["value",null]\n'])
@@ -678,7 +760,7 @@ def test_the_end_of_the_notebook_ends_everything(end: str) -> None:
     code = f"""
 import os, sys, threading
 from grpo_nb.sandbox.runner import *
-print(self_test(), flush=True)
+print(isolation_failures(), flush=True)
 sleepers = [Candidate(code="import time\\nwhile True: time.sleep(9)")] * 2
 threading.Thread(target=run_untrusted_batch, args=(sleepers,), daemon=True).start()
 sys.stdin.readline()

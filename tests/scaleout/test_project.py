@@ -15,7 +15,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.evaluation.model_sources import version_before_training
 from grpo_nb.runs.card import card_metadata
-from grpo_nb.training.run_start import START_REFERENCE
+from grpo_nb.training.kl_reference import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, start_warm, trained
 
@@ -250,6 +250,14 @@ def test_damaged_step_is_named(copy: Path) -> None:
     (copy / "result" / "steps.jsonl").write_text('{"step": "1", "logs": {"reward": 1.0}}\n')
     with pytest.raises(ValueError, match=r"origin\.json or result/.* damaged"):
         _ = gn.scaleout.open(copy).run
+
+
+def test_rows_without_a_question_are_named(copy: Path) -> None:
+    """TRL needs only the prompt, so a user may have replaced the rows by such rows."""
+    (copy / "train.jsonl").write_text('{"prompt": "How much is 1 + 1?"}\n')
+    with pytest.raises(ValueError, match=r"train\.jsonl is damaged.*'question'"):
+        _ = gn.scaleout.open(copy).run
+    assert not (copy / "run" / "copy").exists()
 
 
 def test_run_of_a_folder_opened_as_a_dot_has_full_paths(

@@ -15,7 +15,7 @@ import yaml
 
 import grpo_nb as gn
 from grpo_nb.scaleout.reward_source import NotPortableError
-from grpo_nb.training.run_start import START_REFERENCE
+from grpo_nb.training.kl_reference import START_REFERENCE
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start_warm, trained
@@ -169,7 +169,7 @@ def test_replay_compares_a_loss_only_if_dapo_equals_bnpo(
     names = {}
     for folder in (project.path, two_passes.path):
         step = json.loads((folder / "record.jsonl").read_text().splitlines()[0])
-        quantities = runpy.run_path(str(folder / "replay.py"))["quantities"]
+        quantities = runpy.run_path(str(folder / "replay.py"))["compared_quantities"]
         names[folder] = [name for name, _, _ in quantities(step, step)]
     assert names[project.path][-3:] == ["advantages", "loss", "grad_norm"]
     assert names[two_passes.path] == ["reward signs", "advantages"]
@@ -372,7 +372,7 @@ def test_arguments_that_publish_are_not_written(run: gn.runs.Run, tmp_path: Path
 def test_damaged_generations_are_refused(run: gn.runs.Run, tmp_path: Path, content: str) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     (copy / "start" / "generation_000000.json").write_text(content)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"generation_000000\.json is damaged"):
         gn.scaleout.write_project(copy, tmp_path / "folder", rewards=run.rewards)
     assert not (tmp_path / "folder").exists()
 

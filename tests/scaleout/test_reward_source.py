@@ -166,6 +166,13 @@ def uses_a_lambda(completions, **columns):
 limit = 99
 
 
+class Scorer:
+    """Its method is used as a reward."""
+
+    def score(self, completions, **columns):
+        return [1.0 for _ in completions]
+
+
 class Scale:
     """Used by a reward."""
 
@@ -288,6 +295,11 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
         (renamed, r"strict is not defined by def strict\("),
         (uses_a_file, r"shared is <module .* of type module, which lives.*from helpers import"),
         (uses_a_class, r"Scale is not defined by def Scale\("),
+        (Scorer().score, r"score is not defined by def score\(.*a method"),
+        (
+            gn.rewards.judge(stripped, "Is it clear?"),
+            r"ask is <function .*Train with a judge where",
+        ),
         (Short(most=3), r"Short\(most=3\) of type Short, which lives in this process only"),
     ],
 )

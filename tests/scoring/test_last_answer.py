@@ -1,4 +1,4 @@
-"""The last candidate decides if an answer is right anywhere in a completion."""
+"""The last answer decides if an answer is right anywhere in a completion."""
 
 import time
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from grpo_nb.rewards import (
     exact_text,
     maths,
 )
-from grpo_nb.scoring.correct_answers import Grader, choose_grader
-from grpo_nb.scoring.last_answer import readings_of_last_candidate
+from grpo_nb.scoring.grader import Grader, make_grader
+from grpo_nb.scoring.last_answer import readings_of_last_answer
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -35,10 +35,9 @@ def is_anywhere(
     golds = [gold, *other_golds]
     prompt = [{"role": "user", "content": question}]
     rows = [{"question": question, "answer": one, "prompt": prompt} for one in golds]
-    texts = [text] * len(golds)
-    grader = choose_grader(reward, rows, format)
-    is_right = grader.are_correct(grader.score(texts, rows, format))
-    return grader.are_last_answers_correct(texts, rows, format, is_right)[0]
+    grader = make_grader(reward, rows, format)
+    is_right = grader.are_correct(grader.score([text], rows[:1], format))[0]
+    return grader.is_last_answer_correct(text, rows[0], format, is_correct_in_format=is_right)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +96,24 @@ def is_anywhere(
         ("It is 5 red apples.", "5 apples", True),
         ("It is 20 apples.", "20 apples per day", True),
         ("It is 5 always.", "5 apples", True),
+        ("The area is 50sq ft.", "50", True),
+        ("The area is 50sq ft.", "50 sq ft", True),
+        ("The volume is 5cu m.", "5 m^2", False),
+        ("The speed is 60km/ h.", "60", True),
+        ("So it is $20$ cm.", "20 cm", True),
+        ("So it is $20$ cm.", "20 m", False),
+        ("It costs $5, and not $6.", "$6", True),
+        ("It costs \u20ac5.", "$5", False),
+        (r"It is 12\text{ cm}^2.", "12 cm^2", True),
+        (r"It is 12\text{ cm}^3.", "12 cm^2", False),
+        ("It is 12,34,567.", "1234567", True),
+        ("It is 18\u00b2.", "18", False),
+        ("It is 20 in.", "20 cm", False),
+        ("See section 1.5.0", "1.5", False),
+        ("It is 0,500.", "500", False),
+        (r"It is 540\pi.", "540", False),
+        (r"It is 60\ \text{km}\cdot\text{h}^{-1}.", "60", True),
+        ("It is 12:05.", "12", False),
         ("no number at all", "12", False),
         ("", "12", False),
     ],
@@ -114,7 +131,7 @@ def test_gold_number_in_a_repeated_question_loses_to_a_later_one() -> None:
 
 
 def test_longer_number_than_in_the_question_is_kept() -> None:
-    assert readings_of_last_candidate("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
+    assert readings_of_last_answer("What is 8 + 45?", "45", question=SUM, format=xml()) == ["45"]
 
 
 def test_short_question_is_not_removed_from_the_text() -> None:
@@ -145,6 +162,11 @@ def test_label_named_last_decides(text: str, gold: str, expected: bool) -> None:
         ("A dog", False),
         ("The answer is (b).", True),
         ("It is C, the value of f(b).", False),
+        ("(b) because it is in France", True),
+        ("C\nb) Paris", True),
+        ("b", True),
+        ("Option b fits.", True),
+        ("It is C (see a and b)", False),
     ],
 )
 def test_option_named_last_decides(text: str, expected: bool) -> None:
@@ -181,7 +203,7 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ("It is 12.4", "12", correctness(tolerance=0.5), True),
     ],
 )
-def test_candidate_is_compared_by_the_grader(
+def test_last_answer_is_compared_by_the_grader(
     text: str, gold: str, reward: Any, expected: bool
 ) -> None:
     assert is_anywhere(text, gold, question="Find it, please.", reward=reward) is expected
@@ -189,13 +211,14 @@ def test_candidate_is_compared_by_the_grader(
 
 @pytest.mark.parametrize("first", ["City of Paris", "Paris"])
 def test_each_accepted_answer_is_looked_for(first: str) -> None:
-    rows = [{"question": "Where?", "answer": first, "accepted_answers": ["City of Paris", "Paris"]}]
-    grades = DEFAULT_GRADER.are_last_answers_correct(["It is Paris."], rows, xml(), [False])
-    assert grades == [True]
+    row = {"question": "Where?", "answer": first, "accepted_answers": ["City of Paris", "Paris"]}
+    assert DEFAULT_GRADER.is_last_answer_correct(
+        "It is Paris.", row, xml(), is_correct_in_format=False
+    )
 
 
 def test_rule_says_what_is_searched() -> None:
-    assert DEFAULT_GRADER.anywhere_rule.startswith("the last answer in the text")
+    assert DEFAULT_GRADER.last_answer_rule.startswith("the last answer in the text")
 
 
 @pytest.mark.parametrize("format", [xml(), boxed(), bare()], ids=lambda format: format.name)
@@ -205,9 +228,11 @@ def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> N
 
 def test_last_answer_of_a_function_is_not_measured() -> None:
     grader = Grader(reward=len)
-    rows = [{"question": SUM, "answer": "12"}]
-    assert grader.are_last_answers_correct(["12"], rows, xml(), [False]) == [None]
-    assert "len() does not say where it reads the answer" in grader.anywhere_rule
+    row = {"question": SUM, "answer": "12"}
+    for is_correct in (False, True):
+        verdict = grader.is_last_answer_correct("12", row, xml(), is_correct_in_format=is_correct)
+        assert verdict is None
+    assert "len() does not say where it reads the answer" in grader.last_answer_rule
 
 
 @pytest.mark.parametrize(
@@ -236,24 +261,30 @@ def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
     ],
 )
 def test_label_is_told_from_an_ordinary_word(text: str, labels: str, expected: str) -> None:
-    readings = readings_of_last_candidate(
-        text, "b", question="", format=xml(), labels=[*labels, "b"]
-    )
+    readings = readings_of_last_answer(text, "b", question="", format=xml(), labels=[*labels, "b"])
     assert readings == [expected]
 
 
+def test_digit_of_a_decimal_is_no_label() -> None:
+    arguments = {"question": "", "format": xml(), "labels": ["1", "5", "none"]}
+    assert readings_of_last_answer("I rate it 4.5", "5", **arguments) == []
+    assert readings_of_last_answer("Not 5.1, but 5.", "5", **arguments) == ["5"]
+
+
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])
-@pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
-def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
+@pytest.mark.parametrize(
+    "part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}", r"\( ", "$"]
+)
+def test_last_answer_search_is_fast_on_long_texts(part: str, gold: str) -> None:
     started = time.process_time()
-    readings_of_last_candidate(part * 60_000, gold, question=SUM, format=xml())
+    readings_of_last_answer(part * 60_000, gold, question=SUM, format=xml())
     assert time.process_time() - started < 2
 
 
 def test_labels_are_those_of_the_graders_column() -> None:
     labels = ["spam", "ham"] * 4
     rows = [{"question": "?", "answer": f"{i}", "label": label} for i, label in enumerate(labels)]
-    texts = ["It is spam, I think.", *[""] * 7]
-    grader = choose_grader(correctness(column="label"), rows, xml())
-    grades = grader.are_last_answers_correct(texts, rows, xml(), [False] * 8)
-    assert grades == [True, *[False] * 7]
+    grader = make_grader(correctness(column="label"), rows, xml())
+    for text, is_correct in (("It is spam, I think.", True), ("", False)):
+        verdict = grader.is_last_answer_correct(text, rows[0], xml(), is_correct_in_format=False)
+        assert verdict is is_correct

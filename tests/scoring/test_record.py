@@ -299,6 +299,12 @@ def test_record_without_a_state_counts_as_changed() -> None:
     assert difference_in_words(before, record_of(Judge(1.0))).startswith(OTHER_VALUES)
 
 
+def test_kit_record_without_a_state_is_unchanged() -> None:
+    before = record_of(KIT())
+    del before["state"]
+    assert difference_in_words(before, record_of(KIT())) == ""
+
+
 def test_attribute_of_a_function_without_source_is_not_its_source() -> None:
     names = {}
     exec("def solved(completions, **columns):\n    return [1.0]\n", names)
@@ -389,6 +395,11 @@ def test_record_without_parameters_is_not_rebuilt() -> None:
     [
         pytest.param(KIT(weight=numpy.float32(2)), KIT(), id="weight"),
         pytest.param(
+            gn.rewards.exact_text(is_literal=numpy.bool_(True)),
+            gn.rewards.exact_text(),
+            id="boolean",
+        ),
+        pytest.param(
             gn.rewards.judge(len, "Kind?", scale=(numpy.int64(1), 5)),
             gn.rewards.judge(len, "Kind?"),
             id="scale",
@@ -404,6 +415,20 @@ def test_reward_marked_as_relative_is_rebuilt() -> None:
     rebuilt = rebuild_reward(json.loads(json.dumps(record_of(reward))))
     assert rebuilt == KIT(tolerance=0.1)
     assert is_relative(rebuilt)
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        pytest.param(make(1), id="function"),
+        pytest.param(Judge(1.0), id="object"),
+        pytest.param(KIT(), id="kit reward"),
+    ],
+)
+def test_mark_of_a_reward_is_noticed_as_that(reward: Callable) -> None:
+    before = record_of(reward)
+    now = record_of(relative(reward))
+    assert difference_in_words(before, now) == "only one of the two is marked as relative"
 
 
 def test_mark_of_a_partial_is_noticed() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas
 
-from grpo_nb.runs.rows import duplicates_entry
+from grpo_nb.health.history import duplicates_entry
 from tests.support.health_logs import Rows, healthy_log, with_intervals
 
 WEIGHTS = {"right": 2.0, "form": 1.0}

@@ -61,7 +61,6 @@ COMPARISON = {
 class FakeModel:
     """A model as `new_run_info` sees it."""
 
-    dtype = "torch.float32"
     config = None
 
 
@@ -90,6 +89,7 @@ def write_run(
         rewards=rewards,
         weights=weights,
         engine_choice=EngineChoice("the kit's CPU engine", "vLLM needs a GPU", None),
+        dtype="float32",
         model=FakeModel(),
     )
     info = new_run_info(prepared).to_dict() | {"status": "finished", "base_weights_hash": None}

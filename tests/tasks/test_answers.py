@@ -35,8 +35,31 @@ def test_read_number_before_a_number_word_is_none(text: str) -> None:
     assert read_number(text) is None
 
 
+@pytest.mark.parametrize("text", ["3 sixteenths", "5 twelfths", "7 twentieths", "1 millionth"])
+def test_read_number_fraction_in_words_is_none(text: str) -> None:
+    assert read_number(text) is None
+    assert not is_right_answer(text, text[0])
+
+
+@pytest.mark.parametrize("text", ["100~200", "$100~200$", "100\uff5e200"])
+def test_read_number_range_with_a_tilde_is_none(text: str) -> None:
+    assert read_number(text) is None
+    assert not is_right_answer("100200", text)
+
+
+def test_read_number_reads_a_tilde_before_a_unit() -> None:
+    assert read_number(r"42~\text{cm}") == read_number("42 cm")
+
+
 @pytest.mark.parametrize(
-    ("given", "gold"), [("500 rupees", "\u20b9500"), ("\u00a55", "5 yen"), ("5 JPY", "\u00a55")]
+    ("given", "gold"),
+    [
+        ("500 rupees", "\u20b9500"),
+        ("\u00a55", "5 yen"),
+        ("5 JPY", "\u00a55"),
+        ("\u00a55 yen", "\u00a55"),
+        ("\u20b95 rupees", "\u20b95"),
+    ],
 )
 def test_sign_of_a_currency_is_its_name(given: str, gold: str) -> None:
     assert is_right_answer(given, gold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import Any
 
@@ -172,8 +173,8 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     assert (len(task.train), len(task.holdout)) == (30, 10)
     assert set(task.left_out) == {
         "whose prompt does not end with what a user says",
-        'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...]. If it is the '
-        'question as text, write columns={"question": <column of the prompt>}',
+        'whose prompt is not a chat, [{"role": "user", "content": "..."}, ...] (if it is the '
+        'question as text, write columns={"question": <column of the prompt>})',
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
     assert all(row["question"].startswith("case ") for row in both(task)), (
@@ -227,7 +228,8 @@ def test_chats_with_tool_calls_are_left_out() -> None:
     rows[2]["prompt"][2] = {"role": "assistant", "tool_calls": [TOOL_CALL]}
     task = gn.load_task(rows, holdout=1)
     reason = (
-        "whose prompt has tool_calls. Write each call in content, as the model's template writes it"
+        "whose prompt has tool_calls (write each call in content, as the model's template writes "
+        "it)"
     )
     assert task.left_out == {reason: 2}
     assert len(both(task)) == 3
@@ -370,6 +372,13 @@ def test_chat_without_its_own_question_is_read_beside_rows_with_one() -> None:
     ]
     task = gn.load_task(rows, holdout=1)
     assert sorted([*task.train["question"], *task.holdout["question"]]) == ["1 + 1?", "1 + 2?"]
+
+
+def test_row_with_more_cells_than_the_header_is_read() -> None:
+    lines = ["question,answer", "1 + 1?,2,extra", "2 + 2?,4", "3 + 3?,6"]
+    task = gn.load_task(list(csv.DictReader(lines)), holdout=1)
+    assert task.left_out == {}
+    assert sorted(answers(task).values()) == ["2", "4", "6"]
 
 
 def test_tuple_is_an_answer_as_a_list_is() -> None:

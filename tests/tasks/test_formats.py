@@ -54,6 +54,10 @@ def test_format_of_template_that_opens_the_tag() -> None:
     assert opened.completeness(rest) == 1
     assert not formats.think_answer().is_exact(rest)
     assert not formats.xml().for_template(Opens(), {}).is_opened_by_template
+    with_line_break = formats.AnswerFormat(
+        name="own", reasoning_open="<think>\n", reasoning_close="</think>", answer_open="Answer:"
+    )
+    assert with_line_break.for_template(Opens(), {}).is_opened_by_template
 
 
 PIECES = st.sampled_from(
@@ -72,7 +76,7 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
 
 @pytest.mark.parametrize(("answer_open", "answer_close"), [("$", "$"), ("ans", "/ans")])
 def test_opening_mark_inside_another_is_refused(answer_open: str, answer_close: str) -> None:
-    with pytest.raises(ValueError, match="no completion would have it exactly once"):
+    with pytest.raises(ValueError, match="because a complete completion has each tag exactly once"):
         formats.AnswerFormat(name="d", answer_open=answer_open, answer_close=answer_close)
 
 

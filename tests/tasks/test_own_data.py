@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
-from grpo_nb.scoring.correct_answers import Grader
+from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.answers import is_right_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
 
@@ -162,7 +162,7 @@ def test_each_text_in_a_list_of_answers_is_right() -> None:
     assert task.answers.kind == "text"
     accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
     assert accepted == {names[0]: names for names in [*CAPITALS, ["Oslo"]]}
-    assert any("each text in a list of answers is right" in note for note in task.changes.notes)
+    assert any("each text in a list of answers is right" in note for note in task.report.notes)
     row = next(row for row in both(task) if row["answer"] == "Paris")
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
     assert gn.score(gn.rewards.correctness(), texts, row).values["correctness"] == (1.0, 1.0, 0.0)
@@ -219,7 +219,10 @@ def test_lists_of_answers_are_right_after_a_single_answer() -> None:
 @pytest.mark.parametrize("golds", [["City of Paris", "Lutetia"], ["Lutetia", "paris"]])
 def test_rows_with_a_common_answer_are_repeated(golds: list[str]) -> None:
     rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": golds}]
-    assert gn.load_task(rows, holdout=1).left_out == {"repeated": 1}
+    task = gn.load_task(rows, holdout=1)
+    assert task.left_out == {"repeated": 1}
+    accepted = next(row["accepted_answers"] for row in both(task) if row["answer"] == "Paris")
+    assert accepted == list(dict.fromkeys([*CAPITALS[0], *golds])), "of both rows, each once"
 
 
 def test_accepted_answers_of_several_types_stay_lists() -> None:
@@ -244,7 +247,7 @@ def test_accepted_answers_without_lists_are_renamed(cell: Any) -> None:
     task = gn.load_task(rows_of(["Paris", "Rome"], accepted_answers=[cell] * 2), holdout=1)
     assert task.train[0]["source_accepted_answers"] == cell
     assert "accepted_answers" not in task.train.column_names
-    assert any("it does not hold lists of answers" in note for note in task.changes.notes)
+    assert any("it does not hold lists of answers" in note for note in task.report.notes)
 
 
 def test_missing_split_error_names_a_split() -> None:
@@ -288,7 +291,7 @@ def test_cell_that_json_does_not_know_is_kept_as_text_and_noted() -> None:
     rows = rows_of(["p", "q"], when=[{"day": pandas.Timestamp("2026-01-01")}] * 2)
     task = gn.load_task(rows, holdout=1)
     assert "2026-01-01" in task.train[0]["when"]
-    assert "the column 'when' is stored as text; non-text values as JSON" in task.changes.notes
+    assert "the column 'when' is stored as text; non-text values as JSON" in task.report.notes
 
 
 TAKEN = [
@@ -309,7 +312,7 @@ def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
     task = gn.load_task(rows_of(["p", "q", "r"], **{name: [None, "x", "x"]}), holdout=1)
     assert name not in task.train.column_names
     assert f"source_{name}" in task.train.column_names
-    assert f"the column {name!r} is now 'source_{name}': its name is taken" in task.changes.notes
+    assert f"the column {name!r} is now 'source_{name}': its name is taken" in task.report.notes
     gn.score(gn.rewards.correctness(), ["<answer>p</answer>"], task.train[0])
 
 
@@ -434,7 +437,7 @@ def test_instruction_in_the_question_needs_no_system_role(template: str) -> None
         rows.append({"prompt": chat, "answer": str(n + 1)})
     task = gn.load_task(rows, holdout=1, tokenizer=tokenizer_with(template))
     assert [turn["role"] for turn in task.train[0]["prompt"]] == ["user"]
-    assert task.changes.notes == []
+    assert task.report.notes == []
 
 
 # Held-out rows of one's own.
@@ -574,7 +577,7 @@ def test_prompt_of_one_message_that_names_the_format_has_no_note() -> None:
         {"prompt": [{"role": "user", "content": f"{n} + 1? Write <answer>"}], "answer": str(n + 1)}
         for n in range(5)
     ]
-    assert not any("nothing in the prompt" in note for note in gn.load_task(rows).changes.notes)
+    assert not any("nothing in the prompt" in note for note in gn.load_task(rows).report.notes)
 
 
 def test_holdout_without_its_columns_is_refused() -> None:
@@ -598,6 +601,11 @@ def test_contamination_leaves_out_sources_without_a_match() -> None:
     found, searched = question_hashes(["1 + 1?", "2 + 2?"])
     trained = {found: "the training part", searched: "the run tiny"}
     assert find_contamination(["1+1?"], trained).source == "the training part"
+
+
+def test_contamination_without_trained_questions_says_so() -> None:
+    sentence = find_contamination(["1+1?"], {}).sentence
+    assert sentence.endswith("is in an empty set of training questions.")
 
 
 # Numbers and units.
@@ -717,7 +725,7 @@ def test_renamed_partial_reward_has_its_own_name() -> None:
 def test_cells_are_stored_unchanged_or_as_text(cells: list[Any], stored: list[Any]) -> None:
     task = gn.load_task(rows_of(["p", "q"], own=cells), holdout=1)
     assert sorted(repr(row["own"]) for row in both(task)) == sorted(map(repr, stored))
-    is_noted = "the column 'own' is stored as text; non-text values as JSON" in task.changes.notes
+    is_noted = "the column 'own' is stored as text; non-text values as JSON" in task.report.notes
     assert is_noted == (cells != stored)
 
 
@@ -746,7 +754,7 @@ def test_text_prompt_next_to_a_question_is_another_column() -> None:
     assert sorted(row["question"] for row in both(task)) == ["0+2?", "1+2?", "2+2?"]
     assert task.train[0]["prompt"][-1]["content"] == task.train[0]["question"]
     assert task.train[0]["source_prompt"] == "Answer."
-    assert "the column 'prompt' is now 'source_prompt': its name is taken" in task.changes.notes
+    assert "the column 'prompt' is now 'source_prompt': its name is taken" in task.report.notes
 
 
 def test_columns_named_by_numbers_are_found() -> None:

@@ -51,7 +51,7 @@ def test_file_is_read_unchanged(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(FILES[name])
     read = read_rows(tmp_path / name)
     assert read.rows == ROWS
-    assert read.name == name.partition(".")[0]
+    assert read.task_name == name.partition(".")[0]
     assert ("so read as cp1252" in read.note) == ("windows" in name)
 
 

@@ -9,7 +9,7 @@ from datasets import Dataset, concatenate_datasets
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.tasks.contamination import normalized_question
+from grpo_nb.tasks.contamination import normalize_question
 from tests.tasks.test_answers import KINDS
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
@@ -143,7 +143,7 @@ def test_questions_in_other_writing_are_in_one_part() -> None:
     for seed in range(12):
         task = gn.load_task(rows, holdout=4, seed=seed)
         train, held = (
-            {*map(normalized_question, part["question"])} for part in (task.train, task.holdout)
+            {*map(normalize_question, part["question"])} for part in (task.train, task.holdout)
         )
         assert not train & held
         apart += len(questions(task.holdout) & {"f(x) + 1", "f(y) + 1"}) == 1
@@ -155,7 +155,7 @@ def test_line_break_alone_keeps_questions_in_one_part() -> None:
     rows += [{"question": f"What is\n{n}+2", "answer": str(n + 2)} for n in range(5)]
     task = gn.load_task(rows, holdout=4)
     train, held = (
-        {*map(normalized_question, part["question"])} for part in (task.train, task.holdout)
+        {*map(normalize_question, part["question"])} for part in (task.train, task.holdout)
     )
     assert not train & held
 
@@ -178,7 +178,7 @@ def test_line_break_alone_keeps_questions_in_one_part() -> None:
     ],
 )
 def test_questions_with_another_sign_differ(one: str, other: str) -> None:
-    assert normalized_question(one) != normalized_question(other)
+    assert normalize_question(one) != normalize_question(other)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_questions_with_another_sign_differ(one: str, other: str) -> None:
     ],
 )
 def test_questions_with_other_punctuation_are_the_same(one: str, other: str) -> None:
-    assert normalized_question(one) == normalized_question(other)
+    assert normalize_question(one) == normalize_question(other)
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
@@ -217,7 +217,7 @@ def test_answers_of_another_kind_are_shown() -> None:
 def test_own_system_format_and_hint_are_used() -> None:
     own = gn.load_task(LABELS, system="Say <reasoning> and <answer>.")
     assert system_prompt_of(own) == "Say <reasoning> and <answer>."
-    assert not own.changes.notes
+    assert not own.report.notes
     assert "nothing in the prompt names <answer>" in repr(gn.load_task(LABELS, system="Judge it."))
     assert r"\boxed{one of: lost, sent}" in system_prompt_of(
         gn.load_task(LABELS, format=gn.tasks.boxed())
@@ -228,7 +228,7 @@ def test_own_system_format_and_hint_are_used() -> None:
         LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost")
     )
     assert system_prompt_of(bare).endswith("nothing but the answer:\none of: lost, sent")
-    assert not bare.changes.notes
+    assert not bare.report.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
 
 
@@ -250,7 +250,7 @@ def test_without_long_prompts_counts_those_left_out(
     assert "too long" in repr(short)
     keeps_all = int(
         re.search(
-            r"replace\(max_prompt_length=(\d+)\) keeps all", short.changes.examples["too long"]
+            r"replace\(max_prompt_length=(\d+)\) keeps all", short.report.examples["too long"]
         )[1]
     )
     assert task.without_long_prompts(tokenizer, keeps_all) is task

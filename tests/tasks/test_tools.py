@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import TypeHintParsingException
 
 import grpo_nb as gn
+from grpo_nb.generation.completions import GeneratedCompletion, scoring_arguments
 from tests.support.village import Village, village_rows, village_task
 
 
@@ -94,10 +95,11 @@ def untyped(place):
             "TRL would add get_reward of the environment to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "is async: write it with def"),
-        ([], {"environment": Endless}, "'Endless' has no attribute 'reset'"),
+        ([], {"environment": Endless}, "environment has no method reset.* starts an episode"),
         ([], {"environment": Village()}, "is not a class.*write environment=Game, not"),
         ([], {"environment": Growing}, "prompt or an attribute differed"),
-        ([functools.partial(read, "mill")], {}, "partial' object has no attribute '__name__'"),
+        ([functools.partial(read, "mill")], {}, "the tool functools.partial.* has no name"),
+        ([read], {"environment": Village}, "two tools have the same name: .'read', 'read'"),
         (
             [],
             {"environment": Dice},
@@ -107,7 +109,7 @@ def untyped(place):
         ([], {"environment": Loose}, "prompt or an attribute differed"),
         ([], {"environment": Talking}, "prompt or an attribute differed"),
         ([], {}, "there is no tool: pass a function"),
-        ([[read]], {}, "'list' object has no attribute '__name__'"),
+        ([[read]], {}, "the tool .<function read .* has no name"),
         ([read], {"rounds": 0}, "rounds = 0 must be a whole number of at least 1"),
         (
             [read],
@@ -120,7 +122,7 @@ def untyped(place):
 def test_unusable_tools_are_refused(
     task: gn.tasks.Task, functions: list, options: dict, message: str
 ) -> None:
-    with pytest.raises((AttributeError, TypeError, ValueError), match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         task.with_tools(*functions, **options)
 
 
@@ -177,13 +179,27 @@ def test_episode_changes_no_row_and_no_method(
     row = task.train[0]
     before = list(row["chain"])
     for _ in range(2):  # the second finds the deck as it was
-        _, columns = held.first_prompt_and_columns(row)
-        tools = {tool.__name__: tool for tool in held.for_episode(columns["environments"])}
+        deck = held.start_episode(row)["environments"]
+        tools = {tool.__name__: tool for tool in held.for_episode(deck)}
         assert tools["is_open"]() == str(len(before) < 2)
-        assert columns["environments"].is_open() is (len(before) < 2)
+        assert deck.is_open() is (len(before) < 2)
         assert tools["sign"]() == "7"
-        columns["environments"].chain.pop()
+        deck.chain.pop()
     assert row["chain"] == before
+
+
+def test_rewards_get_the_prompt_with_the_first_text(task: gn.tasks.Task) -> None:
+    class Telling(Village):
+        def reset(self, **row: Any) -> str:
+            super().reset(**row)
+            return " You begin."
+
+    row = task.train[0]
+    started = task.with_tools(environment=Telling).start_episode(row)
+    completion = GeneratedCompletion("7", is_truncated=False, row=started)
+    [scored] = scoring_arguments([completion], [row])["rows"]
+    assert scored["prompt"][-1]["content"] == row["prompt"][-1]["content"] + " You begin."
+    assert isinstance(scored["environments"], Telling)
 
 
 def test_first_text_of_environment_counts_as_prompt(embedded_folder: Path) -> None:

@@ -76,6 +76,8 @@ def test_run_records_the_arguments_of_its_trainer(tiny_run: gn.runs.Run) -> None
 def test_dtype_is_the_same_from_loading_to_evaluation(
     dtype: str, tiny_folder: Path, tmp_path: Path
 ) -> None:
+    from grpo_nb.config.hardware import choose_dtype
+    from grpo_nb.generation.choice import choose_engine
     from grpo_nb.training.prepare import GRPOConfig, prepare_arguments
 
     other = "float32" if dtype == "bfloat16" else "bfloat16"
@@ -93,7 +95,9 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
     gn.load_model(settings.replace(dtype=other))
     task = gn.load_task("arithmetic", settings, train_size=8, holdout=4, tokenizer=tokenizer)
 
-    arguments = GRPOConfig(output_dir=str(tmp_path), **prepare_arguments(settings, model))
+    engine_choice = choose_engine(model, settings)
+    passed = prepare_arguments(settings, engine_choice, choose_dtype(settings, None, model))
+    arguments = GRPOConfig(output_dir=str(tmp_path), **passed)
     assert arguments.bf16 is (dtype == "bfloat16")
     assert arguments.fp16 is False
     effective = gn.training.effective_settings(settings, model)

@@ -1,5 +1,6 @@
 """Ends of a training that are easily missed: the last step, spent budgets, lost files."""
 
+import asyncio
 import errno
 import os
 import shutil
@@ -40,6 +41,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
         settings=settings,
         weights={},
         engine_choice=EngineChoice("Unsloth's own generation", "no vLLM", "it is for CPUs only"),
+        dtype="float16",
     )
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
@@ -160,6 +162,21 @@ def test_exit_within_a_training_is_recorded(tiny, tiny_settings: gn.Settings, pl
     assert len(run.rows) == run.info["adapter_step"] == 1
     assert (run.path / "README.md").is_file()
     assert (run.path / "figures" / "training.png").is_file()
+
+
+def test_cancelled_reward_is_recorded_as_a_failure(tiny, tiny_settings: gn.Settings) -> None:
+    """`CancelledError` of asyncio is no `Exception`, and a judge that is asked may raise it."""
+
+    def cancelled(completions: list, trainer_state=None, **columns: object) -> list[float]:
+        if trainer_state.global_step == 1:
+            raise asyncio.CancelledError("no reply")
+        return brevity(completions)
+
+    with pytest.raises(asyncio.CancelledError):
+        gn.train(*tiny, [cancelled], tiny_settings, name="a")
+    run = gn.open_run(Path(tiny_settings.run_root) / "a")
+    assert run.status == "failed"
+    assert run.info["error"] == "CancelledError: no reply"
 
 
 def test_exit_of_a_forked_child_leaves_the_folder(tiny, tiny_settings: gn.Settings) -> None:

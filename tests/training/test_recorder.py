@@ -15,7 +15,7 @@ from peft import get_peft_model_state_dict
 
 import grpo_nb as gn
 from grpo_nb.generation.choice import EngineChoice
-from grpo_nb.runs.measures import ACCURACY
+from grpo_nb.runs.measures import ACCURACY_KEY
 from grpo_nb.training.prepare import PreparedTraining
 from grpo_nb.training.recorder import HoldoutObserver
 from tests.conftest import ROOT
@@ -247,6 +247,7 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
         rewards=paid_by,
         weights={},
         engine_choice=EngineChoice("transformers' own generation", "no GPU", "this model is odd"),
+        dtype="float32",
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
@@ -266,11 +267,11 @@ def test_holdout_score_uses_the_runs_own_grader(monkeypatch) -> None:
 @pytest.mark.parametrize("first", [None, math.nan, numpy.float32(0.25)])
 def test_holdout_score_of_an_observer_never_ends_the_training(tiny, settings, first) -> None:
     def scoring(row: dict, completions: object) -> None:
-        row[ACCURACY] = first if row["step"] == 1 else numpy.float32(0.5)
+        row[ACCURACY_KEY] = first if row["step"] == 1 else numpy.float32(0.5)
 
     run = gn.train(*tiny, [brevity], settings, observers=[scoring])
     assert run.status == "finished"
-    assert run.metrics.set_index("step")[ACCURACY].idxmax() == 2
+    assert run.metrics.set_index("step")[ACCURACY_KEY].idxmax() == 2
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_observer_of_the_guide_keeps_the_best_adapter(
     adapters = {}
 
     def planned(self: HoldoutObserver, row: dict, completions: object) -> None:
-        row[ACCURACY] = scores[row["step"]]
+        row[ACCURACY_KEY] = scores[row["step"]]
         adapters[row["step"]] = copy.deepcopy(get_peft_model_state_dict(model))
 
     monkeypatch.setattr(HoldoutObserver, "__call__", planned)

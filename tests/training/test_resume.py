@@ -289,14 +289,13 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
         assert (run.path / ".lock").is_file()
 
 
-def test_unfinished_run_of_an_earlier_version_is_resumed(root: Path, settings: gn.Settings) -> None:
+def test_settings_of_an_earlier_version_are_named(root: Path) -> None:
     run = make_run(root / "a")
     earlier = json.loads((run.path / "run.json").read_text())
-    earlier["settings"] |= {"num_train_epochs": None, "warmup_steps": None, "keep_adapter": "last"}
+    earlier["settings"] |= {"keep_adapter": "last"}
     put(run.path / "run.json", json.dumps(earlier).encode())
-    found = find_run(settings.replace(warmup_steps=0.1), None, "auto")
-    assert found.run.settings.warmup_steps == 0.1
-    assert found.checkpoint.step == 4
+    with pytest.raises(ValueError, match=r"run\.json is damaged, or .*'keep_adapter'"):
+        _ = run.settings
 
 
 def test_auto_refuses_a_damaged_newest_run(root: Path, settings: gn.Settings) -> None:

@@ -176,11 +176,18 @@ def test_folder_of_an_interrupted_start_may_be_deleted(fresh, tiny_settings) -> 
         gn.train(*fresh, [brevity], tiny_settings, name="a", resume="auto")
 
 
-def test_state_that_json_cannot_hold_names_its_reward(fresh, tiny_settings) -> None:
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"texts": {"a", "b"}}, id="a set"),
+        pytest.param({"means": {3: 0.2}}, id="a number as key, which would come back as a text"),
+    ],
+)
+def test_state_that_json_cannot_hold_names_its_reward(fresh, tiny_settings, state: dict) -> None:
     def seen(completions: list, **columns: object) -> list[float]:
         return brevity(completions)
 
-    seen.state_dict = lambda: {"texts": {"a", "b"}}
+    seen.state_dict = lambda: state
     seen.load_state_dict = lambda state: None
     with pytest.raises(TypeError, match=r"state_dict\(\) of 'seen' cannot be saved as JSON"):
         gn.train(*fresh, [seen], tiny_settings)

@@ -13,6 +13,7 @@ import pytest
 import trl as trl_package
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from trl import GRPOTrainer
+from trl.trainer.utils import RepeatSampler
 
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.upstream import symbols, transformers, trl, unsloth, vllm
@@ -66,6 +67,28 @@ def test_micro_batch_count_is_the_counter_of_trl() -> None:
 def test_micro_batch_count_without_counter_is_refused() -> None:
     with pytest.raises(EnvironmentProblem, match="_step is missing in trl"):
         trl.micro_batch_count(SimpleNamespace(step=3))
+
+
+def test_order_of_a_later_pass_is_that_of_one_sampler() -> None:
+    rows = list(range(20))
+    whole = RepeatSampler(rows, mini_repeat_count=2, seed=3)
+    orders = [list(whole) for _ in range(3)]
+    resumed = RepeatSampler(rows, mini_repeat_count=2, seed=3)
+    trl.fix_order_of_passes(resumed)
+    resumed.set_epoch(2)
+    assert list(resumed) == orders[2] != orders[0]
+
+
+def test_order_of_rows_that_are_not_shuffled_is_kept() -> None:
+    ordered = RepeatSampler([7, 8], mini_repeat_count=1, shuffle=False)
+    trl.fix_order_of_passes(ordered)
+    assert list(ordered) == [0, 1]
+    assert not hasattr(ordered, "set_epoch")
+
+
+def test_sampler_without_a_generator_is_refused() -> None:
+    with pytest.raises(EnvironmentProblem, match="generator is missing in trl"):
+        trl.fix_order_of_passes(SimpleNamespace(shuffle=True))
 
 
 def test_attention_table_of_transformers_has_sdpa() -> None:

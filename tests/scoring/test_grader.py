@@ -17,7 +17,7 @@ from grpo_nb.rewards import (
     relative,
 )
 from grpo_nb.rewards.base import range_of
-from grpo_nb.scoring.correct_answers import Grader, choose_grader, deciding_reward
+from grpo_nb.scoring.grader import Grader, deciding_reward, make_grader
 from grpo_nb.scoring.scores import first_step_state, score
 from grpo_nb.tasks.formats import AnswerFormat, boxed, xml
 from tests.scoring.test_scores import Counting
@@ -88,7 +88,7 @@ def test_code_tests_decide_where_they_are_the_main_reward() -> None:
 
 
 def test_pass_score_is_that_of_gold_answers() -> None:
-    assert choose_grader(solved, ROWS, xml()).pass_score == 2.0
+    assert make_grader(solved, ROWS, xml()).pass_score == 2.0
 
 
 def test_pass_score_fits_a_format_that_the_template_opens() -> None:
@@ -99,11 +99,11 @@ def test_pass_score_fits_a_format_that_the_template_opens() -> None:
         pairs = zip(completions, right, strict=True)
         return [score * format.is_exact(text) for text, score in pairs]
 
-    assert choose_grader(in_format, ROWS, format).pass_score == 2.0
+    assert make_grader(in_format, ROWS, format).pass_score == 2.0
 
 
 def test_pass_score_is_the_declared_maximum() -> None:
-    assert choose_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).pass_score == 3.0
+    assert make_grader(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).pass_score == 3.0
 
 
 def test_declared_maximum_that_no_gold_answer_reaches_is_reported() -> None:
@@ -111,7 +111,7 @@ def test_declared_maximum_that_no_gold_answer_reaches_is_reported() -> None:
         return solved(completions, answer)
 
     strict.range = (0.0, 10.0)
-    rule = choose_grader(strict, ROWS, xml()).correctness_rule
+    rule = make_grader(strict, ROWS, xml()).correctness_rule
     assert rule.endswith("(its declared maximum; no gold answer reaches it)")
 
 
@@ -124,22 +124,22 @@ class Points(Reward):
 
 
 def test_pass_score_of_a_users_class_is_that_of_gold_answers() -> None:
-    grader = choose_grader(Points(), ROWS, xml())
+    grader = make_grader(Points(), ROWS, xml())
     assert grader.pass_score == 5.0
     assert range_of(Points()) is None
 
 
 def test_pass_score_is_one_where_no_gold_answer_is_scored() -> None:
-    assert choose_grader(style, ROWS, xml()).pass_score == 1.0
+    assert make_grader(style, ROWS, xml()).pass_score == 1.0
 
 
 def test_completion_with_the_full_score_is_correct() -> None:
-    grader = choose_grader(deciding_reward([solved, partial_format()]), ROWS, xml())
+    grader = make_grader(deciding_reward([solved, partial_format()]), ROWS, xml())
     assert verdicts(grader, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
 def test_correctness_rule_names_function_and_threshold() -> None:
-    grader = choose_grader(solved, ROWS, xml())
+    grader = make_grader(solved, ROWS, xml())
     assert (
         grader.correctness_rule
         == "answers to which solved() gives 2 or more (its score for a gold answer in the format)"
@@ -205,7 +205,7 @@ def test_function_that_returns_booleans_can_grade() -> None:
         return [text.endswith("2") for text in completions]
 
     is_even.range = (0, 1)
-    assert verdicts(choose_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
+    assert verdicts(make_grader(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
         True,
         False,
         True,
@@ -216,13 +216,13 @@ def test_answer_without_a_score_is_not_correct() -> None:
     def silent(completions: list, **columns: object) -> list[None]:
         return [None] * len(completions)
 
-    grader = choose_grader(silent, ROWS, xml())
+    grader = make_grader(silent, ROWS, xml())
     assert verdicts(grader, ["<answer>2</answer>"], ROWS[:1], xml()) == [False]
 
 
 def test_grading_leaves_the_memory_of_a_reward_as_it_was() -> None:
     counting = Counting(value=1.0)
-    grader = choose_grader(counting, ROWS, xml())
+    grader = make_grader(counting, ROWS, xml())
     verdicts(grader, ["1"] * 3, ROWS, xml())
     assert counting.calls == 0
 
@@ -234,7 +234,7 @@ def test_grading_is_marked_as_a_trial() -> None:
         trials.append(trainer_state.is_trial)
         return [1.0] * len(completions)
 
-    verdicts(choose_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
+    verdicts(make_grader(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
     assert set(trials) == {True}
     state = first_step_state()
     score(learning, ["1"], ROWS[0], trainer_state=state)
@@ -256,7 +256,7 @@ def by_points(completions: list, answer: list, points: list, **columns: object) 
 
 def test_questions_of_different_worth_share_the_lowest_score() -> None:
     rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
-    grader = choose_grader(by_points, rows, xml())
+    grader = make_grader(by_points, rows, xml())
     assert grader.pass_score == 1.0
     assert verdicts(grader, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
@@ -270,7 +270,7 @@ def test_pass_score_is_above_partial_credit_of_other_questions() -> None:
         return [worth if score else 0.4 * worth * bool(text) for worth, score, text in pairs]
 
     rows = [{**ROWS[0], "points": 1.0}, {**ROWS[1], "points": 3.0}]
-    assert choose_grader(partly, rows, xml()).pass_score == 3.0
+    assert make_grader(partly, rows, xml()).pass_score == 3.0
 
 
 def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
@@ -282,7 +282,7 @@ def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
             for text, score, known in zip(completions, right, is_known, strict=True)
         ]
 
-    assert choose_grader(for_even_answers, ROWS, xml()).pass_score == 3.0
+    assert make_grader(for_even_answers, ROWS, xml()).pass_score == 3.0
 
 
 def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
@@ -290,7 +290,7 @@ def test_gold_answer_inside_a_wrong_one_leaves_the_pass_score() -> None:
         return [2.0 * (gold in text) for text, gold in zip(completions, answer, strict=True)]
 
     rows = [{"question": "?", "answer": "2"}, {"question": "?", "answer": "12"}]
-    grader = choose_grader(contains, rows, xml())
+    grader = make_grader(contains, rows, xml())
     assert grader.pass_score == 2.0
     assert grader.tells_gold_from_wrong
 
@@ -301,26 +301,27 @@ def test_gold_answers_of_a_list_are_tried() -> None:
         return [2.0 * (xml().extract(text) in golds) for text, golds in pairs]
 
     rows = [{"answer": ["Paris", "City of Paris"]}, {"answer": ["Rome"]}]
-    assert choose_grader(is_listed, rows, xml()).pass_score == 2.0
+    assert make_grader(is_listed, rows, xml()).pass_score == 2.0
 
 
 def test_wrong_answer_may_come_from_a_later_row() -> None:
     rows = [*[{"answer": "1"}] * 8, {"answer": "2"}]
-    assert choose_grader(solved, rows, xml()).tells_gold_from_wrong
+    assert make_grader(solved, rows, xml()).tells_gold_from_wrong
 
 
 def test_first_rows_without_a_gold_answer_are_not_tried() -> None:
     rows = [*[{"answer": ""}] * 8, *ROWS]
-    assert choose_grader(solved, rows, xml()).tells_gold_from_wrong
+    assert make_grader(solved, rows, xml()).tells_gold_from_wrong
 
 
-def test_reason_without_a_gold_answer_names_the_cause() -> None:
-    assert choose_grader(solved, [], xml()).reason == "the default; there was no gold answer to try"
+def test_source_of_pass_score_without_a_gold_answer_says_so() -> None:
+    source = make_grader(solved, [], xml()).pass_score_source
+    assert source == "the default; there was no gold answer to try"
 
 
 @pytest.mark.parametrize("rows", [[], [{"answer": None}]], ids=["no row", "no gold answer"])
 def test_pass_score_without_a_gold_answer_is_one(rows: list) -> None:
-    grader = choose_grader(solved, rows, xml())
+    grader = make_grader(solved, rows, xml())
     assert grader.pass_score == 1.0
     assert not grader.tells_gold_from_wrong
 
@@ -329,14 +330,14 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
     def has_slot(completions: list, **columns: object) -> list[float]:
         return [float("<answer>" in turns) for turns in completions]
 
-    grader = choose_grader(has_slot, ROWS, xml())
+    grader = make_grader(has_slot, ROWS, xml())
     assert not grader.tells_gold_from_wrong
     assert grader.correctness_rule.endswith("no gold answer scores above a wrong one)")
 
 
 def test_pass_score_above_wrong_answers_is_tested() -> None:
-    assert choose_grader(solved, ROWS, xml()).tells_gold_from_wrong
-    assert not choose_grader(style, ROWS, xml()).tells_gold_from_wrong
+    assert make_grader(solved, ROWS, xml()).tells_gold_from_wrong
+    assert not make_grader(style, ROWS, xml()).tells_gold_from_wrong
 
 
 @pytest.mark.parametrize(
@@ -353,14 +354,14 @@ def test_right_answer_of_another_row_is_not_tried_as_wrong(rows: list) -> None:
     def fair(completions: list, **columns: object) -> list[float]:
         return [2.0 * any(gold in text for gold in RIGHT) for text in completions]
 
-    assert choose_grader(fair, rows, xml()).pass_score == 2.0
+    assert make_grader(fair, rows, xml()).pass_score == 2.0
 
 
 RIGHT = ("1/2", "0.5", "Rome", "Roma")
 
 
 def test_pass_score_without_a_wrong_answer_is_not_tested() -> None:
-    grader = choose_grader(solved, ROWS[:1] * 2, xml())
+    grader = make_grader(solved, ROWS[:1] * 2, xml())
     assert grader.pass_score == 2.0
     assert not grader.tells_gold_from_wrong
 
@@ -368,13 +369,13 @@ def test_pass_score_without_a_wrong_answer_is_not_tested() -> None:
 @pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])
 def test_copied_question_is_no_correct_answer(rewards: list) -> None:
     rows = [{"question": "What is 84 / 2?", "answer": "42"}]
-    grader = choose_grader(deciding_reward(rewards), rows, xml())
+    grader = make_grader(deciding_reward(rewards), rows, xml())
     assert verdicts(grader, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
 def test_reversed_or_broken_range_is_no_pass_score() -> None:
     for ends in ((3.0, 0.0), (3.0,), ("low", "high")):
-        assert choose_grader(Weighed(1.0, ends), ROWS, xml()).pass_score == 1.0
+        assert make_grader(Weighed(1.0, ends), ROWS, xml()).pass_score == 1.0
 
 
 def test_function_that_counts_tokens_can_grade() -> None:
@@ -384,4 +385,4 @@ def test_function_that_counts_tokens_can_grade() -> None:
     def tokenizer(text: str, **how: object) -> dict[str, list[int]]:
         return {"input_ids": list(range(len(text)))}
 
-    assert choose_grader(brief, ROWS, xml(), tokenizer=tokenizer).pass_score == 1.0
+    assert make_grader(brief, ROWS, xml(), tokenizer=tokenizer).pass_score == 1.0

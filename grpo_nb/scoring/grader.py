@@ -9,11 +9,11 @@
    answers.
 3. `correctness()`.
 
-A reward that is marked `relative` never decides. If a rule fits two rewards, `correctness()`
-decides.
+A reward that is marked `relative` never decides. If a rule fits two rewards, a plain
+`correctness()` decides.
 
-`choose_grader` finds the pass score of this reward: the lowest score of a correct answer. The
-`Grader` then grades answers in the format, and the last candidate anywhere in a text.
+`make_grader` finds the pass score of this reward: the lowest score of a correct answer. The
+`Grader` then grades answers in the format, and the last answer of a text in any format.
 """
 
 import dataclasses
@@ -32,17 +32,17 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.scoring.last_answer import readings_of_last_candidate
+from grpo_nb.scoring.last_answer import readings_of_last_answer
 from grpo_nb.scoring.record import is_from_kit
-from grpo_nb.scoring.scores import ROUNDING_ERROR, score
-from grpo_nb.tasks.answers import comparable, is_right_answer, summarize_answers
+from grpo_nb.scoring.scores import SCORE_TOLERANCE, score
+from grpo_nb.tasks.answers import is_right_answer, normalize_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
 
+# Rows whose gold answers are scored to find a function's pass score. Each score may cost money.
 _TRIED_ROWS = 8
-"""Rows whose gold answers are scored to find a function's pass score. Each score may cost money."""
 
 
-def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
+def deciding_reward(rewards: Sequence[RewardFunction]) -> RewardFunction:
     """Return the reward that decides which answers are correct: one of a set, or `correctness()`.
 
     The rules are in the docstring of this module.
@@ -54,9 +54,6 @@ def deciding_reward(rewards: Iterable[RewardFunction]) -> RewardFunction:
     >>> deciding_reward([solved, correctness(tolerance=0.1)])
     correctness(tolerance=0.1)
     """
-    rewards = list(rewards)
-    if not rewards:
-        return correctness()
     weights = weights_by_name(rewards)
     highest_weight = max(weights.values())
     slot_rewards = []
@@ -82,12 +79,12 @@ class Grader:
     reward: RewardFunction
     pass_score: float = 1.0
     """Lowest score of a correct answer. Answers to some questions may score more."""
-    reason: str = ""
-    """Source of a function's pass score, in words."""
+    pass_score_source: str = ""
+    """Explanation of where a function's pass score is from."""
     tells_gold_from_wrong: bool = True
     """False if the trial did not show that the function scores gold answers above wrong ones."""
     labels: Sequence[str] = ()
-    """Labels of the task, among which the last answer is searched; empty for other answers."""
+    """Labels of a task whose answers are labels: its last answer is one of them. Else empty."""
 
     @property
     def name(self) -> str:
@@ -107,9 +104,10 @@ class Grader:
         'answers to which correctness(tolerance=0.1) gives the full score'
         """
         if not self.reads_slot:
-            score_and_reason = f"{self.pass_score:g} or more ({self.reason})"
-            return f"answers to which {self.name}() gives {score_and_reason}"
-        # Weight, format and name do not affect which answers are correct. A default is not shown.
+            pass_score = f"{self.pass_score:g} or more ({self.pass_score_source})"
+            return f"answers to which {self.name}() gives {pass_score}"
+        # Weight and name do not affect which answers are correct, and `score` replaces the format.
+        # With their defaults, they are not shown.
         reward_class = type(self.reward)
         shown = dataclasses.replace(
             self.reward,
@@ -120,10 +118,10 @@ class Grader:
         return f"answers to which {shown!r} gives the full score"
 
     @property
-    def anywhere_rule(self) -> str:
-        """Phrase for how `are_last_answers_correct` finds an answer, or why it finds none.
+    def last_answer_rule(self) -> str:
+        """Phrase for how `is_last_answer_correct` finds an answer, or why it finds none.
 
-        >>> Grader(reward=correctness()).anywhere_rule.partition(",")[0]
+        >>> Grader(reward=correctness()).last_answer_rule.partition(",")[0]
         'the last answer in the text'
         """
         if not self.reads_slot:
@@ -160,50 +158,38 @@ class Grader:
 
     def are_correct(self, scores: Iterable[float]) -> list[bool]:
         """Return True for each score that is at least the pass score."""
-        return [value >= self.pass_score - ROUNDING_ERROR for value in scores]
+        return [value >= self.pass_score - SCORE_TOLERANCE for value in scores]
 
-    def are_last_answers_correct(
-        self,
-        texts: Sequence[str],
-        rows: Sequence[Mapping[str, Any]],
-        format: AnswerFormat,
-        are_correct_in_format: Sequence[bool],
-    ) -> list[bool | None]:
-        """Return for each completion whether its last answer is correct, in the format or not.
+    def is_last_answer_correct(
+        self, text: str, row: Mapping[str, Any], format: AnswerFormat, *, is_correct_in_format: bool
+    ) -> bool | None:
+        """Return True if the last answer of a completion is correct, in the format or not.
 
-        `grpo_nb.scoring.last_answer` finds the last candidate for each gold answer, and the reward
-        scores it. A completion that is correct in the format counts as correct here too. None for
-        a function, because it does not show where it reads the answer.
+        None for a function, because it does not show where it reads the answer.
 
         Args:
-            texts, rows, format: As in `score`.
-            are_correct_in_format: Result of `are_correct` for the same completions.
+            text, row, format: One completion, its row and its format, as in `score`.
+            is_correct_in_format: Verdict of `are_correct`. If True, the last answer is correct too.
         """
         if not self.reads_slot:
-            return [None] * len(texts)
-        grades = list(are_correct_in_format)
-        # All readings are scored in one call. The second list has the completion of each reading.
+            return None
+        if is_correct_in_format:
+            return True
+        question = str(row.get("question", ""))
         readings = []
-        indices = []
-        for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-            if grades[index]:
-                continue
-            question = str(row.get("question", ""))
-            for gold in self.reward.golds(dict(row)):
-                new_readings = readings_of_last_candidate(
-                    text, gold, question=question, format=format, labels=self.labels
-                )
-                readings += new_readings
-                indices += [index] * len(new_readings)
-        if readings:
-            # A reading has no tags any more, so it is graded in the format without tags.
-            scores = self.score(readings, [rows[index] for index in indices], bare())
-            for index, is_correct in zip(indices, self.are_correct(scores), strict=True):
-                grades[index] = grades[index] or is_correct
-        return grades
+        # The gold answer decides what is searched for: a number, a label, a formula.
+        for gold in self.reward.golds(dict(row)):
+            readings += readings_of_last_answer(
+                text, gold, question=question, format=format, labels=self.labels
+            )
+        if not readings:
+            return False
+        # A reading has no tags any more, so it is graded in the format without tags.
+        scores = self.score(readings, [row] * len(readings), bare())
+        return any(self.are_correct(scores))
 
 
-def choose_grader(
+def make_grader(
     reward: RewardFunction,
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
@@ -211,12 +197,12 @@ def choose_grader(
     tokenizer: Any = None,
     start_episode: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Grader:
-    """Return the grader for a deciding reward, with its pass score and the labels of the task.
+    """Return the grader for a deciding reward, with the pass score.
 
     The pass score of a `SlotReward` is 1.0. A function is tried to find its pass score: for each of
     the first eight rows with a gold answer, it scores this answer and a wrong answer, both in the
-    format. The wrong answer is the gold answer of any other row, or an empty answer if no other
-    gold answer is wrong for this row. The pass score is the first of these that exists:
+    format. The wrong answer is the first gold answer of the data that is wrong for this row, or an
+    empty one if there is none. The pass score is the first of these that exists:
 
     1. The upper end of the function's attribute `range`, which declares the full score.
     2. The lowest score of a gold answer that is above the scores of all wrong answers. Questions
@@ -232,15 +218,16 @@ def choose_grader(
     `tells_gold_from_wrong` is False if rule 2 finds no score, or if all wrong answers were empty.
 
     Args:
-        reward: From `deciding_reward`. A function may return booleans.
+        reward: From `deciding_reward`.
         rows: All data rows, with `answer`. A row with an empty `answer` is not tried.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
-        start_episode: Adds the environment of a new episode to a row (`Task.start_episode`). `dict`
-            only copies the row.
+        start_episode: Starts an episode with a row, and returns its row (`Task.start_episode`).
+            `dict` only copies the row.
 
     Raises:
         RewardError: The function failed.
+        ValueError: The rows do not have the column of a `SlotReward`.
         KeyError: A row does not have a column of the first row.
         EnvironmentProblem: The function cannot work on this machine.
 
@@ -248,7 +235,7 @@ def choose_grader(
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
-    >>> choose_grader(twice, rows, xml()).pass_score
+    >>> make_grader(twice, rows, xml()).pass_score
     2.0
     """
     if isinstance(reward, SlotReward):
@@ -258,54 +245,52 @@ def choose_grader(
         labels = [label for label, _ in answers.labels] if answers.kind == "choice" else []
         return Grader(reward=reward, labels=labels)
 
-    tried_rows, wrong_answers = _rows_to_try(rows)
-    gold_answers = [golds_of_row(row, "answer")[0] for row in tried_rows]
-
+    # Try the function on the first rows.
+    answered_rows = [row for row in rows if golds_of_row(row, "answer")]
+    gold_answers = [golds_of_row(row, "answer")[0] for row in answered_rows]
+    tried_rows = answered_rows[:_TRIED_ROWS]
+    # Most tasks repeat their gold answers, and each is compared.
+    distinct_golds = dict.fromkeys(gold_answers)
+    wrong_answers = [_wrong_answer(row, distinct_golds) for row in tried_rows]
     scores_above_wrong = []
     if tried_rows:
         # One call for all: first the gold answers, then the wrong ones.
-        answers = gold_answers + wrong_answers
+        answers = gold_answers[:_TRIED_ROWS] + wrong_answers
         texts = [format.render_completion("reasoning", answer) for answer in answers]
         # Each text gets an environment of its own, because the function may change it.
         started_rows = [start_episode(row) for row in tried_rows + tried_rows]
         trial = score(reward, texts, started_rows, tokenizer=tokenizer)
         scores = trial.values[reward_name(reward)]
-        # A text without a score (NaN) is below every text with one.
+        # Without a score (NaN), a wrong answer sets no limit, and a gold answer is not above it.
         wrong_scores = [value for value in scores[len(tried_rows) :] if not math.isnan(value)]
-        limit = max(wrong_scores, default=-math.inf) + ROUNDING_ERROR
+        limit = max(wrong_scores, default=-math.inf) + SCORE_TOLERANCE
         scores_above_wrong = [value for value in scores[: len(tried_rows)] if value > limit]
 
+    # Apply the rules.
     declared_range = range_of(reward)
     if declared_range is not None:
         pass_score = declared_range[1]
-        reason = "its declared maximum"
+        source = "its declared maximum"
     elif scores_above_wrong:
         pass_score = min(scores_above_wrong)
-        reason = "its score for a gold answer in the format"
+        source = "its score for a gold answer in the format"
     else:
         pass_score = 1.0
-        reason = "the default"
+        source = "the default"
+
+    # Say what the trial did not show.
     if not tried_rows:
-        reason += "; there was no gold answer to try"
+        source += "; there was no gold answer to try"
     elif not scores_above_wrong:
-        reason += "; no gold answer scores above a wrong one"
-    elif max(scores_above_wrong) < pass_score - ROUNDING_ERROR:
-        reason += "; no gold answer reaches it"
+        source += "; no gold answer scores above a wrong one"
+    elif max(scores_above_wrong) < pass_score - SCORE_TOLERANCE:
+        source += "; no gold answer reaches it"
     return Grader(
         reward=reward,
         pass_score=pass_score,
-        reason=reason,
+        pass_score_source=source,
         tells_gold_from_wrong=bool(scores_above_wrong) and any(wrong_answers),
     )
-
-
-def _rows_to_try(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Return the first rows that have a gold answer, and a wrong answer for each of them."""
-    answered_rows = [row for row in rows if golds_of_row(row, "answer")]
-    tried_rows = answered_rows[:_TRIED_ROWS]
-    # Most tasks repeat their gold answers, and each is compared.
-    golds = dict.fromkeys(golds_of_row(row, "answer")[0] for row in answered_rows)
-    return tried_rows, [_wrong_answer(row, golds) for row in tried_rows]
 
 
 def _wrong_answer(row: Mapping[str, Any], golds: Iterable[str]) -> str:
@@ -316,7 +301,7 @@ def _wrong_answer(row: Mapping[str, Any], golds: Iterable[str]) -> str:
     right_answers = golds_of_row(row, "answer")
     for other in golds:
         is_right = any(
-            is_right_answer(other, right) or comparable(right) in comparable(other)
+            is_right_answer(other, right) or normalize_answer(right) in normalize_answer(other)
             for right in right_answers
         )
         if not is_right:
