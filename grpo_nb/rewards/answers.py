@@ -14,16 +14,11 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import (
-    has_another_unit,
-    has_text_of_option,
-    is_copied_from_question,
-)
+from grpo_nb.rewards.question_text import fits_question, option_to_letter
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_answer
-from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
-"""Most characters of a slot. A longer text is not an answer, and comparing it would take time."""
+"""Longest slot that is compared, in characters. A longer text is not an answer."""
 
 
 class Undecided(Exception):
@@ -104,14 +99,14 @@ def golds_in_cell(cell: Any) -> list[str]:
     texts = []
     for answer in cell if has_several else [cell]:
         if is_list_like(answer):
-            texts.append(json.dumps(answer, default=_json_or_text))
+            texts.append(json.dumps(answer, default=_json_or_text, ensure_ascii=False))
         elif not isna(answer):
             texts.append(str(answer).strip())
     return [text for text in texts if text]
 
 
 def _json_or_text(value: Any) -> Any:
-    """Return a value that `json` can write: a numpy value as one of Python, others as text."""
+    """Return a value that `json` can write: a value of numpy becomes one of Python, others text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -121,7 +116,7 @@ class correctness(SlotReward):
 
     * Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$` and `7 apples` are equal.
     * Units must match, in any spelling: `5 min` is `5 minutes`. An answer may leave out the unit of
-      the gold answer. If the gold answer has none, the answer may have one that the question names.
+      the gold answer. If the gold answer has none, the answer may have one that fits the question.
     * Percent signs are optional: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
       accepts 42%.
     * JSON objects and arrays are compared by their values.
@@ -133,7 +128,8 @@ class correctness(SlotReward):
     These completions score 0.0:
 
     * several answers in the slot, such as `41 or 42`, or a second slot
-    * arithmetic that is left undone (`3 + 4`), or a quotient copied from the question
+    * arithmetic that is left undone (`3 + 4`), or a quotient copied from the question, even as
+      `x = 84/2 apples`
     * text after the slot, because it could take the answer back
 
     Args:
@@ -155,17 +151,9 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        # A letter and a text, such as `B) Rome`, are compared with the options of the question.
-        verdict = has_text_of_option(given, gold, row)
-        if verdict is not None:
-            return verdict
-        if not is_right_answer(given, gold, self.tolerance):
-            return False
-        if has_another_unit(given, gold, row):
-            return False
-        # Copied arithmetic can only equal a number, so other gold answers need no search.
-        is_number = read_number(gold) is not None
-        return not (is_number and is_copied_from_question(given, gold, row))
+        given = option_to_letter(given, gold, row)
+        is_right = is_right_answer(given, gold, self.tolerance)
+        return is_right and fits_question(given, gold, row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +162,8 @@ class exact_text(SlotReward):
 
     By default, only the white space between words and the encoding of an accented letter may
     differ. Use it for names and code words, where `7.0` must not equal `7`. Labels need
-    `is_literal=False`, which ignores capitals and wrappers. Source: exact match as in SQuAD
-    (arXiv:1606.05250), without its removal of articles.
+    `is_literal=False`, which ignores capitals and wrappers. Source: the exact match of SQuAD
+    (arXiv:1606.05250), but here capitals, punctuation and articles count.
 
     Args:
         weight: Weight in the total reward.

@@ -31,27 +31,6 @@ def completion_text(completion: Completion) -> str:
     return completion if isinstance(completion, str) else final_text(completion)
 
 
-def ending_with_model_message(completion: Completion) -> Completion:
-    """Return a completion whose last message is from the model and has a text.
-
-    For reward functions of users, which read the text `completion[-1]["content"]`. `Reward` itself
-    uses `completion_text`. If an episode ends with the result of a tool,
-    a message with the text "" is added, because that result is not the model's. The content of a
-    message that only calls tools is None, and it becomes "" too.
-
-    >>> ending_with_model_message([{"role": "tool", "content": "7"}])[-1]
-    {'role': 'assistant', 'content': ''}
-    """
-    if isinstance(completion, str) or not completion:
-        return completion
-    last = completion[-1]
-    if last.get("role") == "tool":
-        return [*completion, {"role": "assistant", "content": ""}]
-    if last.get("content") is None:
-        return [*completion[:-1], {**last, "content": ""}]
-    return completion
-
-
 def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the columns of a call as one row per completion.
 
@@ -71,7 +50,7 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
-    Concrete rewards have lower-case names, because TRL logs a reward by its name.
+    Subclasses are named in lower case, because the name of the class is the name in TRL's logs.
 
     Subclasses define `score_text`, or `__call__` if they score the completions together. The score
     is not multiplied by the weight here: TRL does that (`reward_weights`), and its curves show
@@ -88,10 +67,9 @@ class Reward:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `@dataclass` runs later and adds a `__repr__` that shows every default value, but only if
-        # the class has none. So the short one is put into the class here.
-        if "__repr__" not in vars(cls):
-            cls.__repr__ = Reward.__repr__
+        # `@dataclass`, which runs later, would write a `__repr__` with every default value. It
+        # leaves the `__repr__` of a class alone, so the inherited one becomes its own here.
+        cls.__repr__ = cls.__repr__
 
     def __post_init__(self) -> None:
         require_weight(self.weight, self.__name__)
@@ -156,14 +134,14 @@ def relative(reward: RewardFunction) -> RewardFunction:
     """
     # A bound method has no attributes of its own, so its function is marked.
     marked = getattr(reward, "__func__", reward)
-    # Rewards of the kit are frozen.
+    # A `Reward` is frozen, so plain assignment would raise.
     object.__setattr__(marked, "is_relative", True)
     return reward
 
 
 def is_relative(reward: RewardFunction) -> bool:
     """Return True if a reward was marked with `relative`."""
-    return getattr(unwrap_partial(reward, until="is_relative"), "is_relative", False) is True
+    return attribute_of(reward, "is_relative", False) is True
 
 
 def require_weight(weight: Any, name: str) -> None:
@@ -194,17 +172,18 @@ def as_range(ends: Any) -> tuple[float, float] | None:
     return (float(low), float(high)) if is_range else None
 
 
-def unwrap_partial(reward: RewardFunction, until: str = "") -> RewardFunction:
-    """Return the function inside a `functools.partial`, however often it is wrapped.
-
-    Args:
-        reward: A partial, or any other reward, which is returned as it is.
-        until: Stop at the first partial that has an attribute of this name. If empty, unwrap to the
-            function.
-    """
-    while isinstance(reward, functools.partial) and until not in vars(reward):
+def unwrap_partial(reward: RewardFunction) -> RewardFunction:
+    """Return the function inside a `functools.partial`, however often it is wrapped."""
+    while isinstance(reward, functools.partial):
         reward = reward.func
     return reward
+
+
+def attribute_of(reward: RewardFunction, name: str, default: Any) -> Any:
+    """Return an attribute of a reward; a partial without it has that of the wrapped function."""
+    while isinstance(reward, functools.partial) and name not in vars(reward):
+        reward = reward.func
+    return getattr(reward, name, default)
 
 
 def reward_name(reward: RewardFunction) -> str:
@@ -213,8 +192,7 @@ def reward_name(reward: RewardFunction) -> str:
     A `functools.partial` can have a name of its own: `strict.__name__ = "strict"`. Without one it
     has the name of the wrapped function.
     """
-    named = unwrap_partial(reward, until="__name__")
-    return getattr(named, "__name__", type(named).__name__)
+    return attribute_of(reward, "__name__", type(unwrap_partial(reward)).__name__)
 
 
 def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -261,7 +239,7 @@ def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[
                 "rename one of them, with name='strict' for a reward of gn.rewards, or with "
                 "strict.__name__ = 'strict' for a function."
             )
-        weight = getattr(unwrap_partial(reward, until="weight"), "weight", 1.0)
+        weight = attribute_of(reward, "weight", 1.0)
         require_weight(weight, name)
         weights[name] = float(weight)
     return weights

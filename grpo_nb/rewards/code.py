@@ -36,11 +36,13 @@ class CodeTest:
 
     def accepts(self, result: CallResult) -> bool:
         """Return True if a call gave the expected value."""
+        if not result.is_value:
+            return False
         value = bool(result.value) if self.compares_truth else result.value
-        return result.is_value and value == self.expected
+        return value == self.expected
 
 
-def read_tests(value: Any) -> tuple[CodeTest, ...]:
+def read_tests(cell: Any) -> tuple[CodeTest, ...]:
     """Return the hidden tests in one cell of a data set.
 
     A cell is one test or a list of tests. A test is an assert: `assert f(1) == 2`, `assert f(1)` or
@@ -54,21 +56,21 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
     [3]
     """
-    # A value of another type, such as a dict or None, is refused below as a test.
-    is_list = isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
+    # Anything else is treated as one test, and the loop refuses it.
+    is_list = isinstance(cell, Iterable) and not isinstance(cell, (str, Mapping))
     tests: list[CodeTest] = []
-    for cell in value if is_list else [value]:
-        if not isinstance(cell, str):
+    for test in cell if is_list else [cell]:
+        if not isinstance(test, str):
             raise ValueError(
-                f"the test {cell!r:.80} must be an assert such as "
+                f"the test {test!r:.80} must be an assert such as "
                 '"assert f(1) == 2". For programs that read standard input, '
                 "docs/reference/sandbox.md has a reward."
             )
         try:
-            tests += [_read_assert(statement) for statement in ast.parse(cell).body]
+            tests += [_read_assert(statement) for statement in ast.parse(test).body]
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(
-                f"the test {cell!r:.80} cannot be read ({error}). Write call and value out: "
+                f"the test {test!r:.80} cannot be read ({error}). Write call and value out: "
                 '"assert f(1) == 3". If the column holds JSON text, convert it first: '
                 "json.loads(text)."
             ) from error

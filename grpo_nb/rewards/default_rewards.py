@@ -10,8 +10,9 @@ from grpo_nb.tasks.task import Task
 def rewards_for(task: Task) -> list[Reward]:
     """Return rewards to start with: one for the right answer, and two for the format.
 
-    The answer weighs more than both format rewards together. With `bare()` there is no format
-    reward, because every text is in that format.
+    The answer weighs more than both format rewards together. So a right answer without the format
+    (2.0) beats the format with a wrong answer (1.5). With `bare()` there is no format reward,
+    because every text is in that format.
 
     Expressions are scored by `maths`, labels such as "spam" by `exact_text` without regard to case,
     and all other answers by `correctness`, which also reads letters of options.
@@ -34,7 +35,5 @@ def rewards_for(task: Task) -> list[Reward]:
     else:
         answer_reward = correctness(format=task.format)
     if task.format.is_bare:
-        # Every text has this format, so a reward for it would be the same for all completions.
         return [answer_reward]
-    # A right answer without the format (2.0) beats the format with a wrong answer (1.0 + 0.5).
     return [answer_reward, exact_format(format=task.format), partial_format(format=task.format)]

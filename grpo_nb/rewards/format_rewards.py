@@ -1,9 +1,8 @@
 """Rewards for the format of a completion.
 
 `partial_format` leads a model to its answer format tag by tag, and `exact_format` keeps it there.
-`docs/guide/recipes.md` has rewards for length and style.
-
-Their default weights, 1.0 and 0.5, are together less than the 2.0 of an answer reward.
+By default, `exact_format` weighs 1.0 and `partial_format` 0.5, together less than the 2.0 of an
+answer reward. docs/guide/recipes.md has rewards for length and style.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ class exact_format(Reward):
     r"""1.0 if the completion is exactly in its answer format, else 0.0.
 
     The completion must have each tag of its `format` once and in order, and only white space around
-    the parts. With `boxed()`, it must end with its one `\boxed{}`: `$\boxed{7}$` and `\boxed{7}.`
-    score 0.0, although the rewards for answers accept them. Source: DeepSeek-R1
+    the parts. With `boxed()`, it must have a single `\boxed{}` and end with it: `$\boxed{7}$` and
+    `\boxed{7}.` score 0.0, although the rewards for answers accept them. Source: DeepSeek-R1
     (arXiv:2501.12948, section 2.2.2).
 
     >>> exact_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])

@@ -98,8 +98,8 @@ class judge(Reward):
         TypeError: `ask` cannot be called, or the rubric is not a text with words. When a batch is
             scored: `ask` returned something that is not a text, such as a coroutine.
         ValueError: `scale` is not a tuple of two numbers, the lower one first.
-        EnvironmentProblem: All calls of a batch failed. One failed call alone is tolerated once the
-            judge has replied. Any other failed call gives None.
+        EnvironmentProblem: Every call of a batch failed. Any other call that fails gives None, and
+            so does the only call of a batch if the judge has replied before.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -178,32 +178,33 @@ class judge(Reward):
         is_of_this_scale = float(match[2] or high) == high
         return score if is_of_this_scale and low <= score <= high else None
 
-    def replies_to(self, texts: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[JudgeReply]:
+    def replies_to(
+        self, answers: Sequence[str], rows: Sequence[dict[str, Any]]
+    ) -> list[JudgeReply]:
         """Return score and reply for each answer. Answers without a kept reply are sent together.
 
         Args:
-            texts: The answers.
+            answers: The answers.
             rows: The columns of each answer, with `question`, or `prompts` as a trainer passes
                 them.
 
         Raises:
             ValueError: A row has no question.
-            EnvironmentProblem: All new calls failed (a single failure is tolerated if the judge has
-                replied before).
+            EnvironmentProblem: Every call failed, as described for `judge`.
         """
         keys = []
         # A dict, so that equal requests are sent once.
         new_requests = {}
-        for text, row in zip(texts, rows, strict=True):
-            request = self.messages(question_of(row), text)
+        for answer, row in zip(answers, rows, strict=True):
+            request = self.messages(question_of(row), answer)
             key = self._key(request)
             keys.append(key)
             if not self.replies.get(key):
                 new_requests[key] = request
         failures = self._send(new_requests)
         # The client of `ask` has retried already. So if all calls failed, the server does not work.
-        # The exception is a single failure of a judge that has replied before: the server may
-        # refuse this answer for its content, and a resumed training would stop at it again.
+        # But a server that has replied before may refuse a single answer for its content. As an
+        # error, that would stop a resumed training at the same answer each time.
         may_be_refusal = len(failures) == 1 and bool(self.replies)
         if failures and len(failures) == len(new_requests) and not may_be_refusal:
             error = next(iter(failures.values()))
@@ -212,14 +213,11 @@ class judge(Reward):
                 "is its server running, and is the key right? "
                 'To resume a training: gn.train(..., resume="auto").'
             ) from error
-        replies = []
-        for key in keys:
-            reply = self.replies.get(key, "")
-            if key in failures:
-                # Only the type: the message of an error may contain the address, and with it a key.
-                reply = f"(no reply: {type(failures[key]).__name__})"
-            replies.append(JudgeReply(self.read_score(reply), reply))
-        return replies
+        texts = dict(self.replies)
+        for key, error in failures.items():
+            # Only the type: the message of an error may contain the address, and with it a key.
+            texts[key] = f"(no reply: {type(error).__name__})"
+        return [JudgeReply(self.read_score(texts[key]), texts[key]) for key in keys]
 
     def _send(self, requests: Mapping[str, Messages]) -> dict[str, Exception]:
         """Send requests, store their replies, and return the errors of those that failed."""
@@ -272,8 +270,8 @@ class judge(Reward):
                 file.write(f"\n{json.dumps([key, reply])}\n")
 
     def _key(self, messages: Messages) -> str:
-        # `messages` already contains rubric and scale. They stay in the key, because existing files
-        # have keys made with them.
+        # Rubric and scale are in `messages` too. Do not remove them here: the keys of existing
+        # cache files would no longer match.
         scale = list(map(float, self.scale))
         content = json.dumps([self.model, self.rubric, scale, messages])
         return hashlib.sha256(content.encode()).hexdigest()[:32]

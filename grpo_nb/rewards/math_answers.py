@@ -3,11 +3,11 @@ r"""The reward for mathematical answers.
 `is_same_maths` compares an answer with the gold answer in three steps:
 
 1. Gate: an answer is compared as mathematics only if the gold answer looks like mathematics.
-2. Normalise: `math_latex` writes both answers in one spelling of LaTeX. `math_symbols` writes
+2. Normalize: `math_latex` writes both answers in one spelling of LaTeX. `math_symbols` writes
    capitals as indices, because math-verify ignores capitals.
-3. Compare: numbers and words in this file, lists and tuples part by part (`math_shapes`), and
+3. Compare: numbers and words in this file, lists and tuples part by part (`math_parts`), and
    expressions by math-verify, in another process (`math_worker`). math-verify would accept an
-   answer within other text, so `math_gate` first refuses a text with more than one answer.
+   answer within other text, so `math_single_answer` first refuses a text with several answers.
 """
 
 import re
@@ -16,9 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward
-from grpo_nb.rewards.math_gate import RELATION, is_single_answer
 from grpo_nb.rewards.math_latex import boxed_answers, normalize_latex, without_spaces
-from grpo_nb.rewards.math_shapes import LIST, ROUND, SYMBOL, Shape
+from grpo_nb.rewards.math_parts import (
+    ALTERNATIVES,
+    ANY_ORDER,
+    EQUATIONS,
+    ROOTS,
+    SYMBOL,
+    AnswerParts,
+)
+from grpo_nb.rewards.math_single_answer import RELATION, is_single_answer
 from grpo_nb.rewards.math_symbols import (
     LETTERS_READ_AS_PRODUCT,
     capitals_to_indices,
@@ -27,16 +34,12 @@ from grpo_nb.rewards.math_symbols import (
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import (
-    has_another_unit,
-    has_text_of_option,
-    is_copied_from_question,
-)
+from grpo_nb.rewards.question_text import fits_question, option_to_letter
 from grpo_nb.tasks.answers import is_right_answer, normalize_answer
-from grpo_nb.tasks.number_reading import is_right_number, read_number
+from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_EXPRESSION = 400
-"""Most characters of an answer, given or gold, that is compared as mathematics."""
+"""Longest answer, given or gold, that is compared as mathematics, in characters."""
 _NOT_MATHS = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
     r"|0\d+"  # 007
@@ -45,9 +48,11 @@ _NOT_MATHS = re.compile(
     re.DOTALL,
 )
 """Gold answers that look like formulas and are not."""
-# A digit, an operator, a bracket or a comma. A gold answer without a match is compared as words.
-# One small letter is a variable, but one capital may be an option.
-_MATHS_CHARACTER = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
+_LOOKS_LIKE_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
+"""Gold answers with a digit, an operator, a bracket or a comma, and variables, such as `x`.
+
+Others are compared as words. One capital may be the letter of an option.
+"""
 _MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:")
 """Gold answers that are right only as they are written. math-verify reads a number in another base,
 such as 101_{2}, as a product, and the ratio 1:3:2 as a quotient, which equals 1:2:3.
@@ -73,8 +78,8 @@ class maths(SlotReward):
       the same order for a tuple or an interval. A gold answer of several boxes is a list. `x < 5`
       and `(-\infty, 5)` are the same interval, and `x < 1 or x > 5` is a union of intervals.
     * `R/r` is not `r/R`, and `\Delta` is not `\delta`. TRL ignores capitals.
-    * An expression copied from the question scores 0.0, unless it is written exactly as the gold
-      answer.
+    * An expression copied from the question scores 0.0, even with a name before it or in other
+      brackets, unless it is written exactly as the gold answer.
     * If the gold answer is the option B, `B)` scores 0.0 with any text but that of option B.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. Each pair of expressions has two seconds of processor time, so a
@@ -96,12 +101,8 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        verdict = has_text_of_option(given, gold, row)
-        if verdict is not None:
-            return verdict
-        if not is_same_maths(given, gold) or has_another_unit(given, gold, row):
-            return False
-        return not is_copied_from_question(given, gold, row)
+        given = option_to_letter(given, gold, row)
+        return is_same_maths(given, gold) and fits_question(given, gold, row)
 
 
 def is_same_maths(given: str, gold: str) -> bool:
@@ -119,10 +120,10 @@ def is_same_maths(given: str, gold: str) -> bool:
     is_too_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
     if is_too_long or _NOT_MATHS.fullmatch(gold):
         return is_plainly_same
-    # 2. Normalise.
+    # 2. Normalize.
     given = normalize_latex(given)
     gold = normalize_latex(gold)
-    is_formula = _MATHS_CHARACTER.search(gold) is not None and read_number(gold) is None
+    is_formula = _LOOKS_LIKE_MATHS.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
         is_plainly_same = False
@@ -133,65 +134,57 @@ def is_same_maths(given: str, gold: str) -> bool:
 
 
 def _equals_normalized(given: str, gold: str) -> bool:
-    """Return True if two normalised answers, or parts of them, are equal."""
+    """Return True if two normalized answers, or parts of them, are equal."""
     if without_spaces(given) == without_spaces(gold):
         return True
-    gold_number = read_number(gold)
-    if gold_number is not None:
-        given_number = read_number(given)
-        return given_number is not None and is_right_number(given_number, gold_number)
-    if not _MATHS_CHARACTER.search(gold):
-        # Words. math-verify would read them as products of letters, so that "on" equals "no".
-        if LETTERS_READ_AS_PRODUCT.fullmatch(gold):
-            # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
-            given = without_spaces(given).replace("*", "")
-        return normalize_answer(given) == normalize_answer(gold)
-    return _equals_as_formula(given, gold)
+    if read_number(gold) is not None:
+        return is_right_answer(given, gold)
+    if _LOOKS_LIKE_MATHS.search(gold):
+        return _equals_as_formula(given, gold)
+    # Words. math-verify would read them as products of letters, so that "on" equals "no".
+    if LETTERS_READ_AS_PRODUCT.fullmatch(gold):
+        # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
+        given = without_spaces(given).replace("*", "")
+    return normalize_answer(given) == normalize_answer(gold)
 
 
 def _equals_as_formula(given: str, gold: str) -> bool:
     """Return True if two formulas are equal: part by part, as relations or as values."""
-    given_shape = Shape.of(given)
-    gold_shape = Shape.of(gold)
-    both_have_left_side = bool(given_shape.left_side and gold_shape.left_side)
-    if both_have_left_side and given_shape.left_side != gold_shape.left_side:
+    given_answer = AnswerParts.of(given)
+    gold_answer = AnswerParts.of(gold)
+    both_have_left_side = bool(given_answer.left_side and gold_answer.left_side)
+    if both_have_left_side and given_answer.left_side != gold_answer.left_side:
         # `y = 2x` is not `z = 2x`. But `2x`, which has no left side, equals both.
         return False
-    if given_shape.has_parts and gold_shape.has_parts:
-        return _equals_part_by_part(given_shape, gold_shape)
+    if given_answer.readings and gold_answer.readings:
+        return _equals_part_by_part(given_answer, gold_answer)
     if not both_have_left_side and RELATION.search(given) and RELATION.search(gold):
         # Two equations or inequalities are compared as a whole: `-x > -1` equals `x < 1`, and
         # `x - y = 0` equals `x = y`.
         return _equals_by_math_verify(given, gold)
-    if given_shape.has_parts or gold_shape.has_parts:
+    if given_answer.readings or gold_answer.readings:
         return False
     # Two values, each with or without a left side: `y = 2x` equals `x + x`. But `x = x + 1` does
     # not give the gold answer `x + 1` a name: it is an equation for x.
     gold_symbols = re.findall(SYMBOL, split_unit(gold)[0])
-    if given_shape.left_side in gold_symbols and not gold_shape.left_side:
+    if given_answer.left_side in gold_symbols and not gold_answer.left_side:
         return False
-    return _equals_by_math_verify(given_shape.parts[0], gold_shape.parts[0])
+    return _equals_by_math_verify(given_answer.parts[0], gold_answer.parts[0])
 
 
-def _equals_part_by_part(given: Shape, gold: Shape) -> bool:
+def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
     """Return True if two answers of several parts are equal."""
-    kinds = {given.kind, gold.kind}
-    # `x = 1, y = 2` also equals the tuple (1, 2).
-    is_named_tuple = kinds == {LIST, ROUND} and (given.has_left_sides or gold.has_left_sides)
-    if len(kinds) > 1 and not is_named_tuple:
-        return False
+    shared_readings = given.readings & gold.readings
     given_parts = given.parts
-    if given.kind == LIST and len(given_parts) > len(gold.parts):
+    if ANY_ORDER in given.readings and len(given_parts) > len(gold.parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
-    if len(given_parts) != len(gold.parts) or given.is_alternative != gold.is_alternative:
+    if not shared_readings or len(given_parts) != len(gold.parts):
         return False
-    # Two lists of values may differ in their order, and so may two lists of equations, whose left
-    # sides show which parts belong together. `x = 1, y = 2` also equals 1, 2, but not 2, 1. The
-    # index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
-    may_reorder = given.has_left_sides == gold.has_left_sides or given.is_numbered
-    if kinds == {LIST} and may_reorder:
+    # The index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
+    are_roots = ROOTS in given.readings and ANY_ORDER in gold.readings
+    if are_roots or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
         return _equal_in_any_order(given_parts, gold.parts)
     return all(map(_equals_normalized, given_parts, gold.parts))
 
@@ -201,8 +194,9 @@ def _equal_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -
     unmatched = list(gold_parts)
     for given_part in given_parts:
         for gold_part in unmatched:
-            # Greedy: the first match is taken. This refuses a right answer only if a part without
-            # unit equals several gold parts, which is rare.
+            # Greedy: the first match is taken. This refuses a right answer only if a part equals
+            # several gold parts, which is rare: for the gold answer `5 m, 5 s`, the 5 of `5, 5 m`
+            # takes the `5 m`.
             if _equals_normalized(given_part, gold_part):
                 unmatched.remove(gold_part)
                 break

@@ -37,8 +37,10 @@ _GREEK_NAMES = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
     "tau upsilon phi chi psi omega Delta Theta Lambda Xi Sigma Phi Psi"
 )
-"""Greek letters have the same names in LaTeX and in HTML. Omega is not here, because that sign may
-be the unit ohm.
+"""Greek letters have the same names in LaTeX and in HTML.
+
+Omega is not here, because that sign may be the unit ohm. Nor are Gamma, which is also a function,
+and Pi, which is also the sign of a product.
 """
 _LATEX_OF_GREEK = {name2codepoint[name]: f"\\{name} " for name in _GREEK_NAMES.split()}
 _TO_LATEX = str.maketrans(_LATEX_OF_CHARACTER) | _LATEX_OF_GREEK
@@ -112,7 +114,7 @@ def boxed_answers(text: str) -> str:
     r"""Return the boxed answer of a worked solution, as in MATH; the text itself if it has no box.
 
     Boxes with nothing but punctuation, `and`, `or` or a unit between them are the parts of one
-    answer. Of other boxes, the last counts.
+    answer. If other text stands between the boxes, only those after it count.
 
     >>> boxed_answers(r"So $\boxed{1}$ and $\boxed{2}$."), boxed_answers("7")
     ('1, 2', '7')
@@ -149,7 +151,7 @@ def normalize_latex(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    r"""Return a normalised text without white space, and with `*` for `\cdot`.
+    r"""Return a normalized text without white space, and with `*` for `\cdot`.
 
     The space between two digits stays: `1 2` is not `12`.
 

@@ -2,7 +2,7 @@ r"""Prepare expressions for math-verify: rewrite capitals and primes, and split 
 
 math-verify ignores capitals and drops primes: `R/r` would be `r/R`, and `y'` would be `y`. It does
 keep indices, so a capital and a prime are each rewritten as an index. All functions here read the
-LaTeX of `math_shapes.normalize_latex`.
+LaTeX of `math_latex.normalize_latex`.
 """
 
 import re
@@ -58,8 +58,8 @@ def capitals_to_indices(expression: str) -> str:
     r"""Rewrite each capital of an expression as a small symbol with an index. Words stay.
 
     The symbol of a Latin capital is always x, because the small letter may have a meaning of its
-    own, as e, i and d have. The index holds the letter. A Greek letter keeps its name and gets an
-    index without a letter.
+    own, as e, i and d have. The index holds the letter. A Greek capital keeps its name: `\Delta`
+    becomes `\delta_{capital}`.
 
     >>> capitals_to_indices(r"\frac{R_{1}}{r} + \Delta x")
     '\\frac{x_{capitalr1}}{r} + \\delta_{capital} x'
@@ -83,16 +83,13 @@ def _capitals_to_index(match: re.Match[str]) -> str:
 def primes_to_indices(expression: str) -> str:
     r"""Rewrite the primes of each symbol as an index.
 
-    >>> primes_to_indices("y'' + 1")
-    'y_{prime2} + 1'
+    >>> primes_to_indices("y'' + 1"), primes_to_indices("x_{1}'")
+    ('y_{prime2} + 1', 'x_{1prime1}')
     """
-    return _SYMBOL_WITH_PRIMES.sub(_primes_to_index, expression)
-
-
-def _primes_to_index(match: re.Match[str]) -> str:
-    """Return a symbol with its number of primes in the index: `y_{prime2}` for `y''`."""
-    letter, index_before, primes, index_after = match.groups("")
-    return f"{letter}_{{{index_before}{index_after}prime{len(primes)}}}"
+    # An index that the symbol has already comes first.
+    return _SYMBOL_WITH_PRIMES.sub(
+        lambda match: match.expand(rf"\1_{{\2\4prime{len(match[3])}}}"), expression
+    )
 
 
 def split_unit(expression: str) -> tuple[str, str]:

@@ -1,10 +1,10 @@
 """Compare two expressions with math-verify, in a process of its own: this file, run as a script.
 
 Each process that compares expressions has one worker, which is started for the first comparison.
-The worker is a fresh interpreter and not a fork, because this process may hold a GPU. The kernel
-ends a worker that takes too much processor time for a pair, in any thread and even inside a long
-multiplication. The next pair starts another worker, which takes a second or two. If the calling
-process ends, its pipe closes, and the worker ends too.
+The worker is a fresh interpreter and not a fork, because this process may hold a GPU. The
+operating system ends a worker that takes too much processor time for a pair, in any thread and even
+inside a long multiplication. The next pair starts another worker, which takes a second or two. If
+the calling process ends, its pipe closes, and the worker ends too.
 """
 
 import cmath
@@ -49,9 +49,9 @@ def are_equal_expressions(given: str, gold: str) -> bool:
     global _worker
     with _lock:
         if _worker is None or _worker.poll() is not None:
-            _worker = _start()
+            _worker = _start_worker()
         # With the limit, so that a change of `PAIR_SECONDS` also holds for a running worker.
-        reply = _exchange(_worker, json.dumps([given, gold, PAIR_SECONDS]))
+        reply = _ask_worker(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No reply if the worker has ended, and null if its memory was used up.
     verdict = json.loads(reply or "null")
     if verdict is None:
@@ -63,7 +63,7 @@ def are_equal_expressions(given: str, gold: str) -> bool:
     return verdict
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start_worker() -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(filter(None, sys.path))
     worker = subprocess.Popen(
         # -P: otherwise the folder of this script would be first on sys.path, and its modules would
@@ -75,10 +75,10 @@ def _start() -> subprocess.Popen[bytes]:
         # No buffers: a fork of this process would write a buffer's content a second time.
         bufsize=0,
         env={**os.environ, "PYTHONPATH": search_path},
-        # The notebook's stop button interrupts the kernel and not the worker.
+        # The stop button of a notebook interrupts this process and not the worker.
         start_new_session=True,
     )
-    if _exchange(worker, ""):
+    if _ask_worker(worker, ""):
         return worker
     # Imported here, because the worker itself needs nothing of the package.
     from grpo_nb.core.problems import EnvironmentProblem
@@ -90,7 +90,7 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def _exchange(worker: subprocess.Popen[bytes], request: str) -> bytes:
+def _ask_worker(worker: subprocess.Popen[bytes], request: str) -> bytes:
     """Return the worker's reply to one line; an empty reply if the worker has ended."""
     reply = b""
     try:

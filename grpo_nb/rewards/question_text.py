@@ -1,141 +1,176 @@
 """Compare an answer with the text of its question.
 
-An answer may equal the gold answer and still be wrong: it copies arithmetic from the question, has
-another unit than the question asks for, or the letter of one option with the text of another.
+An answer may equal the gold answer and still be wrong: it may copy arithmetic from the question,
+have another unit than asked, or join the letter of one option to the text of another.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from grpo_nb.rewards.base import Completion
 from grpo_nb.tasks.answers import normalize_answer, read_letter
-from grpo_nb.tasks.markup import normalize_markup, strip_markup
+from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
-# Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 2(3), 3-1, 2e5,
-# 1 2, or a command of LaTeX
-_ARITHMETIC_SIGN = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
-_NOT_DIGIT_OR_POINT = re.compile(r"[^0-9.]")
-# Any place that is not inside a word. Unlike \b, also between two signs, as in )(.
+_ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
+"""Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2.
+
+A command of LaTeX is such a sign too.
+"""
+_NAME = re.compile(r"^\\?[a-z]\w*=")
+r"""A name before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
+_AROUND_NUMBER = re.compile(r"^[^\d.]+(?=[\d.])|(?<=\d)[^\d%]+(?:\^-?\d)?$")
+"""The text around a number: the `$` of `$84/2`, and the unit of `84/2 apples` and `84/2 m^2`."""
+# Any place that is not inside a word. Unlike \b, also between two signs, as in +-.
 _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
-# A copied number is no part of another number: 3/4 is not copied from 13/4 or 2 3/4 ...
+# A copy is not part of a longer number: 3/4 is not copied from 13/4 or 2 3/4 ...
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
-# ... nor from 3/40 or 3/4.5.
-_NO_NUMBER_AFTER = r"(?!\.?\d)"
+# ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
+_NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
 _UNIT = rf"(?:{UNIT_WORD})(?:/(?:{UNIT_WORD}))?"
-# The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
-# A short word after `to` is none: "from B to A".
-_ASKED_UNIT = re.compile(rf"\b(?:how many|in|to(?= [a-z]{{3}})) ({_UNIT})", re.IGNORECASE)
-# A unit behind a number, a sign, or a whole word. In "in Tom's shop", the `in` and the `s` are no
-# units.
+_ASKED_UNIT = re.compile(
+    rf"\b(?:how many|in|to(?= [a-z]{{3}})) (?!second\b)((?>{_UNIT}))(?! \d)", re.IGNORECASE
+)
+"""The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
+
+A short word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
+word with a number after it: "in week 3".
+"""
 _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
+"""A unit right after a digit, a sign such as $, or a word of three letters or more.
+
+The `in` and the `s` in "in Tom's shop" are not units.
+"""
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ROLES_OF_QUESTION = ("user", "tool")
 
 
-def is_copied_from_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+    """Return False if an answer is copied from the question or has another unit than asked.
+
+    The answer must be equal to the gold answer. Without a question in the row, every answer fits.
+    """
+    question = _question_in(row)
+    if not question:
+        return True
+    if has_another_unit(given, gold, question):
+        return False
+    return not is_copied_from_question(given, gold, question)
+
+
+def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
-    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. The gold answer
-    itself is never a copy, with or without a name and a full stop, because the question may name
-    it: "Which is larger, 3/4 or 2/3?".
+    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question, also as
+    `x = 84/2 apples`. The gold answer itself is never a copy, because the question may name it:
+    "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied_from_question("84/2", "42", {"prompts": "What is 84 / 2?"})
+    >>> is_copied_from_question("84/2", "42", "What is 84 / 2?")
     True
-    >>> is_copied_from_question("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    >>> is_copied_from_question("42", "42.0", "Is it 41 or 42?")
     False
     """
-    if "prompts" not in row:
+    given = _value_as_written(given)
+    # Quotation marks within an answer are those of JSON, which has no arithmetic.
+    if '"' in given or not _ARITHMETIC_SIGN.search(given):
         return False
-    is_number = read_number(gold) is not None
-    given = _normalize_for_search(strip_markup(given))
-    gold = _normalize_for_search(strip_markup(gold))
-    # With or without a name: y=3/4 and 3/4. The sign in front keeps 13/4 apart from 3/4.
-    is_gold_text = f"={given}".endswith(f"={gold}") or f"={gold}".endswith(f"={given}")
-    if is_gold_text or not _ARITHMETIC_SIGN.search(given):
+    # The same number with another unit, such as 50% for 50, leaves nothing to compute.
+    if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
         return False
-    has_same_digits = _NOT_DIGIT_OR_POINT.sub("", given) == _NOT_DIGIT_OR_POINT.sub("", gold)
-    if is_number and has_same_digits:
-        # The same number with another unit, such as 50% for 50, leaves nothing to compute.
-        return False
-    pattern = _NO_NUMBER_BEFORE + re.escape(given) + _NO_NUMBER_AFTER
-    if not is_number:
-        # A copied expression is no part of another one: x+1 is not copied from ax+1 or x+10, nor
-        # 1+x from 1+x^2.
-        pattern = rf"{_WORD_EDGE}{pattern}{_WORD_EDGE}(?!\^)"
-    question = _normalize_for_search(_text_of_prompt(row["prompts"]))
-    return re.search(pattern, question) is not None
+    # x+1 is not copied from ax+1. But 84/2 is copied from 84/2kg.
+    edge = _WORD_EDGE if re.search("[a-z]", given) else ""
+    copy = rf"{edge}{_NO_NUMBER_BEFORE}{re.escape(given)}{_NO_NUMBER_AFTER}{edge}"
+    return re.search(copy, _without_brackets(question)) is not None
 
 
-def has_another_unit(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+# Cached, because a gold answer is read again for each completion.
+@lru_cache(maxsize=4_096)
+def _value_as_written(answer: str) -> str:
+    """Return an answer without brackets, name and unit, as it may occur in the question.
+
+    >>> _value_as_written("x = 84/2 apples"), _value_as_written("y = (x^2 - 1)/(x - 1)")
+    ('84/2', 'x^2-1/x-1')
+    """
+    text = _NAME.sub("", _without_brackets(strip_markup(answer)))
+    return text if read_number(answer) is None else _AROUND_NUMBER.sub("", text)
+
+
+def _without_brackets(text: str) -> str:
+    # They must not hide that `y = (x^2)/x` is a copy of x^2/x.
+    return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
+
+
+def has_another_unit(given: str, gold: str, question: str) -> bool:
     """Return True if an answer has a unit of measurement that does not fit the question.
 
-    A gold answer without a unit says nothing about it. So the unit of the answer must be the one
-    that the question asks for, or one of those that it names. If it names none, any unit fits.
+    A gold answer without a unit says nothing about it. So the answer must have a unit that the
+    question asks for. If it asks for none, the unit must be one that the question names. If it
+    names none either, any unit fits.
 
-    >>> row = {"prompts": "A car drives 120 km in 2 hours. What is its speed in km/h?"}
-    >>> has_another_unit("60 km/h", "60", row), has_another_unit("60 m/s", "60", row)
+    >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
+    >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
     (False, True)
     """
     number = read_number(given)
     gold_number = read_number(gold)
-    if "prompts" not in row or number is None or gold_number is None or gold_number.unit:
+    if number is None or gold_number is None or gold_number.unit:
         return False
     # 50% is the number 0.5 in another spelling.
     if number.unit == "%" and number.value == gold_number.value:
         return False
-    used = _units_in([number.unit])
-    if not used:
+    given_units = _units_in(number.unit)
+    if not given_units:
         return False
-    question = re.sub("per ?cent(age)?", "%", _text_of_prompt(row["prompts"]))
-    asked = _units_in(_ASKED_UNIT.findall(question))
-    if asked:
-        # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
-        return not asked <= used
-    named = _units_in(_NAMED_UNIT.findall(question))
-    return bool(named) and not used <= named
+    question = re.sub("(?i)per ?cent(age)?", "%", question)
+    # The last sentence counts first, because earlier ones may hold data or an example.
+    for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
+        asked_units = map(_units_in, _ASKED_UNIT.findall(sentence))
+        asked_units = list(filter(None, asked_units))
+        if asked_units:
+            # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
+            return not any(units <= given_units for units in asked_units)
+    named_units = _units_in(" ".join(_NAMED_UNIT.findall(question)))
+    return bool(named_units) and not given_units <= named_units
 
 
-def _units_in(texts: Iterable[str]) -> set[str]:
-    """Return the names of the units of measurement in texts, such as hour and meter for m/h."""
-    words = re.findall(UNIT_WORD, " ".join(texts))
+def _units_in(text: str) -> set[str]:
+    """Return the names of the units of measurement in a text, such as hour and meter for m/h."""
+    names = map(measurement_unit, re.findall(UNIT_WORD, text))
     # A name may have two units: mph is mile/hour.
-    names = re.findall(UNIT_WORD, " ".join(map(measurement_unit, words)))
-    return set(names)
+    return set(re.findall(UNIT_WORD, " ".join(names)))
 
 
-def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | None:
-    """Judge an answer of the gold letter and a text, such as `B) x = 1`.
+def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
+    """Return the letter of an answer such as `B) x = 1`, if the question has this text for B.
 
     Returns:
-        * True if the question has this text after the letter and its mark, which is one of `)`,
-          `]`, `.`, `:` and `-`.
-        * False if it has not, or if the text goes on to another option: `B) Rome C) Berlin`.
-        * None if the question is not known, if the letter is not the gold letter, or if no text
-          follows it. Then the caller compares as usual.
+        * The letter, if the question has this text after the letter and its mark, which is one of
+          `)`, `]`, `.`, `:` and `-`.
+        * An empty text, if it has not, or if the text goes on to another option: `B) Rome C) Oslo`.
+        * The answer as it is, if the question is not known, if the letter is not the gold letter,
+          or if no text follows it.
 
     If only the letter counted, `B) x = 1` would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", as in `B) x = 2 or x = 3`, which elsewhere
     makes an answer wrong.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
-    >>> has_text_of_option("B) x = 2 or x = 3", "B", row)
-    True
-    >>> has_text_of_option("B) x = 1", "B", row), has_text_of_option("B", "B", row)
-    (False, None)
+    >>> option_to_letter("B) x = 2 or x = 3", "B", row)
+    'B'
+    >>> option_to_letter("B) x = 1", "B", row), option_to_letter("B", "B", row)
+    ('', 'B')
     """
-    if "prompts" not in row:
-        return None
+    question = _question_in(row)
     letter, text_after = read_letter(given)
-    if not text_after or read_letter(gold) != (letter, ""):
-        return None
+    if not question or not text_after or read_letter(gold) != (letter, ""):
+        return given
     # `read_letter` also removes ** from the answer.
-    question = _normalize_for_search(_text_of_prompt(row["prompts"]).replace("**", ""))
-    # The letter must have a mark: alone it may be the article in "not a dog". A dash is the mark
-    # only if no clearer mark of the letter follows: "If b - 3 = 2, what is b? A) 3 B) 5".
+    question = _normalize_for_search(question.replace("**", ""))
+    # The letter must have a mark: alone it may be the article in "not a dog". In "If b - 3 = 2, b
+    # is? A) 3 B) 5", the dash is a minus. So a dash counts only if the letter has no clearer mark
+    # later on.
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
@@ -150,27 +185,29 @@ def has_text_of_option(given: str, gold: str, row: Mapping[str, Any]) -> bool | 
         question,
     )
     if match is None:
-        return False
+        return ""
     # All options have the same mark: after `B)`, `E.` starts no option. Nor does the (x) of
     # `B) f(x) = 1`, because it follows a letter.
     other_option = rf"(?:^|[\s,;])[(\[]?[A-Za-z]\s*{re.escape(match['mark'])}"
-    return re.search(other_option, text_after) is None
+    return "" if re.search(other_option, text_after) else letter
 
 
-def _text_of_prompt(prompt: Completion) -> str:
-    """Return the text of a prompt, without the messages of the system and the model."""
+def _question_in(row: Mapping[str, Any]) -> str:
+    """Return the prompt of a row without the messages of the system and the model; "" if none."""
+    prompt = row.get("prompts") or ""
     if isinstance(prompt, str):
         return prompt
-    turns = [turn for turn in prompt or () if turn.get("role") in _ROLES_OF_QUESTION]
+    turns = [turn for turn in prompt if turn.get("role") in _ROLES_OF_QUESTION]
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 
 # Cached, because the completions of a group have the same question.
 @lru_cache(maxsize=512)
 def _normalize_for_search(text: str) -> str:
-    """Return a text in lower case and one spelling, without spaces around operators."""
+    """Return a text in lower case and one spelling, without braces and spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
     text = normalize_markup(text)
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
-    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
-    return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()
+    text = re.sub(rf"\\frac{{({BALANCED_TEXT})}}{{({BALANCED_TEXT})}}", r"\1/\2", text)
+    text = re.sub(r"[{}]", "", text)
+    return re.sub(r"\s*([-+*/^=%()])\s*", r"\1", " ".join(text.split())).casefold()

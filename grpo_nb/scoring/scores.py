@@ -22,7 +22,6 @@ from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
-    ending_with_model_message,
     reward_list,
     reward_name,
     rows_of,
@@ -121,7 +120,7 @@ def make_batch(
         columns.pop(name, None)
     batch = {
         "prompts": prompts,
-        "completions": [ending_with_model_message(completion) for completion in completions],
+        "completions": [with_final_model_message(completion) for completion in completions],
         "completion_ids": completion_ids,
         **columns,
     }
@@ -131,6 +130,24 @@ def make_batch(
             with contextlib.suppress(Exception):
                 batch[name] = copy.deepcopy(values)
     return batch
+
+
+def with_final_model_message(completion: Completion) -> Completion:
+    """Return a completion whose last message is from the model and has a text.
+
+    For reward functions of users, which read the text `completion[-1]["content"]`. A `Reward`
+    uses `completion_text`. If an episode ends with the result of a tool, or with a message that
+    only calls tools, a message with the text "" is added.
+
+    >>> with_final_model_message([{"role": "tool", "content": "7"}])[-1]
+    {'role': 'assistant', 'content': ''}
+    """
+    if isinstance(completion, str) or not completion:
+        return completion
+    last = completion[-1]
+    if last.get("role") != "tool" and last.get("content") is not None:
+        return completion
+    return [*completion, {"role": "assistant", "content": ""}]
 
 
 def _token_ids(completion: Completion, tokenizer: Any) -> list[int]:

@@ -13,10 +13,14 @@ from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
-    ending_with_model_message,
     reward_name,
 )
-from grpo_nb.scoring.scores import RewardError, checked_scores, raise_reward_error
+from grpo_nb.scoring.scores import (
+    RewardError,
+    checked_scores,
+    raise_reward_error,
+    with_final_model_message,
+)
 
 
 def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
@@ -27,7 +31,7 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
     """
 
     def checked_reward(completions: Sequence[Completion], **columns: Any) -> list[Any]:
-        keywords = {"completions": [ending_with_model_message(c) for c in completions], **columns}
+        keywords = {"completions": [with_final_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
             # Called for its checks only. With an infinite score, all advantages of the group are 0.

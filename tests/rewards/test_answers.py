@@ -336,6 +336,41 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
         ),
         pytest.param("How tall is the tower?", "330", ["330 m", "330"], [], id="no unit is known"),
         pytest.param(
+            "A rod's length in metres is 2. What is it in cm?",
+            "200",
+            ["200 cm", "200 centimetres", "200"],
+            ["200 m", "200 mm", "200 kg"],
+            id="two sentences with in",
+        ),
+        pytest.param(
+            "How many cm is a rod whose length in metres is 2?",
+            "200",
+            ["200 cm", "200"],
+            ["200 mm", "200 kg"],
+            id="one sentence with two units",
+        ),
+        pytest.param(
+            "Ann came in second and ran 5 km. How far did Bob run, who ran twice as far?",
+            "10",
+            ["10 km", "10"],
+            ["10 kg", "10 mi"],
+            id="ordinal",
+        ),
+        pytest.param(
+            "Ann ran 5 km in week 2. How far did she run in week 3, if it was twice as far?",
+            "10",
+            ["10 km", "10"],
+            ["10 kg", "10 mi"],
+            id="number of a week",
+        ),
+        pytest.param(
+            "A 50 kg bag holds 21 kg of sugar. Percentage of sugar?",
+            "42",
+            ["42%", "42"],
+            ["42 m"],
+            id="percentage with a capital",
+        ),
+        pytest.param(
             "Two of four coins in Tom's purse weigh 5 g. Which share is it?",
             "0.5",
             ["50%", "0.5"],
@@ -355,6 +390,36 @@ def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
     )
     paid = [answer for answer, score in zip(answers, scores, strict=True) if score]
     assert paid == fitting
+
+
+@pytest.mark.parametrize("reward", [rewards.correctness(), rewards.maths()], ids=str)
+def test_unit_of_the_last_question_fits_after_an_example(reward) -> None:
+    prompt = [
+        {"role": "user", "content": "How many kg do 3 bags of 2 kg weigh?"},
+        {"role": "assistant", "content": slot("6")},
+        {"role": "user", "content": "How many hours are 180 minutes?"},
+    ]
+    completions = [slot("3 hours"), slot("3 kg")]
+    assert reward(prompts=[prompt] * 2, completions=completions, answer=["3"] * 2) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["84/2", "x = 84/2", "f(x) = 84/2", "84/2 apples", "x = 84/2 m^2", "$84/2", "\u20ac84/2"],
+    ids=ascii,
+)
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+def test_name_or_unit_does_not_hide_a_copy(make, given: str) -> None:
+    for question in ("What is 84 / 2?", r"What is $\frac{84}{2}$?", "What is 84/2kg?"):
+        assert make()(completions=[slot(given)], answer=["42"], prompts=[question]) == [0.0]
+        other = "Half of eighty-four?"
+        assert make()(completions=[slot(given)], answer=["42"], prompts=[other]) == [1.0]
+
+
+def test_text_of_a_json_gold_answer_is_not_escaped() -> None:
+    gold = {"city": "Z\u00fcrich"}
+    completion = slot('{"city": "Z\u00fcrich"}')
+    assert exact_text()(completions=[completion], answer=[[gold]]) == [1.0]
 
 
 def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:

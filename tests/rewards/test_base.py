@@ -131,7 +131,12 @@ def test_repr_of_a_subclass_is_its_own() -> None:
         def __repr__(self) -> str:
             return "shown"
 
+    @dataclass(frozen=True)
+    class Heir(Shown):
+        pass
+
     assert repr(Shown()) == "shown"
+    assert repr(Heir()) == "shown"
 
 
 def test_importing_rewards_loads_no_heavy_library() -> None:

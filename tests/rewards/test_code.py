@@ -68,6 +68,7 @@ BAD_TESTS = [
     (["assert abs(f(1) - 2.5) < 0.01"], "not an assert of a call"),
     (["assert 1 == 1"], "not an assert of a call"),
     (["assert f(*[1]) == 1"], "Write call"),
+    (["assert f(**{'x': 1}) == 1"], "keywords must be strings.*Write call"),
     (["assert f(1)("], "cannot be read"),
     ([], "no tests"),
     ("", "no tests"),

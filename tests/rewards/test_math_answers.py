@@ -180,6 +180,9 @@ def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -
     assert scores_of([given], gold) == [score]
 
 
+QUOTIENT = "Simplify (x^2 - 1)/(x - 1)."
+
+
 @pytest.mark.parametrize(
     ("question", "given", "gold", "score"),
     [
@@ -191,6 +194,13 @@ def test_primes_are_part_of_an_expression(given: str, gold: str, score: float) -
         pytest.param("y = 2x + 1 or y = 3x?", "2x + 1", "y = 2x + 1", 1.0, id="without its name"),
         pytest.param("2x + 1 or 3x?", "y = 2x + 1", "2x + 1", 1.0, id="with a name"),
         pytest.param("Simplify 2y-2x=0.", "2y-2x=0", "y-x=0", 0.0, id="equation"),
+        pytest.param(QUOTIENT, "(x^2-1)/(x-1)", "x+1", 0.0, id="quotient"),
+        pytest.param(QUOTIENT, "y = (x^2-1)/(x-1)", "x+1", 0.0, id="name before a copy"),
+        pytest.param(QUOTIENT, "f(x) = (x^2-1)/(x-1)", "x+1", 0.0, id="function before a copy"),
+        pytest.param(QUOTIENT, "((x^2-1)/(x-1))", "x+1", 0.0, id="brackets around a copy"),
+        pytest.param(QUOTIENT, r"\frac{x^2-1}{x-1}", "x+1", 0.0, id="copy as a fraction"),
+        pytest.param(r"Is it $\frac{x+1}{2}$ or $x$?", "(x+1)/2", "(1+x)/2", 0.0, id="fraction"),
+        pytest.param(QUOTIENT, "y = x+1", "x+1", 1.0, id="name before the result"),
     ],
 )
 def test_part_of_another_expression_is_no_copy(

@@ -104,7 +104,7 @@ def test_worker_without_a_needed_module_shows_the_reason(monkeypatch: pytest.Mon
 
 def test_decided_pair_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scores_of(["y+x+200"], "x+200+y") == [1.0]
-    monkeypatch.setattr(math_worker, "_exchange", None)
+    monkeypatch.setattr(math_worker, "_ask_worker", None)
     assert scores_of(["y+x+200"], "x+200+y") == [1.0]
 
 

@@ -30,6 +30,7 @@ from grpo_nb.scoring.scores import (
     RewardError,
     make_batch,
     score,
+    with_final_model_message,
 )
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
@@ -497,3 +498,13 @@ def test_table_has_a_row_for_each_completion() -> None:
 )
 def test_push_names_the_effect_of_an_advantage(advantage: float, words: str) -> None:
     assert effect_in_words(advantage) == words
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"role": "tool", "content": "7"}, {"role": "assistant", "content": None, "tool_calls": []}],
+    ids=["result of a tool", "calls only"],
+)
+def test_completion_without_a_final_text_ends_with_an_empty_message(last: dict) -> None:
+    completion = with_final_model_message([last])
+    assert completion == [last, {"role": "assistant", "content": ""}]

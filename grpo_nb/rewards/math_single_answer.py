@@ -1,4 +1,4 @@
-r"""The gate before math-verify: refuse a text with more than one answer.
+r"""Refuse a text with more than one answer, before math-verify reads it.
 
 math-verify was made to find an answer in a text. So it accepts `41 = 42`, `42 \text{ is wrong}` and
 `x + 1 = 42` as 42, and it reads `1 2 3 4` as 10.
@@ -23,15 +23,15 @@ _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]
 """Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
 """
 _HARMLESS_TOKEN = re.compile(
-    r"[-+*/^_(){}\[\].'=<>]|\\[{}]"
+    r"[-+*/^_(){}\[\].'=<>0-9a-z]|\\[{}]"
     r"|\\?(?:le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
     r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
     r"|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau"
     r"|upsilon|phi|chi|psi|omega)"
 )
-"""Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
-and Greek letters. Relations are counted before, so they are harmless here. The backslash of a name
-may be missing.
+"""Tokens that an answer may contain more often than the gold answer: operators, brackets, single
+digits and letters, functions and Greek letters. Relations are counted before, so they are harmless
+here. The backslash of a name may be missing.
 """
 
 
@@ -58,11 +58,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     gold_tokens = _TOKEN.findall(gold.casefold())
     gold_letters = set("".join(filter(str.isalpha, gold_tokens)))
     extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
-    for token in extra_tokens:
-        # A digit or a letter is left to math-verify. Several letters must all occur in the gold
-        # answer, because otherwise they are a word.
-        is_ascii = token.isascii() and token.isalnum()
-        may_be_symbols = is_ascii and (len(token) == 1 or gold_letters.issuperset(token))
-        if not may_be_symbols and not _HARMLESS_TOKEN.fullmatch(token):
-            return False
-    return True
+    # Several letters, such as ab, must all occur in the gold answer: otherwise they are a word.
+    return all(
+        _HARMLESS_TOKEN.fullmatch(token) or gold_letters.issuperset(token) for token in extra_tokens
+    )

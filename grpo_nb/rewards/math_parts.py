@@ -1,6 +1,6 @@
 r"""The parts of a mathematical answer.
 
-`Shape.of` splits an answer into the parts of a list, tuple or interval. Inequalities become
+`AnswerParts.of` splits an answer into the parts of a list, tuple or interval. Inequalities become
 intervals first: `x < 1 or x > 3` is a union of two. An answer without such parts is one expression.
 """
 
@@ -14,16 +14,18 @@ from grpo_nb.rewards.math_latex import without_spaces
 
 SYMBOL = r"(?:\\[A-Za-z]+|[A-Za-z])(?:_\{\w+\})?'*"
 r"""One symbol: `x`, `x_{1}`, `f'`, `\alpha`."""
-_LEFT_SIDE = (
+_LEFT_SIDE = re.compile(
     r"(?!\\(?:pi|infty)\b)"  # these two are values
     rf"(?:{SYMBOL}(?:\(\s*{SYMBOL}\s*\))?"  # x, f(x), f(\pi)
     rf"|\(\s*{SYMBOL}(?:\s*,\s*{SYMBOL})+\s*\))"  # (x, y)
 )
 # x = 42, f(x) = 2x, x \in [1, 2]; but not x == 42.
 _EQUATION = re.compile(
-    rf"\s*(?P<left>{_LEFT_SIDE})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*(?P<right>.*)", re.DOTALL
+    rf"\s*(?P<left>{_LEFT_SIDE.pattern})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*(?P<right>.*)", re.DOTALL
 )
-_BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
+_OPENING = r"(?P<opening>\\\{|[(\[{])"
+_CLOSING = r"(?P<closing>\\\}|[)\]}])"
+_BRACKET_OR_TEXT = re.compile(rf"{_OPENING}|{_CLOSING}|[^\\()\[\]{{}}]+|\\")
 _INEQUALITY_SIGN = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _OR_EQUAL = (r"\le", r"\ge")
 # \pm, but not the beginning of \pmod.
@@ -37,96 +39,102 @@ _SEPARATOR = (
 )
 """Pattern between two parts of a list."""
 
-EXPRESSION = "expression"
-LIST = "list"
-# The kind of a tuple or interval is its pair of brackets.
-ROUND = "()"
-_BRACKET_KINDS = (ROUND, "[]", "[)", "(]")
+# How parts may be read. A tuple or an interval is read as its pair of brackets.
+ANY_ORDER = "list in any order"
+IN_ORDER = "list in order"
+EQUATIONS = "equations"
+ROOTS = "roots"
+ALTERNATIVES = "alternatives"
+_ROUND = "()"
+_BRACKET_PAIRS = (_ROUND, "[]", "[)", "(]")
 _SET_BRACKETS = r"\{\}"
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The parts of an answer and how they belong together."""
+class AnswerParts:
+    r"""The parts of an answer, and how they may be read.
 
-    kind: str
-    """`EXPRESSION`, `LIST`, or the brackets of a tuple or interval, such as `[)`."""
+    An answer and a gold answer are compared part by part if they share a reading:
+
+    | answer             | readings                              |
+    | ------------------ | ------------------------------------- |
+    | `x + 1`            | none: one expression                  |
+    | `1, 2`             | list in any order, list in order      |
+    | `(1, 2)`, `(1, 2]` | its brackets                          |
+    | `x = 1, y = 2`     | equations, list in order, `()`        |
+    | `x_1 = 1, x_2 = 2` | equations, list in order, `()`, roots |
+    | `x = 1 or y = 2`   | alternatives                          |
+
+    The word `or` makes alternatives only of equations for several variables, and of inequalities.
+    In other lists, as in `1 or 2`, it means the same as `and`.
+    """
+
+    readings: set[str]
+    """The readings; none for an expression."""
     parts: list[str]
     """The parts; those of `x = 1, y = 2` are whole equations. An expression is its only part."""
     left_side: str = ""
     """The left side that all parts share: `x` in `x = 1` and in `x = (1, 2)`."""
-    has_left_sides: bool = False
-    """True for a list whose parts each have a left side of their own: `x = 1, y = 2`."""
-    is_numbered: bool = False
-    """True if these left sides differ only in their index: `x_1 = 1, x_2 = 2`."""
-    is_alternative: bool = False
-    """True if `or` joins equations for several variables, or inequalities: `x = 1 or y = 2`. In
-    other lists, as in `1 or 2`, the word means the same as `and`."""
 
     @classmethod
-    def of(cls, text: str) -> Shape:
-        r"""Return the shape of a normalised text.
+    def of(cls, text: str) -> AnswerParts:
+        r"""Return the parts of a normalized text.
 
-        >>> shape = Shape.of("x = (1, 2]")
-        >>> shape.kind, shape.parts, shape.left_side
-        ('(]', ['1', '2'], 'x')
-        >>> Shape.of("x + 1").kind, Shape.of(r"\{1, 2\}").kind, Shape.of("1 or 2").parts
-        ('expression', 'list', ['1', '2'])
+        >>> answer = AnswerParts.of("x = (1, 2]")
+        >>> answer.readings, answer.parts, answer.left_side
+        ({'(]'}, ['1', '2'], 'x')
+        >>> AnswerParts.of("x + 1").readings, AnswerParts.of(r"\{1, 2\}").parts
+        (set(), ['1', '2'])
         """
         text = _inequalities_to_intervals(text)
         brackets, content = _split_brackets(text)
         # A tuple or an interval: (1, 2].
-        if brackets in _BRACKET_KINDS:
+        if brackets in _BRACKET_PAIRS:
             elements = _split_outside_brackets(content, "[,;]")
             if len(elements) > 1:
-                return cls(brackets, elements)
-        # Round brackets around a single element, as in (x + 1), belong to an expression.
-        listed = text if brackets == ROUND else content
+                return cls({brackets}, elements)
+        # Round brackets around a single element, as in (x + 1), belong to an expression. Without
+        # brackets, the content is the text.
+        listed = text if brackets == _ROUND else content
         if brackets == _SET_BRACKETS:
             # The comma of a set always separates: {100,200} has two elements.
             listed = listed.replace(",", ", ")
-        shape = cls._of_list(listed)
-        if len(shape.parts) > 1:
-            return shape
-        # A left side before one of these shapes: x = (1, 2).
+        answer = cls._of_list(listed)
+        if len(answer.parts) > 1:
+            return answer
+        # A left side before one of the above: x = (1, 2).
         left_side, right_side = _split_equation(text)
         if left_side:
             return replace(cls.of(right_side), left_side=left_side)
-        return cls(EXPRESSION, [text])
+        return cls(set(), [text])
 
     @classmethod
-    def _of_list(cls, text: str) -> Shape:
+    def _of_list(cls, text: str) -> AnswerParts:
         """Return a text as a list, which may have a single part: 1, 2 or x = 1, y = 2."""
         parts = _split_outside_brackets(text, _SEPARATOR)
         left_sides = {_split_equation(part)[0] for part in parts}
-        has_left_sides = len(parts) == len(left_sides) > 1 and "" not in left_sides
-        if not has_left_sides:
+        # Each part has a left side, and no two are the same.
+        is_named = len(parts) == len(left_sides) > 1 and "" not in left_sides
+        letters = {left_side.partition("_")[0] for left_side in left_sides}
+        if not is_named:
+            # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
             parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
-        # In `x = \pm 1, y = \pm 2`, the signs belong together, and such parts stay whole.
         elif all(len(left_side) == 1 for left_side in left_sides):
             # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
             # left sides have no order that everybody keeps: r and \theta.
             parts.sort()
-        letters = {left_side.partition("_")[0] for left_side in left_sides}
-        is_numbered = has_left_sides and len(letters) == 1
-        has_variables = has_left_sides and not is_numbered
-        has_statements = has_variables or any(map(_INEQUALITY_SIGN.search, parts))
-        return cls(
-            LIST,
-            parts,
-            has_left_sides=has_left_sides,
-            is_numbered=is_numbered,
-            is_alternative=has_statements and re.search(_OR, text) is not None,
-        )
-
-    @property
-    def has_parts(self) -> bool:
-        """True for a list, a tuple or an interval."""
-        return self.kind != EXPRESSION
+        elif len(letters) == 1:
+            return cls({EQUATIONS, IN_ORDER, _ROUND, ROOTS}, parts)
+        are_statements = is_named or any(map(_INEQUALITY_SIGN.search, parts))
+        if are_statements and re.search(_OR, text):
+            return cls({ALTERNATIVES}, parts)
+        if is_named:
+            return cls({EQUATIONS, IN_ORDER, _ROUND}, parts)
+        return cls({ANY_ORDER, IN_ORDER}, parts)
 
 
 def _split_equation(text: str) -> tuple[str, str]:
-    r"""Split `x = 42` into `x` and `42`. The left side is empty if it is no variable.
+    r"""Split `x = 42` into `x` and `42`. The left side is empty if it is not a variable.
 
     `f(x)` and `(p, q)` are left sides too, but a number is not. `\in` splits a text as `=` does.
 
@@ -139,39 +147,44 @@ def _split_equation(text: str) -> tuple[str, str]:
     return without_spaces(match["left"]), match["right"].strip()
 
 
+def _outline(text: str) -> str:
+    """Return a text with a dot for each character inside brackets.
+
+    The two brackets of an interval need not be alike, so any bracket closes any other.
+
+    >>> _outline("x = (1, f(2)], 3")
+    'x = (.......], 3'
+    """
+    outline = ""
+    depth = 0
+    for match in _BRACKET_OR_TEXT.finditer(text):
+        if match["closing"]:
+            depth -= 1
+        outline += match[0] if depth == 0 else "." * len(match[0])
+        if match["opening"]:
+            depth += 1
+    return outline
+
+
 def _split_brackets(text: str) -> tuple[str, str]:
     """Return the pair of brackets around a whole text, such as `[)`, and the content.
 
     Without such a pair, as in `(1)(2)`, return an empty pair and the text.
     """
-    opening = _BRACKET.match(text)
-    depth = 0
-    for bracket in _BRACKET.finditer(text):
-        depth += 1 if bracket["open"] else -1
-        if depth == 0:
-            # Back at depth 0: the first pair has closed. In ]1, 2[, no bracket was open.
-            if opening and opening["open"] and bracket.end() == len(text):
-                return opening[0] + bracket[0], text[opening.end() : bracket.start()]
-            break
-    return "", text
+    match = re.fullmatch(rf"{_OPENING}\.*{_CLOSING}", _outline(text))
+    if match is None:
+        return "", text
+    content = text[match.end("opening") : match.start("closing")]
+    return match["opening"] + match["closing"], content
 
 
 def _split_outside_brackets(text: str, separator: str) -> list[str]:
-    """Split a text at a pattern, but not inside brackets.
-
-    The two brackets of an interval need not be alike, so any bracket closes any other.
-    """
+    """Split a text at a pattern, but not inside brackets."""
     parts = []
-    depth = 0
     start = 0
-    for mark in re.finditer(rf"{_BRACKET.pattern}|{separator}", text):
-        if mark["open"]:
-            depth += 1
-        elif mark["close"]:
-            depth -= 1
-        elif depth == 0:
-            parts.append(text[start : mark.start()].strip())
-            start = mark.end()
+    for match in re.finditer(separator, _outline(text)):
+        parts.append(text[start : match.start()].strip())
+        start = match.end()
     return [*parts, text[start:].strip()]
 
 
@@ -193,12 +206,12 @@ def _inequalities_to_intervals(text: str) -> str:
 
     `x < 1 or x > 3` is the union of two intervals.
     """
-    intervals = [_interval_of(part) for part in _split_outside_brackets(text, _OR)]
-    left_sides = {left_side for left_side, _ in intervals}
-    if len(left_sides) > 1 or "" in left_sides:
+    pairs = map(_interval_of, _split_outside_brackets(text, _OR))
+    left_sides, intervals = zip(*pairs, strict=True)
+    if not left_sides[0] or len(set(left_sides)) > 1:
         return text
-    union = r" \cup ".join(interval for _, interval in intervals)
-    return rf"{left_sides.pop()} \in {union}"
+    union = r" \cup ".join(intervals)
+    return rf"{left_sides[0]} \in {union}"
 
 
 def _interval_of(text: str) -> tuple[str, str]:
@@ -206,9 +219,10 @@ def _interval_of(text: str) -> tuple[str, str]:
     # Values and signs in turn: 1, <, x, \le, 2. A comma at the end was before an "or".
     pieces = _INEQUALITY_SIGN.split(text.rstrip(", "))
     signs = set(pieces[1::2])
-    is_falling = signs <= {">", r"\ge"}
-    is_rising = signs <= {"<", r"\le"}
-    if len(pieces) not in (3, 5) or is_falling == is_rising:
+    is_falling = signs.issubset((">", r"\ge"))
+    is_rising = signs.issubset(("<", r"\le"))
+    # Without a sign, both are true, and with mixed signs neither.
+    if is_falling == is_rising or len(pieces) > 5:
         return "", ""
     if is_falling:
         # `2 > x > 1` is `1 < x < 2`. The direction of the signs has no meaning from here on.
@@ -216,18 +230,13 @@ def _interval_of(text: str) -> tuple[str, str]:
     if len(pieces) == 3:
         # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`. If both sides are symbols,
         # the last name in the alphabet is the variable: x in `a < x`, \theta in `a < \theta`.
-        symbols = filter(_is_left_side, pieces[::2])
+        symbols = filter(_LEFT_SIDE.fullmatch, pieces[::2])
         variable = max(symbols, key=lambda symbol: symbol.strip("\\").casefold(), default="")
         is_below = pieces[0] == variable
         pieces = [r"-\infty", "<", *pieces] if is_below else [*pieces, "<", r"\infty"]
     low, sign_after_low, left_side, sign_before_high, high = pieces
-    if not _is_left_side(left_side):
+    if not _LEFT_SIDE.fullmatch(left_side):
         return "", ""
     opening = "[" if sign_after_low in _OR_EQUAL else "("
     closing = "]" if sign_before_high in _OR_EQUAL else ")"
     return left_side, f"{opening}{low}, {high}{closing}"
-
-
-def _is_left_side(text: str) -> bool:
-    """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
-    return re.fullmatch(_LEFT_SIDE, text) is not None
