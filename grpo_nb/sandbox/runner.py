@@ -151,12 +151,14 @@ def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
     """Run one candidate in a new process and wait for its end."""
     job = {
-        # marshal refuses a subclass of str, and writes a text of numpy as bytes.
+        # marshal refuses subclasses, and writes texts and numbers of numpy as bytes.
         "code": str(candidate.code),
-        "calls": [(call.function, list(call.args), dict(call.kwargs)) for call in candidate.calls],
+        "calls": [
+            (str(call.function), list(call.args), dict(call.kwargs)) for call in candidate.calls
+        ],
         "modules": modules_to_import(candidate.code),
-        "cpu_seconds": limits.cpu_seconds,
-        "memory_mib": limits.memory_mib,
+        "cpu_seconds": float(limits.cpu_seconds),
+        "memory_mib": int(limits.memory_mib),
         "parent": os.getpid(),
     }
     # The interpreter behind the virtual environment, without site-packages.
@@ -170,7 +172,8 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     }
     try:
         with open(os.memfd_create("job"), "wb+") as file:
-            file.write(marshal.dumps(job))
+            # Version 2 keeps no identity: two calls with the same list get a list each.
+            file.write(marshal.dumps(job, 2))
             file.seek(0)
             child = subprocess.Popen(
                 command, stdin=file, stdout=DEVNULL, stderr=PIPE, cwd="/", env=environment
@@ -214,6 +217,9 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
     # A bytearray grows in place, so that many short pieces of output do not take quadratic time.
     content = bytearray()
     wall_seconds = limits.wall_seconds or 5.0 + 5.0 * limits.cpu_seconds
+    # A small integer type of numpy would overflow.
+    max_bytes = int(limits.output_kib) << 10
+    max_page_tables_kib = int(limits.memory_mib) * _PAGE_TABLES_KIB_PER_MIB
     deadline = time.monotonic() + wall_seconds
     next_check = time.monotonic() + _CHECK_SECONDS
     poller = select.poll()
@@ -225,7 +231,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
             return content, "time on the clock"
         if now >= next_check:
             next_check = now + _CHECK_SECONDS
-            if _page_tables_kib(pid) > limits.memory_mib * _PAGE_TABLES_KIB_PER_MIB:
+            if _page_tables_kib(pid) > max_page_tables_kib:
                 return content, "memory, in page tables"
         milliseconds = 1000 * (min(deadline, next_check) - now)
         if poller.poll(milliseconds):
@@ -233,7 +239,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
             content.extend(chunk)
             if not chunk:
                 return content, ""
-            if len(content) > limits.output_kib << 10:
+            if len(content) > max_bytes:
                 return content, "output"
 
 

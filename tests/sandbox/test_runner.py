@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -273,6 +274,34 @@ def test_code_in_a_text_of_numpy_is_run() -> None:
     assert outcome.results[0].value == 1
 
 
+def test_function_name_in_a_text_of_numpy_is_called() -> None:
+    outcome = run_untrusted("def f(): return 1", [Call(numpy.str_("f"))])
+    assert outcome.results[0].value == 1
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param(Limits(cpu_seconds=numpy.float64(2)), id="processor time"),
+        pytest.param(Limits(cpu_seconds=Fraction(1, 2)), id="fraction"),
+        pytest.param(Limits(memory_mib=numpy.int16(512)), id="memory"),
+        pytest.param(Limits(output_kib=numpy.int16(256)), id="output"),
+    ],
+)
+def test_limit_that_is_a_number_of_another_type_holds(limits: Limits) -> None:
+    # The size of the page tables is checked after 50 milliseconds.
+    code = "import time\ndef f():\n    time.sleep(0.2)\n    return 1"
+    outcome = run_untrusted(code, [Call("f")], limits=limits)
+    assert outcome.results[0].value == 1
+
+
+def test_calls_with_the_same_list_get_a_list_each() -> None:
+    data = [3, 1, 2]
+    code = "def smallest(x):\n    x.sort()\n    return x[0]\ndef first(x): return x[0]"
+    outcome = run_untrusted(code, [Call("smallest", (data,)), Call("first", (data,))])
+    assert [result.value for result in outcome.results] == [1, 3]
+
+
 def test_clock_limit_follows_changed_processor_time() -> None:
     limits = dataclasses.replace(Limits(cpu_seconds=1), cpu_seconds=9)
     assert limits == Limits(cpu_seconds=9)
@@ -447,6 +476,23 @@ def test_dict_of_ranges_is_compared() -> None:
     (answer,) = outcome.results
     assert answer.is_value
     assert answer.value != {"a": [0, 1], 1: []}
+
+
+@pytest.mark.parametrize("value", ["set(grid)", "dict.fromkeys(grid)"])
+def test_grid_of_negative_points_comes_back(value: str) -> None:
+    code = f"""
+grid = [(x, y, z) for x in range(-5, 5) for y in range(-5, 5) for z in range(-5, 5)]
+def f(): return {value}
+"""
+    outcome = run_untrusted(code, [Call("f")])
+    assert outcome.status == "ok"
+    assert len(outcome.results[0].value) == 1000
+
+
+def test_nested_dicts_name_their_levels_if_refused() -> None:
+    code = "def f(): return eval('{1:' * 40 + '1' + '}' * 40)"
+    outcome = run_untrusted(code, [Call("f")])
+    assert "a dict is three levels" in outcome.results[0].error
 
 
 @pytest.mark.parametrize(
