@@ -37,7 +37,7 @@ from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import outcomes as outcome_types
 from grpo_nb.sandbox import runner
 from grpo_nb.sandbox.modules import modules_to_import
-from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome, outcome_of
+from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome, parse_report
 from grpo_nb.sandbox.runner import isolation_failures, run_untrusted, run_untrusted_batch
 from grpo_nb.tasks.formats import bare, xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
@@ -284,8 +284,7 @@ def test_function_name_in_a_text_of_numpy_is_called() -> None:
     [
         pytest.param(Limits(cpu_seconds=numpy.float64(2)), id="processor time"),
         pytest.param(Limits(cpu_seconds=Fraction(1, 2)), id="fraction"),
-        pytest.param(Limits(memory_mib=numpy.int16(512)), id="memory"),
-        pytest.param(Limits(output_kib=numpy.int16(256)), id="output"),
+        pytest.param(Limits(memory_mib=numpy.int64(512)), id="memory"),
     ],
 )
 def test_limit_that_is_a_number_of_another_type_holds(limits: Limits) -> None:
@@ -314,7 +313,7 @@ def test_memory_too_small_for_all_imports_is_refused() -> None:
 
 def test_limit_reached_before_the_isolation_is_not_lost() -> None:
     candidate = Candidate(code="", calls=[Call("f")])
-    outcome = outcome_of(candidate, b"", "time on the clock", -signal.SIGKILL)
+    outcome = parse_report(candidate, b"", "time on the clock", -signal.SIGKILL)
     assert outcome.status == "limit"
     assert not outcome.results[0].is_value
 
@@ -355,7 +354,7 @@ def test_self_test_finds_a_signal_that_is_sent(
     allowed = ("getrandom\n", "getrandom kill\n")
     with_rights = ("        os.setresuid(user, user, user)\n", "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, with_rights)
-    assert "a signal to the notebook" in isolation_failures.__wrapped__()
+    assert "a signal to the notebook is possible" in isolation_failures.__wrapped__()
 
 
 KILLED_EARLY = "def f(): os.kill(os.getpid(), 9)"
@@ -428,7 +427,7 @@ def test_failed_isolation_is_no_verdict_on_the_code(
     outcome = run_untrusted("def f(): return 1", [Call("f")])
     assert outcome.status == "lost"
     assert not outcome.results[0].is_value
-    assert "no" in outcome.error
+    assert "no" in outcome.reason
     assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
 
 
@@ -449,7 +448,7 @@ def test_process_that_does_not_start_is_lost(
     monkeypatch.setattr(runner, "_CHILD", tmp_path / "missing.py")
     outcome = run_untrusted("")
     assert outcome.status == "lost"
-    assert "missing.py" in outcome.error
+    assert "missing.py" in outcome.reason
 
 
 NUMBERS = [0, -1, 10**4000, 1.5, math.inf, math.nan, -0.0, 1j]
@@ -531,7 +530,7 @@ def test_code_that_prints_without_end_is_ended() -> None:
 
 def test_code_that_floods_its_report_is_ended() -> None:
     code = "import os\nwhile 1: os.write(3, b'x' * 999)"
-    assert run_untrusted(code, limits=SHORT).error == "ended by its limit of output"
+    assert run_untrusted(code, limits=SHORT).reason == "ended by its limit of output"
 
 
 def test_what_honest_code_needs_works() -> None:
@@ -607,7 +606,7 @@ def test_broken_solutions_pass_no_test() -> None:
 def test_page_tables_beyond_their_share_end_the_code() -> None:
     limits = Limits(cpu_seconds=8.0, wall_seconds=60.0, memory_mib=384)
     outcome = run_untrusted(ON_LIMITS["page_tables"], [Call("f")], limits=limits)
-    assert outcome.error == "ended by its limit of memory, in page tables"
+    assert outcome.reason == "ended by its limit of memory, in page tables"
 
 
 def test_code_that_fills_its_memory_honestly_may_go_on() -> None:
@@ -663,7 +662,7 @@ def test_sleepers_end_by_the_clock_without_processor_time() -> None:
         "for thread in threads: thread.join()"
     )
     outcome = run_untrusted(code, limits=Limits(cpu_seconds=9.0, wall_seconds=1.0))
-    assert outcome.error == "ended by its limit of time on the clock"
+    assert outcome.reason == "ended by its limit of time on the clock"
 
 
 def _seconds_of_cpu(work: Any) -> float:
@@ -725,21 +724,21 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     read = outcome_types._read_line
     monkeypatch.setattr(outcome_types, "_read_line", lambda line: reads.append(1) or read(line))
     report = b'["isolated",null]\n["loaded",null]\n' + line * 50_000
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    outcome = parse_report(Candidate(code="", calls=[Call("f")]), report, "", 0)
     assert (outcome.status, len(reads)) == ("exit", 4)
 
 
 def test_type_that_was_not_imported_is_an_error() -> None:
     outcome = run_untrusted("def f(x: List) -> int: return 1", [Call("f", ([],))])
     assert outcome.status == "error"
-    assert "List" in outcome.error
+    assert "List" in outcome.reason
 
 
 def test_a_late_failure_keeps_earlier_answers() -> None:
     code = "def f(x):\n    while x == 2: pass\n    return x"
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
     assert outcome.status == "limit"
-    assert "processor time" in outcome.error
+    assert "processor time" in outcome.reason
     assert [a.value for a in outcome.results] == [0, 1, None, None]
     assert [a.is_value for a in outcome.results] == [True, True, False, False]
 
@@ -850,7 +849,7 @@ sys.stdin.readline()
 )
 def test_report_with_a_forged_value_is_refused(line: str) -> None:
     report = f'["isolated",null]\n["loaded",null]\n["value",{line}]\n'.encode("latin-1")
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    outcome = parse_report(Candidate(code="", calls=[Call("f")]), report, "", 0)
     # The first line is the only honest one.
     is_value = line == '"x"'
     assert outcome.status == ("ok" if is_value else "exit")
@@ -859,7 +858,7 @@ def test_report_with_a_forged_value_is_refused(line: str) -> None:
 
 def test_report_with_an_error_without_text_is_refused() -> None:
     report = b'["isolated",null]\n["loaded",null]\n["error",null]\n'
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    outcome = parse_report(Candidate(code="", calls=[Call("f")]), report, "", 0)
     assert outcome.status == "exit"
     assert not outcome.results[0].is_value
 
