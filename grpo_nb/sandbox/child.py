@@ -94,7 +94,12 @@ def main() -> None:
     os.dup2(2, _REPORT_DESCRIPTOR)
     # Standard error now goes nowhere, as standard output does.
     os.dup2(1, 2)
-    _import_modules(job["modules"])
+    for name in job["modules"]:
+        try:
+            __import__(name)
+        except Exception:
+            # This is no module here, or a module that is not meant to be imported.
+            continue
     try:
         _isolate(job)
     except (OSError, ValueError) as error:
@@ -124,23 +129,6 @@ def main() -> None:
                 _send("error", _error_text(error))
     # End at once: do not wait for the code's threads, and do not run its exit functions.
     os._exit(0)
-
-
-def _import_modules(names: list[str]) -> None:
-    """Import modules, and members of packages, such as `concurrent.futures.ThreadPoolExecutor`.
-
-    A package may load such a member only when it is used, which is too late here.
-    """
-    for name in names:
-        package, _, member = name.rpartition(".")
-        try:
-            if package:
-                __import__(package, fromlist=[member])
-            else:
-                __import__(name)
-        except Exception:
-            # The module does not exist here, or is not meant to be imported.
-            continue
 
 
 def _isolate(job: dict) -> None:

@@ -180,8 +180,8 @@ def parse_report(
         exit_code: Exit code of the candidate's process.
     """
     expected_tags = ["isolated", "loaded", *["result"] * len(candidate.calls)]
-    # What follows the last newline is no whole line. One line more than expected is kept, so that a
-    # report that is too long is noticed.
+    # The text after the last newline is not a complete line. One line more than expected is kept,
+    # so that a report that is too long is noticed.
     lines = report.split(b"\n", len(expected_tags) + 1)[:-1]
     messages = list(map(_read_line, lines))
     tags = [tag for tag, _ in messages]

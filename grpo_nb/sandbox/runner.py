@@ -191,11 +191,10 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     if exit_code == -signal.SIGPROF:
         reached_limit = "processor time"
     elif exit_code == -signal.SIGKILL and has_ended_before:
-        # The code cannot send signals, so the kernel did: RLIMIT_CPU ends code that ignores
-        # SIGPROF, and the machine may be out of memory.
+        # The code cannot send signals, so the kernel did: because of RLIMIT_CPU, which ends code
+        # that ignores SIGPROF, or because the machine is out of memory.
         if usage.ru_utime + usage.ru_stime < limits.cpu_seconds:
-            reason = "the system killed it: it may be out of memory"
-            return make_outcome(candidate, "lost", reason)
+            return make_outcome(candidate, "lost", "the system killed it: it may be out of memory")
         reached_limit = "processor time"
     return parse_report(candidate, bytes(report), reached_limit, exit_code)
 

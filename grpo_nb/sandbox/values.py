@@ -141,5 +141,5 @@ def _require_few_keys_of_one_hash(keys: list[object]) -> None:
     counts: dict[int, int] = {}
     for key_hash in map(hash, keys):
         counts[key_hash] = counts.get(key_hash, 0) + 1
-    if max(counts.values(), default=0) > _MAX_KEYS_OF_ONE_HASH:
-        raise ValueError("too many keys of one hash")
+        if counts[key_hash] > _MAX_KEYS_OF_ONE_HASH:
+            raise ValueError("too many keys of one hash")

@@ -555,6 +555,17 @@ def test_what_honest_code_needs_works() -> None:
             id="threads",
         ),
         pytest.param(
+            "from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor\n"
+            "def f(): return ThreadPoolExecutor(1).submit(abs, -1).result()",
+            1,
+            id="process pool",
+        ),
+        pytest.param(
+            "import unittest\ndef f(): return unittest.IsolatedAsyncioTestCase.__name__",
+            "IsolatedAsyncioTestCase",
+            id="asynchronous tests",
+        ),
+        pytest.param(
             "import asyncio\ndef f(): return asyncio.run(asyncio.to_thread(abs, -1))",
             1,
             id="asyncio",
