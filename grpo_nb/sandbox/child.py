@@ -87,7 +87,8 @@ _RESTRICTED_SYSTEM_CALLS = [
 def main() -> None:
     """Read the job, isolate this process, run the code and make the calls.
 
-    No expected value is in this process.
+    No expected value is in this process. `subprocess` has closed all descriptors except the standard
+    ones.
     """
     # The notebook wrote these bytes, so marshal may read them. The code in them is untrusted.
     job = marshal.load(sys.stdin.buffer)

@@ -22,7 +22,6 @@ _IMPORTED_LATE = {
     "most_common": "heapq",
     "strptime": "_strptime",
     "singledispatch": "typing",
-    "UserDict": "copy",
     "asyncio": "concurrent.futures.thread",
     "futures": "concurrent.futures.thread",
     "ProcessPoolExecutor": "concurrent.futures.process",

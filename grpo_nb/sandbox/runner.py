@@ -183,14 +183,14 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     with child.stderr:
         report, reached_limit = _read_until_end(child.stderr, limits, child.pid)
     # Wait before the SIGKILL below, so that it is not mistaken for a SIGKILL of the kernel.
-    has_ended_before = not reached_limit and _wait_for_exit(child.pid)
+    has_ended_before_kill = not reached_limit and _wait_for_exit(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
     _, wait_status, usage = os.wait4(child.pid, 0)
     exit_code = child.returncode = os.waitstatus_to_exitcode(wait_status)
     if exit_code == -signal.SIGPROF:
         reached_limit = "processor time"
-    elif exit_code == -signal.SIGKILL and has_ended_before:
+    elif exit_code == -signal.SIGKILL and has_ended_before_kill:
         # The code cannot send signals, so the kernel did: because of RLIMIT_CPU, which ends code
         # that ignores SIGPROF, or because the machine is out of memory.
         if usage.ru_utime + usage.ru_stime < limits.cpu_seconds:
