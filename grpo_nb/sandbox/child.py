@@ -87,8 +87,8 @@ _RESTRICTED_SYSTEM_CALLS = [
 def main() -> None:
     """Read the job, isolate this process, run the code and make the calls.
 
-    No expected value is in this process. `subprocess` has closed all descriptors except the standard
-    ones.
+    No expected value is in this process. Only the three standard descriptors are open, because
+    `subprocess` has closed all others.
     """
     # The notebook wrote these bytes, so marshal may read them. The code in them is untrusted.
     job = marshal.load(sys.stdin.buffer)

@@ -16,8 +16,8 @@ from grpo_nb.core.words import require_number, require_whole_number
 from grpo_nb.sandbox import values
 
 Status = Literal["ok", "error", "limit", "exit", "lost"]
-# `add`, `A().add`, `math.floor`. Other expressions are refused, because `(lambda: f(1) == 3)()` would
-# carry the expected 3 into the sandbox.
+# `add`, `A().add`, `math.floor`. Other expressions are refused, because `(lambda: f(1) == 3)()`
+# would carry the expected 3 into the sandbox.
 _FUNCTION_NAME = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
