@@ -25,9 +25,10 @@ import types
 # `signal` would import enum and re, which takes half of the time that a candidate needs to start.
 from _signal import ITIMER_PROF, SIGKILL, setitimer
 
+# Found in the folder of this script, which Python puts first on the path. This interpreter does not
+# find the package `grpo_nb`, and the code must not import from this folder.
 import values
 
-# The folder of this script: the code must not import from it.
 sys.path.pop(0)
 
 _REPORT_DESCRIPTOR = 3
@@ -86,21 +87,19 @@ _RESTRICTED_SYSTEM_CALLS = [
 def main() -> None:
     """Read the job, isolate this process, run the code and make the calls.
 
-    No expected value is in this process.
+    No expected value is in this process. Only the three standard descriptors are open, because
+    `subprocess` has closed all others.
     """
     # The notebook wrote these bytes, so marshal may read them. The code in them is untrusted.
     job = marshal.load(sys.stdin.buffer)
     os.dup2(2, _REPORT_DESCRIPTOR)
-    # Errors go where standard output goes: nowhere. `subprocess` has closed all other descriptors.
+    # Standard error now goes nowhere, as standard output does.
     os.dup2(1, 2)
     for name in job["modules"]:
-        # `fromlist` also loads a member that its package would load on first use only. For a name
-        # without a dot it loads nothing more, because `json` has no member `json`.
         try:
-            package, _, member = name.rpartition(".")
-            __import__(package or member, fromlist=[member])
+            __import__(name)
         except Exception:
-            # The module does not exist here, or is not meant to be imported.
+            # This is no module here, or a module that is not meant to be imported.
             continue
     try:
         _isolate(job)
@@ -136,23 +135,15 @@ def main() -> None:
 def _isolate(job: dict) -> None:
     """Isolate this process: give up rights, set limits, and refuse all but the listed system calls.
 
-    The kernel kills this process when the notebook's thread that started it ends. That thread waits
-    for this process, so it ends early only if the notebook does. The kernel forgets this request
-    when the user changes, so the request comes after `_change_user`.
-
-    Huge pages are switched off: a huge page stays occupied when all but a small part of it is
-    unmapped, and no limit counts the rest. A kernel without huge pages may refuse this option, so
-    its result is not checked.
-
     Raises:
         OSError, ValueError: This machine does not support a part of the isolation.
     """
     libc = ctypes.CDLL(None)
     os.environ.clear()
-    possible_threads = _change_user()
+    existing_threads = _become_nobody()
     limits = {
-        # Counts all threads of the user.
-        resource.RLIMIT_NPROC: possible_threads + _MAX_THREADS,
+        # This limit counts all threads of the user, also those of other processes.
+        resource.RLIMIT_NPROC: existing_threads + _MAX_THREADS,
         resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds. The timer below is exact, but code can ignore its signal.
         resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2,
@@ -166,6 +157,8 @@ def _isolate(job: dict) -> None:
         if hard_limit != resource.RLIM_INFINITY:
             limit = min(limit, hard_limit)
         resource.setrlimit(resource_limit, (limit, limit))
+    # The kernel kills this process when the thread that started it ends. That thread waits for this
+    # process, so it ends early only if the notebook does. A change of user would clear this option.
     if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL):
         raise OSError("the kernel does not end this process with the notebook")
     if os.getppid() != job["parent"]:
@@ -173,16 +166,19 @@ def _isolate(job: dict) -> None:
     # A crash writes no core dump, neither to a file nor to a service.
     if libc.prctl(_PR_SET_DUMPABLE, 0):
         raise OSError("the kernel does not switch off core dumps")
+    # No limit counts what a huge page still occupies after most of it is unmapped. A kernel without
+    # huge pages may refuse this option, so its result is not checked.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
     _allow_only_listed_system_calls()
 
 
-def _change_user() -> int:
-    """Change to a user that owns nothing; return the largest number of threads it can have now.
+def _become_nobody() -> int:
+    """Change to a user that owns nothing; return an upper bound of the threads the user has now.
 
-    The new user is one of those that systemd reserves for users without a name. Only root can
-    change the user. An ordinary user stays, and can own any thread of this machine.
+    The new user is one of 61184 to 65519, which systemd reserves for users without a name. Only
+    root can change the user. An ordinary user stays the same, and may already own every thread of
+    this machine.
     """
     user = _FIRST_UNNAMED_USER + os.getpid() % 4096
     try:

@@ -22,9 +22,10 @@ _IMPORTED_LATE = {
     "most_common": "heapq",
     "strptime": "_strptime",
     "singledispatch": "typing",
-    "UserDict": "copy",
     "asyncio": "concurrent.futures.thread",
     "futures": "concurrent.futures.thread",
+    "ProcessPoolExecutor": "concurrent.futures.process",
+    "IsolatedAsyncioTestCase": "unittest.async_case",
     "rot13": "encodings.rot_13",
     "rot_13": "encodings.rot_13",
 }
@@ -36,7 +37,7 @@ _MAX_NAME_CHARACTERS = 100
 
 
 def modules_to_import(code: str) -> list[str]:
-    """Return the names to import before this code runs. Some of them may not exist.
+    """Return the names to import before this code runs. Some of them may be no modules.
 
     >>> modules_to_import("from collections import Counter")
     ['unicodedata', 'warnings', 'collections', 'collections.Counter']

@@ -16,8 +16,8 @@ from grpo_nb.core.words import require_number, require_whole_number
 from grpo_nb.sandbox import values
 
 Status = Literal["ok", "error", "limit", "exit", "lost"]
-# `add`, `A().add`, `math.floor`. If any expression were allowed, a caller that turns asserts into
-# calls could pass `(lambda: f(1) == 3)()`, and the code could find the expected 3.
+# `add`, `A().add`, `math.floor`. Other expressions are refused, because `(lambda: f(1) == 3)()`
+# would carry the expected 3 into the sandbox.
 _FUNCTION_NAME = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
@@ -79,8 +79,8 @@ class Call:
                 f"Call({self.function!r:.60}) is not a function name: "
                 "write a name such as 'add' or 'A().add'."
             )
-        # ("abc") is a text, not a tuple: each of its characters would be an argument. The check
-        # below would use up an iterator.
+        # A text such as ("abc") would become one argument for each character, and the check below
+        # would use up an iterator.
         if not isinstance(self.args, (list, tuple)):
             raise TypeError(
                 f"Call({self.function!r}) has the arguments {self.args!r:.60}: write a tuple, such "
@@ -155,19 +155,21 @@ class Outcome:
     """
     results: tuple[CallResult, ...] = ()
     """One result for each call, always."""
-    error: str = ""
+    reason: str = ""
     """Reason for another status than `ok`; it may contain text of the candidate."""
 
 
-def complete_outcome(
-    candidate: Candidate, status: Status, error: str, results: Sequence[CallResult] = ()
+def make_outcome(
+    candidate: Candidate, status: Status, reason: str, results: Sequence[CallResult] = ()
 ) -> Outcome:
     """Return an outcome with one result for each call: `NO_RESULT` for each that did not arrive."""
     missing = [NO_RESULT] * (len(candidate.calls) - len(results))
-    return Outcome(status=status, results=(*results, *missing), error=error)
+    return Outcome(status=status, results=(*results, *missing), reason=reason)
 
 
-def outcome_of(candidate: Candidate, report: bytes, reached_limit: str, exit_code: int) -> Outcome:
+def parse_report(
+    candidate: Candidate, report: bytes, reached_limit: str, exit_code: int
+) -> Outcome:
     """Turn bytes that a candidate could choose into an outcome.
 
     Args:
@@ -178,30 +180,35 @@ def outcome_of(candidate: Candidate, report: bytes, reached_limit: str, exit_cod
         exit_code: Exit code of the candidate's process.
     """
     expected_tags = ["isolated", "loaded", *["result"] * len(candidate.calls)]
-    # One more line is read, to notice a report that is too long.
+    # The text after the last newline is not a complete line. One line more than expected is kept,
+    # so that a report that is too long is noticed.
     lines = report.split(b"\n", len(expected_tags) + 1)[:-1]
     messages = list(map(_read_line, lines))
     tags = [tag for tag, _ in messages]
-    # `child.py` writes this line before the code runs, so the code cannot fake a machine failure.
+    # `child.py` writes the first line before the code runs, so the code cannot fake a failure of
+    # the machine. Without this line, a limit counts for the code, which chooses its imports.
     if tags[:1] != ["isolated"] and not reached_limit:
         reason = report.decode("utf-8", "replace")[-values.MAX_ERROR_CHARACTERS :].strip()
-        return complete_outcome(candidate, "lost", reason or "its process did not start")
+        return make_outcome(candidate, "lost", reason or "its process did not start")
     # The report may stop after any line, because the code can end its process. It may not differ
     # from the expected lines, and may not be longer.
     if tags != expected_tags[: len(tags)]:
-        return complete_outcome(candidate, "exit", "its report is not what the protocol allows")
-    # A report that stops before the line `loaded` has no load error.
-    load_error, *results = [content for _, content in messages[1:]] or [None]
+        return make_outcome(candidate, "exit", "its report is not what the protocol allows")
+    contents = [content for _, content in messages]
+    load_error = contents[1] if len(contents) > 1 else None
+    results = contents[2:]
+    status: Status = "ok"
+    reason = ""
     if load_error is not None:
-        error = load_error[: values.MAX_ERROR_CHARACTERS]
-        return complete_outcome(candidate, "error", error, results)
-    if reached_limit:
-        error = f"ended by its limit of {reached_limit}"
-        return complete_outcome(candidate, "limit", error, results)
-    if exit_code != 0 or len(tags) < len(expected_tags):
-        error = f"its process ended early, exit code {exit_code}"
-        return complete_outcome(candidate, "exit", error, results)
-    return complete_outcome(candidate, "ok", "", results)
+        status = "error"
+        reason = load_error[: values.MAX_ERROR_CHARACTERS]
+    elif reached_limit:
+        status = "limit"
+        reason = f"ended by its limit of {reached_limit}"
+    elif exit_code != 0 or len(tags) < len(expected_tags):
+        status = "exit"
+        reason = f"its process ended early, exit code {exit_code}"
+    return make_outcome(candidate, status, reason, results)
 
 
 def _read_line(line: bytes) -> tuple[str, Any]:

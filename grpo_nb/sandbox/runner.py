@@ -30,8 +30,8 @@ from grpo_nb.sandbox.outcomes import (
     Candidate,
     Limits,
     Outcome,
-    complete_outcome,
-    outcome_of,
+    make_outcome,
+    parse_report,
 )
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -42,7 +42,7 @@ _ATTACKS = {
     "a socket": Call("socket.socket"),
     "a signal to the notebook": Call("os.kill", (os.getpid(), 0)),
     "more memory than its limit": Call("bytearray", (8 << 30,)),
-    # `mmap` maps shared memory, which RLIMIT_AS no longer counts after most of it is unmapped.
+    # Shared memory stays occupied after most of it is unmapped, and RLIMIT_AS does not count that.
     "memory that its limit does not count": Call("mmap.mmap", (-1, 4096)),
     "more descriptors than its limit": Call("os.dup2", (1, 64)),
     # Fails with KeyError if the environment is empty.
@@ -50,12 +50,12 @@ _ATTACKS = {
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
-# The kernel closes the pipe of a process a moment before the process counts as ended, so the end is
-# checked every millisecond.
+# The kernel closes the pipe of a process a moment before the process counts as ended.
 _MAX_EXIT_CHECKS = 100
-# The size of the page tables is checked again and again. They may take 1/16 of the limit of memory.
-_CHECK_SECONDS = 0.05
+_EXIT_CHECK_SECONDS = 0.001
+# Page tables may take 1/16 of the limit of memory.
 _PAGE_TABLES_KIB_PER_MIB = 1024 // 16
+_PAGE_TABLES_CHECK_SECONDS = 0.05
 
 
 def run_untrusted(
@@ -63,10 +63,10 @@ def run_untrusted(
 ) -> Outcome:
     """Run generated Python code and return the outcome.
 
-    The code has no files, network, environment, new processes or other programs, and can import the
-    standard library. An error of the code is in the outcome, and is not raised. Compare the results
-    in the caller: the code cannot copy an expected value that it never sees. What the code prints
-    is lost.
+    The code can import the standard library, but reaches no files, network or environment
+    variables, and starts no process. An error of the code is in the outcome, and is not raised.
+    Compare the results in the caller: the code cannot copy an expected value that it never sees.
+    What the code prints is lost.
 
     Args:
         code: Untrusted Python source.
@@ -108,7 +108,7 @@ def run_untrusted_batch(
 
 @functools.cache
 def isolation_failures() -> tuple[str, ...]:
-    """Return the forbidden actions that succeed on this machine, or why it cannot isolate code.
+    """Return the forbidden actions that are possible here, or why this machine isolates no code.
 
     The result is empty if the isolation holds. This self-test takes half a second, once in a
     session: one process tries all actions, and another runs an endless loop.
@@ -122,12 +122,12 @@ def isolation_failures() -> tuple[str, ...]:
     endless = Candidate(code="while True: pass")
     attack_outcome, endless_outcome = _run_batch([attack, endless], Limits(cpu_seconds=0.3))
     if attack_outcome.status == "lost":
-        return (attack_outcome.error,)
+        return (attack_outcome.reason,)
     # dup2 fails with error 9 (EBADF) for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", "KeyError", "OSError: [Errno 9]")
     honest_result, *results = attack_outcome.results
     failures = [
-        action
+        f"{action} is possible"
         for action, result in zip(_ATTACKS, results, strict=True)
         if not str(result.error).startswith(refusals)
     ]
@@ -151,12 +151,14 @@ def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]
 def _run(candidate: Candidate, limits: Limits) -> Outcome:
     """Run one candidate in a new process and wait for its end."""
     job = {
-        # marshal refuses a subclass of str, and writes a text of numpy as bytes.
+        # marshal refuses subclasses, and writes texts and numbers of numpy as bytes.
         "code": str(candidate.code),
-        "calls": [(call.function, list(call.args), dict(call.kwargs)) for call in candidate.calls],
+        "calls": [
+            (str(call.function), list(call.args), dict(call.kwargs)) for call in candidate.calls
+        ],
         "modules": modules_to_import(candidate.code),
-        "cpu_seconds": limits.cpu_seconds,
-        "memory_mib": limits.memory_mib,
+        "cpu_seconds": float(limits.cpu_seconds),
+        "memory_mib": int(limits.memory_mib),
         "parent": os.getpid(),
     }
     # The interpreter behind the virtual environment, without site-packages.
@@ -169,32 +171,32 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
     }
     try:
-        with open(os.memfd_create("job"), "wb+") as file:
-            file.write(marshal.dumps(job))
-            file.seek(0)
+        with open(os.memfd_create("job"), "wb+") as job_file:
+            # Version 2 keeps no identity: two calls with the same list get a list each.
+            job_file.write(marshal.dumps(job, 2))
+            job_file.seek(0)
             child = subprocess.Popen(
-                command, stdin=file, stdout=DEVNULL, stderr=PIPE, cwd="/", env=environment
+                command, stdin=job_file, stdout=DEVNULL, stderr=PIPE, cwd="/", env=environment
             )
     except OSError as error:
-        return complete_outcome(candidate, "lost", f"no process can be started: {error}")
+        return make_outcome(candidate, "lost", f"no process can be started: {error}")
     with child.stderr:
         report, reached_limit = _read_until_end(child.stderr, limits, child.pid)
-    # If a limit was reached, the SIGKILL below ends the process. Otherwise wait for its own end: a
-    # SIGKILL before the one below is the kernel's.
-    has_ended = not reached_limit and _wait_for_exit(child.pid)
+    # Wait before the SIGKILL below, so that it is not mistaken for a SIGKILL of the kernel.
+    has_ended_before_kill = not reached_limit and _wait_for_exit(child.pid)
     # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
     _, wait_status, usage = os.wait4(child.pid, 0)
     exit_code = child.returncode = os.waitstatus_to_exitcode(wait_status)
-    cpu_seconds = usage.ru_utime + usage.ru_stime
-    is_killed_by_kernel = has_ended and exit_code == -signal.SIGKILL
-    if is_killed_by_kernel and cpu_seconds < limits.cpu_seconds:
-        # The code cannot send signals, so the system has ended its process.
-        return complete_outcome(candidate, "lost", "the system killed it: it may be out of memory")
-    # The timer ends code with SIGPROF. RLIMIT_CPU ends code that ignores SIGPROF with SIGKILL.
-    if is_killed_by_kernel or exit_code == -signal.SIGPROF:
+    if exit_code == -signal.SIGPROF:
         reached_limit = "processor time"
-    return outcome_of(candidate, bytes(report), reached_limit, exit_code)
+    elif exit_code == -signal.SIGKILL and has_ended_before_kill:
+        # The code cannot send signals, so the kernel did: because of RLIMIT_CPU, which ends code
+        # that ignores SIGPROF, or because the machine is out of memory.
+        if usage.ru_utime + usage.ru_stime < limits.cpu_seconds:
+            return make_outcome(candidate, "lost", "the system killed it: it may be out of memory")
+        reached_limit = "processor time"
+    return parse_report(candidate, bytes(report), reached_limit, exit_code)
 
 
 def _wait_for_exit(pid: int) -> bool:
@@ -205,7 +207,7 @@ def _wait_for_exit(pid: int) -> bool:
     for _ in range(_MAX_EXIT_CHECKS):
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return True
-        time.sleep(0.001)
+        time.sleep(_EXIT_CHECK_SECONDS)
     return False
 
 
@@ -215,7 +217,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
     content = bytearray()
     wall_seconds = limits.wall_seconds or 5.0 + 5.0 * limits.cpu_seconds
     deadline = time.monotonic() + wall_seconds
-    next_check = time.monotonic() + _CHECK_SECONDS
+    next_check = time.monotonic() + _PAGE_TABLES_CHECK_SECONDS
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
     while True:
@@ -224,7 +226,7 @@ def _read_until_end(pipe: IO[bytes], limits: Limits, pid: int) -> tuple[bytearra
         if now >= deadline:
             return content, "time on the clock"
         if now >= next_check:
-            next_check = now + _CHECK_SECONDS
+            next_check = now + _PAGE_TABLES_CHECK_SECONDS
             if _page_tables_kib(pid) > limits.memory_mib * _PAGE_TABLES_KIB_PER_MIB:
                 return content, "memory, in page tables"
         milliseconds = 1000 * (min(deadline, next_check) - now)

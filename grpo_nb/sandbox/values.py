@@ -17,7 +17,7 @@ from _json import encode_basestring_ascii
 MAX_ERROR_CHARACTERS = 300
 # A dict is three levels: itself, the list of its pairs, and a pair.
 _MAX_DEPTH = 100
-_MAX_EQUAL_HASHES = 64
+_MAX_KEYS_OF_ONE_HASH = 64
 
 
 class NotPlainData(ValueError):
@@ -50,7 +50,7 @@ def encode(value: object, depth: int = 0) -> str:
     """
     if depth > _MAX_DEPTH:
         # `decode` would refuse it, and with it the whole report.
-        raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
+        raise NotPlainData(f"nested more than {_MAX_DEPTH} deep (a dict is three levels)")
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -114,7 +114,7 @@ def decode(data: object, depth: int = 0) -> object:
             the data is nested more than `_MAX_DEPTH` deep.
     """
     if depth > _MAX_DEPTH:
-        raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
+        raise ValueError("nested too deeply")
     if data is None or isinstance(data, (bool, str)):
         return data
     kind, content = data
@@ -122,20 +122,24 @@ def decode(data: object, depth: int = 0) -> object:
         return _SCALARS[kind](content)
     if kind == "dict":
         pairs = decode(content, depth + 1)
-        _require_few_equal_hashes([key for key, _ in pairs])
+        _require_few_keys_of_one_hash([key for key, _ in pairs])
         return dict(pairs)
     items = [decode(item, depth + 1) for item in content]
     if kind in ("set", "frozenset"):
-        _require_few_equal_hashes(items)
+        _require_few_keys_of_one_hash(items)
     return _CONTAINERS[kind](items)
 
 
-def _require_few_equal_hashes(keys: list[object]) -> None:
+def _require_few_keys_of_one_hash(keys: list[object]) -> None:
     """Raise ValueError if a set of these values would take quadratic time to build.
 
-    Attack: a dict or set takes quadratic time on keys with equal hashes, and integers with equal
-    hashes are easy to find.
+    Attack: a dict or set takes quadratic time on keys with one hash, and such integers are easy to
+    find. Honest keys share a hash too, but only a few of them: -1 and -2 have the same hash, and so
+    have (-1, 5) and (-2, 5).
     """
-    # The set holds hashes, not keys, so this check itself takes linear time.
-    if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
-        raise ValueError("too many keys of equal hash")
+    # The dict holds hashes, not keys, so this check itself takes linear time.
+    counts: dict[int, int] = {}
+    for key_hash in map(hash, keys):
+        counts[key_hash] = counts.get(key_hash, 0) + 1
+        if counts[key_hash] > _MAX_KEYS_OF_ONE_HASH:
+            raise ValueError("too many keys of one hash")

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,7 @@ from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.sandbox import outcomes as outcome_types
 from grpo_nb.sandbox import runner
 from grpo_nb.sandbox.modules import modules_to_import
-from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome, outcome_of
+from grpo_nb.sandbox.outcomes import Call, Candidate, Limits, Outcome, parse_report
 from grpo_nb.sandbox.runner import isolation_failures, run_untrusted, run_untrusted_batch
 from grpo_nb.tasks.formats import bare, xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
@@ -273,6 +274,33 @@ def test_code_in_a_text_of_numpy_is_run() -> None:
     assert outcome.results[0].value == 1
 
 
+def test_function_name_in_a_text_of_numpy_is_called() -> None:
+    outcome = run_untrusted("def f(): return 1", [Call(numpy.str_("f"))])
+    assert outcome.results[0].value == 1
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param(Limits(cpu_seconds=numpy.float64(2)), id="processor time"),
+        pytest.param(Limits(cpu_seconds=Fraction(1, 2)), id="fraction"),
+        pytest.param(Limits(memory_mib=numpy.int64(512)), id="memory"),
+    ],
+)
+def test_limit_that_is_a_number_of_another_type_holds(limits: Limits) -> None:
+    # The size of the page tables is checked after 50 milliseconds.
+    code = "import time\ndef f():\n    time.sleep(0.2)\n    return 1"
+    outcome = run_untrusted(code, [Call("f")], limits=limits)
+    assert outcome.results[0].value == 1
+
+
+def test_calls_with_the_same_list_get_a_list_each() -> None:
+    data = [3, 1, 2]
+    code = "def smallest(x):\n    x.sort()\n    return x[0]\ndef first(x): return x[0]"
+    outcome = run_untrusted(code, [Call("smallest", (data,)), Call("first", (data,))])
+    assert [result.value for result in outcome.results] == [1, 3]
+
+
 def test_clock_limit_follows_changed_processor_time() -> None:
     limits = dataclasses.replace(Limits(cpu_seconds=1), cpu_seconds=9)
     assert limits == Limits(cpu_seconds=9)
@@ -285,7 +313,7 @@ def test_memory_too_small_for_all_imports_is_refused() -> None:
 
 def test_limit_reached_before_the_isolation_is_not_lost() -> None:
     candidate = Candidate(code="", calls=[Call("f")])
-    outcome = outcome_of(candidate, b"", "time on the clock", -signal.SIGKILL)
+    outcome = parse_report(candidate, b"", "time on the clock", -signal.SIGKILL)
     assert outcome.status == "limit"
     assert not outcome.results[0].is_value
 
@@ -326,7 +354,7 @@ def test_self_test_finds_a_signal_that_is_sent(
     allowed = ("getrandom\n", "getrandom kill\n")
     with_rights = ("        os.setresuid(user, user, user)\n", "")
     edited_child(tmp_path / "copy", monkeypatch, allowed, with_rights)
-    assert "a signal to the notebook" in isolation_failures.__wrapped__()
+    assert "a signal to the notebook is possible" in isolation_failures.__wrapped__()
 
 
 KILLED_EARLY = "def f(): os.kill(os.getpid(), 9)"
@@ -399,7 +427,7 @@ def test_failed_isolation_is_no_verdict_on_the_code(
     outcome = run_untrusted("def f(): return 1", [Call("f")])
     assert outcome.status == "lost"
     assert not outcome.results[0].is_value
-    assert "no" in outcome.error
+    assert "no" in outcome.reason
     assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
 
 
@@ -420,7 +448,7 @@ def test_process_that_does_not_start_is_lost(
     monkeypatch.setattr(runner, "_CHILD", tmp_path / "missing.py")
     outcome = run_untrusted("")
     assert outcome.status == "lost"
-    assert "missing.py" in outcome.error
+    assert "missing.py" in outcome.reason
 
 
 NUMBERS = [0, -1, 10**4000, 1.5, math.inf, math.nan, -0.0, 1j]
@@ -447,6 +475,23 @@ def test_dict_of_ranges_is_compared() -> None:
     (answer,) = outcome.results
     assert answer.is_value
     assert answer.value != {"a": [0, 1], 1: []}
+
+
+@pytest.mark.parametrize("value", ["set(grid)", "dict.fromkeys(grid)"])
+def test_grid_of_negative_points_comes_back(value: str) -> None:
+    code = f"""
+grid = [(x, y, z) for x in range(-5, 5) for y in range(-5, 5) for z in range(-5, 5)]
+def f(): return {value}
+"""
+    outcome = run_untrusted(code, [Call("f")])
+    assert outcome.status == "ok"
+    assert len(outcome.results[0].value) == 1000
+
+
+def test_nested_dicts_name_their_levels_if_refused() -> None:
+    code = "def f(): return eval('{1:' * 40 + '1' + '}' * 40)"
+    outcome = run_untrusted(code, [Call("f")])
+    assert "a dict is three levels" in outcome.results[0].error
 
 
 @pytest.mark.parametrize(
@@ -485,7 +530,7 @@ def test_code_that_prints_without_end_is_ended() -> None:
 
 def test_code_that_floods_its_report_is_ended() -> None:
     code = "import os\nwhile 1: os.write(3, b'x' * 999)"
-    assert run_untrusted(code, limits=SHORT).error == "ended by its limit of output"
+    assert run_untrusted(code, limits=SHORT).reason == "ended by its limit of output"
 
 
 def test_what_honest_code_needs_works() -> None:
@@ -508,6 +553,17 @@ def test_what_honest_code_needs_works() -> None:
             "        return pool.submit(abs, -1).result()",
             1,
             id="threads",
+        ),
+        pytest.param(
+            "from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor\n"
+            "def f(): return ThreadPoolExecutor(1).submit(abs, -1).result()",
+            1,
+            id="process pool",
+        ),
+        pytest.param(
+            "import unittest\ndef f(): return unittest.IsolatedAsyncioTestCase.__name__",
+            "IsolatedAsyncioTestCase",
+            id="asynchronous tests",
         ),
         pytest.param(
             "import asyncio\ndef f(): return asyncio.run(asyncio.to_thread(abs, -1))",
@@ -561,7 +617,7 @@ def test_broken_solutions_pass_no_test() -> None:
 def test_page_tables_beyond_their_share_end_the_code() -> None:
     limits = Limits(cpu_seconds=8.0, wall_seconds=60.0, memory_mib=384)
     outcome = run_untrusted(ON_LIMITS["page_tables"], [Call("f")], limits=limits)
-    assert outcome.error == "ended by its limit of memory, in page tables"
+    assert outcome.reason == "ended by its limit of memory, in page tables"
 
 
 def test_code_that_fills_its_memory_honestly_may_go_on() -> None:
@@ -617,7 +673,7 @@ def test_sleepers_end_by_the_clock_without_processor_time() -> None:
         "for thread in threads: thread.join()"
     )
     outcome = run_untrusted(code, limits=Limits(cpu_seconds=9.0, wall_seconds=1.0))
-    assert outcome.error == "ended by its limit of time on the clock"
+    assert outcome.reason == "ended by its limit of time on the clock"
 
 
 def _seconds_of_cpu(work: Any) -> float:
@@ -679,21 +735,21 @@ def test_reading_a_report_takes_time_for_its_calls_only(
     read = outcome_types._read_line
     monkeypatch.setattr(outcome_types, "_read_line", lambda line: reads.append(1) or read(line))
     report = b'["isolated",null]\n["loaded",null]\n' + line * 50_000
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    outcome = parse_report(Candidate(code="", calls=[Call("f")]), report, "", 0)
     assert (outcome.status, len(reads)) == ("exit", 4)
 
 
 def test_type_that_was_not_imported_is_an_error() -> None:
     outcome = run_untrusted("def f(x: List) -> int: return 1", [Call("f", ([],))])
     assert outcome.status == "error"
-    assert "List" in outcome.error
+    assert "List" in outcome.reason
 
 
 def test_a_late_failure_keeps_earlier_answers() -> None:
     code = "def f(x):\n    while x == 2: pass\n    return x"
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
     assert outcome.status == "limit"
-    assert "processor time" in outcome.error
+    assert "processor time" in outcome.reason
     assert [a.value for a in outcome.results] == [0, 1, None, None]
     assert [a.is_value for a in outcome.results] == [True, True, False, False]
 
@@ -804,7 +860,7 @@ sys.stdin.readline()
 )
 def test_report_with_a_forged_value_is_refused(line: str) -> None:
     report = f'["isolated",null]\n["loaded",null]\n["value",{line}]\n'.encode("latin-1")
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    outcome = parse_report(Candidate(code="", calls=[Call("f")]), report, "", 0)
     # The first line is the only honest one.
     is_value = line == '"x"'
     assert outcome.status == ("ok" if is_value else "exit")
@@ -813,7 +869,7 @@ def test_report_with_a_forged_value_is_refused(line: str) -> None:
 
 def test_report_with_an_error_without_text_is_refused() -> None:
     report = b'["isolated",null]\n["loaded",null]\n["error",null]\n'
-    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), report, "", 0)
+    outcome = parse_report(Candidate(code="", calls=[Call("f")]), report, "", 0)
     assert outcome.status == "exit"
     assert not outcome.results[0].is_value
 
