@@ -38,8 +38,9 @@ _WRAPPER = re.compile(
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
-# Texts without markup, as most answers are: a plain number or one word.
-_WITHOUT_MARKUP = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
+# What a text with markup has: a character that is not listed here, two spaces, a full stop at the
+# end, or a word for %. Most answers have none of these, and the patterns below would take time.
+_SIGN_OF_MARKUP = re.compile(r"[^A-Za-z0-9 .,+/=?!-]|  |\.\Z|(?i:per ?cent|pct)")
 # Mark before a text -> mark after it. Longer marks come first.
 _MARK_PAIRS = {
     "$$": "$$",
@@ -92,7 +93,7 @@ def strip_markup(text: str) -> str:
     ('\\frac{1}{2}', '42', '142')
     """
     text = text.strip()
-    if len(text) > _LONGEST_ANSWER or _WITHOUT_MARKUP.fullmatch(text):
+    if len(text) > _LONGEST_ANSWER or not _SIGN_OF_MARKUP.search(text):
         return text
     text = _unwrap(normalize_signs(text))
     return _unwrap(rewrite(text, _LATEX_SPELLINGS))
@@ -103,7 +104,10 @@ def normalize_markup(text: str) -> str:
 
     White space becomes single spaces, because the patterns are slow on long runs of it.
     """
-    return rewrite(normalize_signs(" ".join(text.split())), _LATEX_SPELLINGS)
+    text = " ".join(text.split())
+    if not _SIGN_OF_MARKUP.search(text):
+        return text
+    return rewrite(normalize_signs(text), _LATEX_SPELLINGS)
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:
