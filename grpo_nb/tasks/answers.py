@@ -22,7 +22,7 @@ ACCEPTED_COLUMN = "accepted_answers"
 AnswerKind = Literal["number", "choice", "text", "expression", "json"]
 # Largest share of answers that are not of the kind, such as "n/a" among numbers.
 _MAX_SHARE_OF_EXCEPTIONS = 0.1
-# Answers are labels if they are few and repeat three times on average.
+# Answers are choices if they are few and repeat three times on average.
 _MAX_LABELS = 24
 _MIN_ROWS_PER_LABEL = 3
 _LONGEST_JSON = 20_000  # characters; a longer text of a model is not parsed

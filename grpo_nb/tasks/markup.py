@@ -26,9 +26,9 @@ _SIGN_SPELLINGS = {
     # A space before the fraction in 1½.
     "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
 }
-# Text between braces, with pairs of braces inside: 8 levels are more than anyone writes.
-# An escaped brace, as in \{1, 2\}, is not counted.
+# Text between braces. An escaped brace, as in \{1, 2\}, is not counted.
 BALANCED_TEXT = r"(?:[^{}\\]|\\.)*+"
+# Each round allows one more level of pairs of braces inside; 8 are more than anyone writes.
 for _ in range(8):
     BALANCED_TEXT = rf"(?:[^{{}}\\]|\\.|\{{{BALANCED_TEXT}\}})*+"
 # A code block, a command of LaTeX or an announcement such as `Answer:` around a whole text.
@@ -61,8 +61,8 @@ _MARK_PAIRS = {
 _LATEX_SPELLINGS = {
     # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
-    # Spaces of LaTeX, and white space other than line breaks. Between digits, ~ is no space: 1~3 is
-    # a range.
+    # Spaces of LaTeX, and white space other than line breaks. ~ is a space
+    # only between two texts (not ~5 or ~~), and not between digits: 1~3 is a range.
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])(?!(?<=\d~)\d)|[^\S\n]+": " ",
     # 1{,}000
     r"\s*\{\s*,\s*\}\s*": ",",

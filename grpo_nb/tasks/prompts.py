@@ -71,7 +71,7 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
         return []
     if all(isinstance(message, Mapping) for message in example):
         if any("tool_calls" in message for message in example):
-            # A Dataset would give each call the arguments of all calls, with null as their value.
+            # A Dataset would add the argument names of all calls to each call, with the value null.
             raise ValueError(
                 "example= has tool_calls. Write each call in content, as the model's template "
                 "writes it: gn.lab.ManualEpisode(task).example(tokenizer)."

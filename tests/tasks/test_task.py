@@ -67,7 +67,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "only [0-9]+ distinct questions"),
         ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
-        ([], {}, ValueError, "the data has no rows: a task needs at least two"),
+        ([], {}, ValueError, "the data has no rows: each part of a task needs one"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "each part needs one"),
         (ROWS, {"holdout": 20}, ValueError, "each part needs one"),
