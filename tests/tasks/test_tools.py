@@ -103,7 +103,7 @@ def untyped(place):
         (
             [],
             {"environment": Dice},
-            "Dice.reset started one row twice.* different games",
+            "Dice.reset started from the same row.* different games",
         ),
         ([], {"environment": Rare}, "with different prompts or attributes"),
         ([], {"environment": Loose}, "with different prompts or attributes"),
