@@ -107,7 +107,7 @@ _NOT_A_UNIT = re.compile(
 # Pattern -> spelling that replaces its matches in a unit.
 _UNIT_SPELLINGS = {
     r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
-    r"\^\\circ": "\u00b0",  # as before `strip_markup`, without the braces removed above
+    r"\^\\circ": "\u00b0",  # undoes the spelling of `strip_markup`
     r"\\cdot": "*",
     r"\\mu|[\u00b5\u03bc]": "u",
     r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",

@@ -82,6 +82,15 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         (ROWS, {"example": "abc"}, ValueError, "example = 'abc': write"),
         (
             ROWS,
+            {"example": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant"}]},
+            ValueError,
+            r"example = .*: write \(question, reasoning, answer",
+        ),
+        ("arithmetic", {"low": 1.5}, ValueError, "low = 1.5 must be a whole number"),
+        ("arithmetic", {"train_size": 9.5}, ValueError, "train_size = 9.5 must be a whole number"),
+        ("question,answer\n" + "1+1?,2\n" * 60, {}, ValueError, "neither a file of a known kind"),
+        (
+            ROWS,
             {"example": {"question": "1 + 1?", "reasoning": "", "answer": "2"}},
             ValueError,
             r"example = .*: write \(question, reasoning, answer",
