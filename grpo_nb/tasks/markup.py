@@ -38,8 +38,8 @@ _WRAPPER = re.compile(
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
-# What a text with markup has: a character that is not listed here, two spaces, a full stop at the
-# end, or a word for %. Most answers have none of these, and the patterns below would take time.
+# A text with markup has a character that is not listed here, two spaces, a full stop at the end, or
+# a word for %. Most answers have none of these, and the patterns below would take time.
 _SIGN_OF_MARKUP = re.compile(r"[^A-Za-z0-9 .,+/=?!-]|  |\.\Z|(?i:per ?cent|pct)")
 # Mark before a text -> mark after it. Longer marks come first.
 _MARK_PAIRS = {
@@ -96,7 +96,7 @@ def strip_markup(text: str) -> str:
     if len(text) > _LONGEST_ANSWER or not _SIGN_OF_MARKUP.search(text):
         return text
     text = _unwrap(normalize_signs(text))
-    return _unwrap(rewrite(text, _LATEX_SPELLINGS))
+    return _unwrap(_rewrite_latex(text))
 
 
 def normalize_markup(text: str) -> str:
@@ -104,10 +104,11 @@ def normalize_markup(text: str) -> str:
 
     White space becomes single spaces, because the patterns are slow on long runs of it.
     """
-    text = " ".join(text.split())
-    if not _SIGN_OF_MARKUP.search(text):
-        return text
-    return rewrite(normalize_signs(text), _LATEX_SPELLINGS)
+    return _rewrite_latex(normalize_signs(" ".join(text.split())))
+
+
+def _rewrite_latex(text: str) -> str:
+    return rewrite(text, _LATEX_SPELLINGS) if _SIGN_OF_MARKUP.search(text) else text
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:

@@ -119,7 +119,7 @@ _UNIT_SPELLINGS = {
     r"(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# What `unit_name` removes after it has marked each thing that is counted:
+# Parts that `unit_name` removes after it has marked each thing that is counted:
 # "red apples" -> "<red> <apple>" -> "apple", and "years old" -> "year <old>" -> "year".
 _DROPPED_FROM_NAME = re.compile(
     r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 apiece
@@ -133,7 +133,7 @@ _UNIT = re.compile(
 )
 
 
-# Cached, because answers of one group have few units.
+# Cached, because the answers of a group have the same few units.
 @lru_cache(maxsize=4_096)
 def unit_name(text: str) -> str | None:
     """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
