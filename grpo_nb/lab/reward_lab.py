@@ -353,7 +353,7 @@ class RewardLab(Panel):
             "lab/templates/row.jinja",
             question=self.row.get("question", ""),
             gold=self.row.get("answer", "(no column 'answer')"),
-            prompt=prompt_text(self._row_with_prompt(), self.tokenizer, self.task.template_kwargs),
+            prompt=prompt_text(self._row_with_prompt(), self.tokenizer, self.task.render_kwargs),
         )
 
     def _row_with_prompt(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ ACCEPTED_COLUMN = "accepted_answers"
 AnswerKind = Literal["number", "choice", "text", "expression", "json"]
 # Largest share of answers that are not of the kind, such as "n/a" among numbers.
 _MAX_SHARE_OF_EXCEPTIONS = 0.1
-# Answers are labels if they are few and repeat three times on average.
+# Answers are choices if they are few and repeat three times on average.
 _MAX_LABELS = 24
 _MIN_ROWS_PER_LABEL = 3
 _LONGEST_JSON = 20_000  # characters; a longer text of a model is not parsed
@@ -46,9 +46,9 @@ _OPTION_LETTER = re.compile(
     """,
     re.VERBOSE,
 )
-# An A before one of these words is a letter, as in "B) A is also right". Before any other word of
-# two letters or more, it is an article.
+# An A before one of these words is a letter, as in "B) A is also right".
 _WORDS_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
+# Before any other word of two letters or more, it is an article, as in "B) a dog".
 _WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 # Searched in the text after the letter. A match means that the letter is no clear choice: "B or C",
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too.

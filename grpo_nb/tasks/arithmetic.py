@@ -1,6 +1,7 @@
 """Generate the questions of the task `arithmetic`: sums, differences and products."""
 
 import itertools
+import math
 import random
 import re
 from typing import Any
@@ -55,6 +56,8 @@ def arithmetic_rows(
     """
     if not re.fullmatch("[-+*]+", operators):
         raise ValueError(f"operators = {operators!r} must be some of '+-*', such as '+-'.")
+    require_whole_number("train_size", train_size, 1)
+    require_whole_number("low", low, -math.inf)
     require_whole_number("high", high, low)
     require_whole_number("terms", terms, 2)
     rng = random.Random(seed)

@@ -18,8 +18,8 @@ from grpo_nb.tasks.read_rows import Row, Rows, SourceRows
 OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str]
 _ROLES = ("question", "answer", "prompt")
-# Column names that are arguments of rewards or images in TRL's GRPOTrainer, or that rewards of the
-# kit use. `self` is one of them, because a reward may be a method.
+# Names that TRL's GRPOTrainer passes to rewards or reads as images, and names that rewards of
+# grpo_nb use. `self` is one of them, because a reward may be a method.
 _TAKEN_NAMES = {
     *_ROLES,
     "completion",
@@ -35,9 +35,7 @@ _TAKEN_NAMES = {
     "trainer_state",
 }
 # A whole text: a solution, then the answer in one line after the last ####, as in GSM8K.
-_SOLUTION_AND_ANSWER = re.compile(
-    r"(?s)\A(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*\Z"
-)
+_SOLUTION_AND_ANSWER = re.compile(r"(?s)\A(.*?)\s*####\s*((?:(?!####)[^\n])+?)\s*\Z")
 
 
 @dataclass
@@ -104,10 +102,7 @@ def to_task_rows(
     require_choice("on_conflict", on_conflict, get_args(OnConflict))
     name_in_errors = source.name_in_errors
     if not source.rows:
-        raise ValueError(
-            f"{name_in_errors} has no rows: a task needs at least two, one to train on and "
-            "one held out."
-        )
+        raise ValueError(f"{name_in_errors} has no rows: each part of a task needs one.")
     if source.note:
         report.note(source.note)
 
@@ -163,8 +158,10 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     A role that `columns` does not name has the column of its own name. Each row needs an answer,
     and a question or a prompt. The prompt's text replaces a missing question.
 
-    A column called `prompt` is an ordinary column in two cases: if `columns` names the question but
-    no prompt, and if the column holds texts and there is a column `question`.
+    A column called `prompt` is an ordinary column in two cases:
+
+    * `columns` names the question but no prompt.
+    * The column holds texts, and there is a column `question`.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -180,20 +177,19 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     # With a prompt, a source needs no column for the question.
     if "prompt" in column_of and "question" not in {*columns, *names}:
         del column_of["question"]
-    for role, name in column_of.items():
-        if name not in names:
-            advice = {
-                key: column if column in names else "<column>" for key, column in column_of.items()
-            }
-            if len(names) == 2 and not columns:
-                # The first column is usually the question, unless it is called "answer".
-                question, answer = sorted(names, key=lambda name: name == "answer")
-                advice = {"question": question, "answer": answer}
-            to_copy = json.dumps(advice, ensure_ascii=False)
-            raise ValueError(
-                f"{source.name_in_errors} has no column {name!r} for the {role}; it has "
-                f"{short_repr(names, 1000)}. Map it: columns={to_copy}"
-            )
+    missing_roles = [role for role, name in column_of.items() if name not in names]
+    if missing_roles:
+        # If as many columns are unused as roles are missing, the advice takes them in their order.
+        proposed = [name for name in names if name not in column_of.values()]
+        if len(proposed) != len(missing_roles):
+            proposed = ["<column>"] * len(missing_roles)
+        advice = column_of | dict(zip(missing_roles, proposed, strict=True))
+        to_copy = json.dumps(advice, ensure_ascii=False)
+        role = missing_roles[0]
+        raise ValueError(
+            f"{source.name_in_errors} has no column {column_of[role]!r} for the {role}; it has "
+            f"{short_repr(names, 1000)}. Map it: columns={to_copy}"
+        )
     return column_of
 
 
@@ -219,7 +215,7 @@ def _question_and_answer(row: Row, column_of: Mapping[str, str], has_lists_of_an
     """
     task_row: Row = {}
     cells = {role: row.get(name) for role, name in column_of.items()}
-    # None for a role without a column: a source has a question, a prompt or both.
+    # `question` or `prompt` is None if the source has no such column.
     question, gold, prompt = map(cells.get, _ROLES)
     if isinstance(prompt, str) and not _is_filled(question):
         question = prompt
@@ -299,7 +295,9 @@ def _split_solutions(rows: Collection[Row], report: CleaningReport) -> None:
     if matches.count(None) >= len(rows) / 2:
         return
     for row, match in zip(rows, matches, strict=True):
-        row.update(match.groupdict() if match else {"solution": ""})
+        row["solution"] = ""
+        if match:
+            row["solution"], row["answer"] = match.groups()
     report.note("answers were read after ####; the text before is in the column solution")
 
 
@@ -405,8 +403,8 @@ def store_as_text(rows: Rows, report: CleaningReport) -> None:
 def _is_changed_by_arrow(values: list[Any]) -> bool:
     """Return True if a `Dataset` would change or refuse these values.
 
-    Arrow gives each dict in a column the keys of all the dicts. In dicts, 3 next to 2.5 must not
-    become 3.0 either; in other columns that is accepted, as in pandas.
+    Arrow gives each dict in a column the keys of all the dicts. Nor may 3 in a dict become 3.0
+    because another dict has 2.5. In a plain column that is accepted, as in pandas.
     """
     import pyarrow
 

@@ -1,7 +1,7 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
 A task compares questions in three ways. A row is left out only if its question certainly repeats
-another. Keeping two rows in the same part costs nothing, so there a likeness is enough.
+another. Keeping two rows in the same part costs nothing, so likeness is enough for that.
 
 | two questions                             | may differ in                                     |
 | ----------------------------------------- | ------------------------------------------------- |
@@ -128,10 +128,10 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
     2
     """
     sources = [trained[digest] for digest in question_hashes(questions) if digest in trained]
+    # If none was trained on, the sentence names everything that was searched.
+    names = dict.fromkeys(sources or trained.values())
     return Contamination(
         question_count=len(questions),
         trained_count=len(sources),
-        # If none was trained on, the sentence names everything that was searched.
-        source=" and ".join(dict.fromkeys(sources or trained.values()))
-        or "an empty set of training questions",
+        source=" and ".join(names) or "an empty set of training questions",
     )

@@ -18,14 +18,15 @@ from grpo_nb.tasks.markup import BALANCED_TEXT
 
 # Characters that may follow an answer without changing it: white space, a full stop, and closing
 # marks of Markdown and LaTeX.
-_CLOSING = " \t\r\n.$*_`\\)]}"
+_MAY_FOLLOW_ANSWER = " \t\r\n.$*_`\\)]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFormat:
     r"""The places of the reasoning and the answer in a completion.
 
-    The place of the answer, between `answer_open` and `answer_close`, is called the slot.
+    The place of the answer, between `answer_open` and `answer_close`, is called the slot. If the
+    chat template writes `reasoning_open`, the tag belongs to the prompt and not to the completion.
 
     Args:
         name: Name of the format in tables.
@@ -138,7 +139,7 @@ class AnswerFormat:
         True
         """
         slot = self._find_slot(text)
-        is_final = slot is not None and not text[slot.end() :].strip(_CLOSING)
+        is_final = slot is not None and not text[slot.end() :].strip(_MAY_FOLLOW_ANSWER)
         return slot[1].strip() if is_final else None
 
     def completeness(self, text: str) -> float:
@@ -160,7 +161,7 @@ class AnswerFormat:
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
         """
-        # Longer tags come first, because the ** in the tag **Answer: is no tag of its own.
+        # Longer tags come first, so that `**Answer:` is found as one tag even where `**` is a tag.
         longest_first = sorted(self.tags, key=len, reverse=True)
         matches = list(re.finditer("|".join(map(re.escape, longest_first)), text))
         span_of = {}

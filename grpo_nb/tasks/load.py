@@ -70,8 +70,8 @@ def load_task(
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. The
             roles are `question`, `answer` and `prompt`: chat messages, or a text that is the
-            question. If the source has a column `question`, a column `prompt` of texts is not asked
-            and becomes `source_prompt`. See docs/guide/data.md for more.
+            question. If the source has a column `question`, a column `prompt` of texts is not used
+            as the prompt: it is kept as `source_prompt`. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
             the answers decide. The kind sets what the prompt asks for and which rewards
             `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
@@ -133,6 +133,7 @@ def load_task(
     if holdout is None:
         holdout = ARITHMETIC_HOLDOUT_SIZE if is_arithmetic else _HOLDOUT_SHARE
     is_share_or_count = isinstance(holdout, numbers.Real)  # numpy's numbers too
+    held_out_keys = None  # chosen in step 5, unless the user gives held-out rows
     if is_arithmetic:
         # If the user gives held-out rows, none are generated.
         holdout_size = holdout if is_share_or_count else 0
@@ -152,7 +153,7 @@ def load_task(
         own_rows = to_task_rows(held_out_source, report, columns, on_conflict, kind)
         held_out_keys = {question_key(row["question"]) for row in own_rows}
         other_rows = _leave_out(rows, held_out_keys, "whose question is held out too", report)
-        # One list until step 5, because both parts have the same kind, format and columns.
+        # One list until step 5, because both parts must get the same kind, format and columns.
         rows = [*other_rows, *own_rows]
         # A column may hold 3 in one source and "3" in the other.
         store_as_text(rows, report)
@@ -169,11 +170,11 @@ def load_task(
     rows = with_prompts(rows, format, example_messages)
     _note_problems(rows, answers, format, report)
 
-    # 5. Hold questions out. The example is in every prompt, so its question would measure nothing.
+    # 5. Hold questions out. A question that every prompt answers measures nothing.
     example_keys = {question_key(message["content"]) for message in example_messages}
     rows = _leave_out(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]
-    if is_share_or_count:
+    if held_out_keys is None:
         labels = [row["answer"] if answers.kind == "choice" else "" for row in rows]
         held_out_keys = _choose_held_out(keys, labels, holdout, seed)
     train = [row for row, key in zip(rows, keys, strict=True) if key not in held_out_keys]
@@ -202,10 +203,11 @@ def load_task(
         chat_template_kwargs=chat_template_kwargs,
         tokenizer=tokenizer,
     )
+    # Without settings no prompt is too long, but each is still rendered and checked.
+    max_prompt_length = math.inf
     if settings is not None:
-        # This raises an error if the settings have other arguments of the chat template.
-        task.settings_for_template(settings)
-    max_prompt_length = settings.max_prompt_length if settings is not None else math.inf
+        task.settings_for_template(settings)  # raises if the settings have other arguments
+        max_prompt_length = settings.max_prompt_length
     return task if tokenizer is None else task.without_long_prompts(tokenizer, max_prompt_length)
 
 
@@ -235,12 +237,12 @@ def _choose_held_out(
     # nearly the same share of the label. Equal positions stay in shuffled order.
     label_of_key = dict(zip(keys, labels, strict=True))
     keys_per_label = Counter(label_of_key.values())
-    placed = Counter()
+    placed_per_label = Counter()
     position_of_key = {}
     for key in order:
         label = label_of_key[key]
-        position_of_key[key] = (placed[label] + 0.5) / keys_per_label[label]
-        placed[label] += 1
+        position_of_key[key] = (placed_per_label[label] + 0.5) / keys_per_label[label]
+        placed_per_label[label] += 1
     order.sort(key=position_of_key.get)
     held_out_keys = set()
     held_out_count = 0

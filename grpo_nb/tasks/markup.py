@@ -26,9 +26,9 @@ _SIGN_SPELLINGS = {
     # A space before the fraction in 1½.
     "(?=[\u00bc-\u00be\u2150-\u215e])": " ",
 }
-# Text between braces, with pairs of braces inside: 8 levels are more than anyone writes.
-# An escaped brace, as in \{1, 2\}, is not counted.
+# Text between braces. An escaped brace, as in \{1, 2\}, is not counted.
 BALANCED_TEXT = r"(?:[^{}\\]|\\.)*+"
+# Each round allows one more level of pairs of braces inside; 8 are more than anyone writes.
 for _ in range(8):
     BALANCED_TEXT = rf"(?:[^{{}}\\]|\\.|\{{{BALANCED_TEXT}\}})*+"
 # A code block, a command of LaTeX or an announcement such as `Answer:` around a whole text.
@@ -38,8 +38,9 @@ _WRAPPER = re.compile(
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
-# Texts without markup, as most answers are: a plain number or one word.
-_WITHOUT_MARKUP = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
+# A text with markup has a character that is not listed here, two spaces, a full stop at the end, or
+# a word for %. Most answers have none of these, and the patterns below would take time.
+_SIGN_OF_MARKUP = re.compile(r"[^A-Za-z0-9 .,+/=?!-]|  |\.\Z|(?i:per ?cent|pct)")
 # Mark before a text -> mark after it. Longer marks come first.
 _MARK_PAIRS = {
     "$$": "$$",
@@ -60,8 +61,8 @@ _MARK_PAIRS = {
 _LATEX_SPELLINGS = {
     # Commands for size, and the negative space \!.
     r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
-    # Spaces of LaTeX, and white space other than line breaks. Between digits, ~ is no space: 1~3 is
-    # a range.
+    # Spaces of LaTeX, and white space other than line breaks. ~ is a space
+    # only between two texts (not ~5 or ~~), and not between digits: 1~3 is a range.
     r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])(?!(?<=\d~)\d)|[^\S\n]+": " ",
     # 1{,}000
     r"\s*\{\s*,\s*\}\s*": ",",
@@ -92,10 +93,10 @@ def strip_markup(text: str) -> str:
     ('\\frac{1}{2}', '42', '142')
     """
     text = text.strip()
-    if len(text) > _LONGEST_ANSWER or _WITHOUT_MARKUP.fullmatch(text):
+    if len(text) > _LONGEST_ANSWER or not _SIGN_OF_MARKUP.search(text):
         return text
     text = _unwrap(normalize_signs(text))
-    return _unwrap(rewrite(text, _LATEX_SPELLINGS))
+    return _unwrap(_rewrite_latex(text))
 
 
 def normalize_markup(text: str) -> str:
@@ -103,7 +104,11 @@ def normalize_markup(text: str) -> str:
 
     White space becomes single spaces, because the patterns are slow on long runs of it.
     """
-    return rewrite(normalize_signs(" ".join(text.split())), _LATEX_SPELLINGS)
+    return _rewrite_latex(normalize_signs(" ".join(text.split())))
+
+
+def _rewrite_latex(text: str) -> str:
+    return rewrite(text, _LATEX_SPELLINGS) if _SIGN_OF_MARKUP.search(text) else text
 
 
 def rewrite(text: str, spellings: Mapping[str, str]) -> str:

@@ -69,16 +69,18 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
     """
     if not example:
         return []
-    if all(isinstance(message, Mapping) for message in example):
+    is_chat = all(isinstance(message, Mapping) for message in example)
+    if is_chat:
         if any("tool_calls" in message for message in example):
-            # A Dataset would give each call the arguments of all calls, with null as their value.
+            # A Dataset would add the argument names of all calls to each call, with the value null.
             raise ValueError(
                 "example= has tool_calls. Write each call in content, as the model's template "
                 "writes it: gn.lab.ManualEpisode(task).example(tokenizer)."
             )
-        return example
+        if all({"role", "content"} <= message.keys() for message in example):
+            return example
     # A text of three characters and a dict of three keys can be unpacked too.
-    if isinstance(example, (str, Mapping)) or len(example) != 3:
+    if is_chat or isinstance(example, (str, Mapping)) or len(example) != 3:
         raise ValueError(
             f"example = {short_repr(example)}: write (question, reasoning, answer), or chat "
             'messages [{"role": "user", "content": "..."}, ...].'

@@ -159,8 +159,8 @@ def _read_file(path: Path) -> SourceRows:
 def _read_csv(path: Path) -> tuple[Rows, str]:
     """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
 
-    The separator is a tab if the first line has one, otherwise its most frequent comma, semicolon
-    or bar.
+    The separator is a tab if the first line has one, otherwise whichever of comma, semicolon and
+    bar it has most often.
     """
     import pandas
 
@@ -209,7 +209,8 @@ def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub by its id, owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
     # The Hub is not asked for other names, because that can take half a minute.
-    if Path(hub_id).is_file() or not re.fullmatch(_HUB_ID, hub_id):
+    # A text that is not like an id may be too long for a path.
+    if not re.fullmatch(_HUB_ID, hub_id) or Path(hub_id).is_file():
         raise ValueError(
             f"{name!r} is neither a file of a known kind ({', '.join(_FILE_ENDINGS)}) nor the id "
             "of a data set on the Hub, owner/name. For other files and for folders, give the rows: "

@@ -100,18 +100,21 @@ class Task(ReprMixin):
                 describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # One row is enough: an environment with a random start nearly always has it on every row.
+        # One row is enough: a start that is random for one row is random for nearly all.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 
     @property
-    def template_kwargs(self) -> dict[str, Any]:
+    def render_kwargs(self) -> dict[str, Any]:
         """All arguments of the chat template: `chat_template_kwargs`, and the tools' schemas."""
         schemas = None if self.tools is None else self.tools.schemas
         return {**self.chat_template_kwargs, "tools": schemas}
 
     def start_episode(self, row: Row) -> Row:
-        """Start an episode, and return its row as `Tools.start_episode` does."""
+        """Return the row with which an episode starts.
+
+        An environment adds its text to the prompt, and itself as the column `environments`.
+        """
         return dict(row) if self.tools is None else self.tools.start_episode(row)
 
     def first_prompts(self, rows: Dataset) -> list[Chat]:
@@ -131,7 +134,7 @@ class Task(ReprMixin):
         # Every prompt is checked: chats of the data may have their system message at another place,
         # and some templates render it only if it comes first.
         texts = [
-            render_prompt(prompt, tokenizer, self.template_kwargs)
+            render_prompt(prompt, tokenizer, self.render_kwargs)
             for prompt in self.first_prompts(rows)
         ]
         if not texts:
@@ -145,8 +148,8 @@ class Task(ReprMixin):
     def fingerprint(self) -> str:
         """Hash of all rows, of the arguments of the chat template and of the tools.
 
-        The rows are hashed one after the other, so the hash does not show where the training rows
-        end. A run records the sizes of both parts as well.
+        Two tasks with the same rows in the same order but another split have the same hash. So a
+        run also records the sizes of both parts.
         """
         items = [*self.train, *self.holdout]
         if self.chat_template_kwargs:
@@ -192,7 +195,8 @@ class Task(ReprMixin):
             TemplateError: The chat template refuses a prompt.
         """
         parts = {"train": self.train, "holdout": self.holdout}
-        # Both parts are measured first, because the advice names the longest prompt of all.
+        # Both parts are measured first, because each reason below has the `max_prompt_length` that
+        # keeps all prompts.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max([*lengths["train"], *lengths["holdout"]])
         if longest <= max_prompt_length:
@@ -271,5 +275,5 @@ class Task(ReprMixin):
         if self.tokenizer is None:
             yield Table([(message["role"], verbatim(message["content"])) for message in prompt])
             return
-        rendered = render_prompt(prompt, self.tokenizer, self.template_kwargs)
+        rendered = render_prompt(prompt, self.tokenizer, self.render_kwargs)
         yield RichText(rendered, _PROMPT_BOX.format(escaped(rendered)))

@@ -21,7 +21,7 @@ from grpo_nb.tasks.prompts import Chat
 from grpo_nb.tasks.read_rows import Row
 
 Tool = Callable[..., Any]
-# Number of starts that are compared. A tossed coin shows the same side 8 times in 1 of 128 cases.
+# Number of starts that are compared. Of environments that toss a coin, 1 in 128 is missed.
 _TRIAL_STARTS = 8
 
 
@@ -106,7 +106,7 @@ class Tools:
     def as_called_by_model(self, tool: Tool) -> Tool:
         """Return a tool as the model calls it: in limited time, with a result that is text.
 
-        The environment itself and rewards call the unlimited methods.
+        The time limit does not hold when the environment or a reward calls the same method.
         """
 
         @functools.wraps(tool)
@@ -167,8 +167,8 @@ class Tools:
             states.add(tuple(map(_pickled_or_empty, (started["prompt"], *attributes))))
         if len(states) > 1:
             raise ValueError(
-                f"{self.environment.__name__}.reset started one row twice, and the prompt or an "
-                "attribute differed: completions of a group would play different games, and "
+                f"{self.environment.__name__}.reset started from the same row with different "
+                "prompts or attributes: completions of a group would play different games, and "
                 "advantages would be luck. Take what is random from the row: a column for it, or "
                 "random.Random(row['question'])."
             )

@@ -4,8 +4,10 @@ A unit is a unit of measurement, a currency, or a thing that is counted, such as
 """
 
 import re
+from functools import lru_cache
 
 from grpo_nb.tasks.markup import rewrite
+from grpo_nb.tasks.number_words import NUMBER_WORDS
 
 # Each line is the name of a unit of measurement, and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
@@ -95,36 +97,32 @@ for _line in _UNITS.splitlines():
     _spellings = _line.replace(":", "").split()
     _NAME_OF_UNIT |= dict.fromkeys(map(_unit_key, _spellings), _spellings[0])
 # Words after a number that change it, take it back or are numbers themselves. They are no unit.
-_CHANGES_NUMBER = re.compile(
-    "(?:"
-    "zero|one|two|three|four|five|six|seven|eight|nine|eleven(?:th)?|twelve|twelfth"
-    "|(?:thir|four|fif|six|seven|eigh|nine)teen(?:th)?"
-    "|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ieth)"
+_NOT_A_UNIT = re.compile(
+    rf"(?:(?:{'|'.join(NUMBER_WORDS)})(?:th)?|third|fifth|eighth|ninth|twelfth|[a-z]+tieth"
     "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
-    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth"
-    "|(?:ten|hundred|thousand|million|billion|trillion)(?:th)?|dozen|lakh|crore|score|gross"
-    "|permille|point|infinity"
-    ")s?"
+    "|log|exp|half|halve|quarter|lakh|crore|score|gross|permille|point|infinity)s?"
 )
 # Pattern -> spelling that replaces its matches in a unit.
 _UNIT_SPELLINGS = {
     r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]": "",
-    r"\^\\circ": "\u00b0",
+    r"\^\\circ": "\u00b0",  # undoes the spelling of `strip_markup`
     r"\\cdot": "*",
     r"\\mu|[\u00b5\u03bc]": "u",
     r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
     r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
     r"\bper\b": "/",
-    # Not inches: "42 in total", "$42 in change". But 4 in and 4 in wide are.
-    r"\bin\s+(?:total|all)\b|(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
+    # No part of a thing: "42 marbles left", "42 in total".
+    r"\b(?:in\s+(?:total|all)|left|total|remaining|altogether|each)\b": "",
+    # Not inches: "$42 in change". But 4 in and 4 in wide are.
+    r"(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# `unit_name` first marks each thing that is counted: "red apples" becomes <red> <apple>. Then it
-# removes what this pattern matches, and `apple` remains.
-_NOT_IN_NAME = re.compile(
-    r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 each
+# Parts that `unit_name` removes after it has marked each thing that is counted:
+# "red apples" -> "<red> <apple>" -> "apple", and "years old" -> "year <old>" -> "year".
+_DROPPED_FROM_NAME = re.compile(
+    r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 apiece
     r"|<\w+> (?=<)"  # a word before a thing: red apples
     r"|([$\u20ac\u00a3\u00a5\u20b9\u00b0]) ?(?=\1)"  # one of two signs: degrees Celsius, $5 USD
     r"|[<> ()]"
@@ -135,6 +133,8 @@ _UNIT = re.compile(
 )
 
 
+# Cached, because the answers of a group have the same few units.
+@lru_cache(maxsize=4_096)
 def unit_name(text: str) -> str | None:
     """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
 
@@ -150,14 +150,16 @@ def unit_name(text: str) -> str | None:
     )
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
-    return _NOT_IN_NAME.sub("", name)
+    return _DROPPED_FROM_NAME.sub("", name)
 
 
+@lru_cache(maxsize=4_096)
 def normalize_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of `per`, powers and degrees."""
     return " ".join(rewrite(text, _UNIT_SPELLINGS).split())
 
 
+@lru_cache(maxsize=4_096)
 def measurement_unit(word: str) -> str:
     """Return the full name of a unit of measurement; empty for any other word."""
     name = _NAME_OF_UNIT.get(_unit_key(word))
@@ -172,7 +174,7 @@ def _counted_thing(word: str) -> str:
     and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return f"<{_singular(word)}>" if is_word and not _CHANGES_NUMBER.fullmatch(word) else "?"
+    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
 
 
 def _singular(word: str) -> str:

@@ -71,7 +71,7 @@ def test_played_episode_can_be_the_example(tokenizer: Any) -> None:
     # Without the row that the example shows.
     assert len(with_example.train) == len(task.train) - 1
     rendered = tokenizer.apply_chat_template(
-        with_example.train[1]["prompt"], tokenize=False, **with_example.template_kwargs
+        with_example.train[1]["prompt"], tokenize=False, **with_example.render_kwargs
     )
     call = f"<|im_start|>assistant\n{example[1]['content']}<|im_end|>\n<|im_start|>tool\n"
     assert call in rendered

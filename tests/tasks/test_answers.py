@@ -65,6 +65,27 @@ def test_sign_of_a_currency_is_its_name(given: str, gold: str) -> None:
     assert is_right_answer(given, gold)
 
 
+@pytest.mark.parametrize(
+    ("given", "gold"),
+    [
+        ("42 marbles left", "42 marbles"),
+        ("12 students", "12 students in total"),
+        ("12 students total", "12 total students"),
+        ("3 apples each", "3 apples"),
+    ],
+)
+def test_words_after_a_thing_are_no_part_of_it(given: str, gold: str) -> None:
+    assert is_right_answer(given, gold)
+    assert not is_right_answer(given.replace(given.split()[1], "girls"), gold)
+
+
+@pytest.mark.parametrize(
+    ("words", "digits"), [("two dozen", "24"), ("two trillion", "2 trillion"), ("a million", "1e6")]
+)
+def test_read_number_reads_each_scale_in_words(words: str, digits: str) -> None:
+    assert read_number(words) == read_number(digits)
+
+
 def test_read_number_words_need_spaces() -> None:
     assert read_number("two hundred five").value == 205
     assert read_number("two hundredfive") is None

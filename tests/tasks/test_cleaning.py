@@ -54,6 +54,12 @@ def test_columns_are_mapped_and_others_kept() -> None:
         pytest.param(
             ["id", "one", "two"], {"question": "<column>", "answer": "<column>"}, id="more columns"
         ),
+        pytest.param(
+            ["label", "question"], {"question": "question", "answer": "label"}, id="known question"
+        ),
+        pytest.param(
+            ["solution", "prompt"], {"prompt": "prompt", "answer": "solution"}, id="known prompt"
+        ),
     ],
 )
 def test_missing_column_error_has_a_map_to_copy(names: list[str], proposed: dict[str, str]) -> None:
@@ -240,7 +246,15 @@ def test_missing_column_error_keeps_the_given_columns() -> None:
     with pytest.raises(ValueError, match="no column 'question'") as raised:
         gn.load_task(rows, columns={"answer": "label"})
     advice = json.loads(str(raised.value).partition("columns=")[2])
-    assert advice == {"question": "<column>", "answer": "label"}
+    assert advice == {"question": "text", "answer": "label"}
+
+
+def test_advice_for_chats_can_be_copied() -> None:
+    rows = [{"prompt": _chat(f"case {n}"), "solution": str(n)} for n in range(4)]
+    with pytest.raises(ValueError, match="no column 'answer'") as raised:
+        gn.load_task(rows)
+    advice = json.loads(str(raised.value).partition("columns=")[2])
+    assert len(both(gn.load_task(rows, columns=advice))) == 4
 
 
 def test_advice_keeps_the_column_of_the_answer() -> None:
