@@ -77,7 +77,7 @@ class Project(ReprMixin):
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
             FileExistsError: `run/` has the run of an earlier training.
-            ValueError: A file is damaged.
+            ValueError: A file is damaged, or the training used another base model.
         """
         # 1. Check and read the results. Links are refused once more, because the results may have
         # been copied into the project since it was opened.
@@ -92,6 +92,16 @@ class Project(ReprMixin):
         with reporting_damage_in(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
+            trained_model = finished["model"]
+            written_model = self.origin.effective["model"]
+        # The user can change run.yaml. With the wrong base model, exports would be wrong silently.
+        if trained_model != written_model:
+            raise ValueError(
+                f"{str(self.path)!r} was written for the model {written_model!r}, but was trained "
+                f"with {trained_model!r}, so the result is not a run of that model. Train again "
+                f"with 'model: {written_model}' in run.yaml. If both have the same weights, write "
+                f"{written_model!r} as the model in result/finished.json."
+            )
         # 2. Make the run, unless an earlier use has made it.
         run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():

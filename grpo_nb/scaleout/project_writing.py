@@ -269,7 +269,9 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    origin = run.info | {"settings": settings, "effective": {"arguments": trainer_arguments}}
+    # What run.yaml has, to notice changes in it.
+    effective = {"arguments": trainer_arguments, "model": model}
+    origin = run.info | {"settings": settings, "effective": effective}
     for name in FIELDS_LEFT_OUT:
         origin.pop(name, None)
     write_json(staged / "origin.json", without_private_parts(origin))
