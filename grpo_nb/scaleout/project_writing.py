@@ -32,12 +32,16 @@ from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import BNPO_NOTE, COPIED_BASE, Project, open_project
-from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
+from grpo_nb.scaleout.reward_source import (
+    REWRITTEN_REWARD_ADVICE,
+    NotPortableError,
+    write_rewards_and_kit,
+)
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
 
-#: Release of TRL that train.py needs: the first that trains on a CPU without Unsloth. For that,
-#: TRL 1.15 needs Triton.
+#: Release of TRL that train.py needs: the first that trains on a CPU without Unsloth. On a CPU,
+#: TRL 1.15 needs Triton. train.py pins the other packages as installed here.
 TRL_VERSION = "1.16.0"
 #: Fields of run.json that are not copied into origin.json. They describe the process that trained,
 #: the course and end of the training, and held-out questions, which train.py does not ask.
@@ -104,9 +108,11 @@ def write_project(
         )
     # train.py fetches a model of the Hub. Any other model is copied.
     model = published_base(run) or COPIED_BASE
-    # Never overwrite the run, or a base model in a folder. A model on the Hub has no such folder,
-    # which does no harm.
-    protected_folders = [run.path, Path(run.settings.model).expanduser()]
+    # Never overwrite the run, or a base model in a folder.
+    protected_folders = [run.path]
+    # For a model on the Hub or the embedded one, a folder of the same name is another one.
+    if run.info.get("is_base_local") is not False:
+        protected_folders.append(Path(run.settings.model).expanduser())
     check_target(target, overwrite, protected_folders)
     recorded_steps = _recorded_steps(run)
     if not recorded_steps:
@@ -126,7 +132,7 @@ def write_project(
     with staged_folder(target) as staged:
         # 2. Write the rewards and test them first, because they cause most refusals, and copying
         # the base model can take minutes.
-        write_rewards(staged, rewards)
+        write_rewards_and_kit(staged, rewards)
         _require_recorded_scores(staged, recorded_steps)
         # 3. Write everything else.
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
@@ -214,10 +220,9 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
     except ChildError as error:
         raise NotPortableError(
             f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
-            "defined at the top of its notebook or file, but no file next to it, except functions "
-            "imported by name, as in: from helpers import score. Import a module inside a package "
-            "under a name of its own: import xml.etree.ElementTree as ET. Change the reward, and "
-            "train again."
+            "defined at the top of its notebook or file, and functions imported by name (from "
+            "helpers import score), but no other file. Import a module of a package under a name "
+            f"of its own (import xml.etree.ElementTree as ET). {REWRITTEN_REWARD_ADVICE}"
         ) from error
     if differing_reward is not None:
         raise NotPortableError(
@@ -229,6 +234,7 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
 
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
+    # Each use of `run.info` reads run.json anew, so this changes a copy.
     arguments = run.info["effective"]["arguments"]
     if run.settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"

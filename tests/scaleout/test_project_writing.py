@@ -246,6 +246,18 @@ def test_hub_model_known_to_have_no_config_has_no_revision(
     assert values_of(project)["revision"] is None
 
 
+def test_folder_with_the_name_of_a_hub_model_is_replaced(
+    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was trained on acme/tiny of the Hub, not on a folder in the working directory."""
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    copy = published_copy(run, tmp_path)
+    for _ in range(2):
+        project = gn.scaleout.write_project(copy, "acme", rewards=run.rewards, overwrite=True)
+    assert (project.path / "train.py").is_file()
+
+
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
@@ -489,6 +501,11 @@ def test_bad_input_is_refused_and_leaves_nothing(
         (lambda: write(run, target), FileExistsError, "overwrite=True"),
         (
             lambda: write(run, run.path, overwrite=True),
+            FileExistsError,
+            "which would be deleted too",
+        ),
+        (
+            lambda: write(run, letters_folder, overwrite=True),
             FileExistsError,
             "which would be deleted too",
         ),
