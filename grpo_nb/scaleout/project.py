@@ -6,7 +6,6 @@ outside of it are refused.
 
 import copy
 import json
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +71,8 @@ class Project(ReprMixin):
     def run(self) -> Run:
         """The run that was trained in the project. The first use makes its folder in `run/`.
 
-        The run has the name of the project's folder.
+        The run has the name of the project's folder. If you rename the folder, a run with the new
+        name is made next to the earlier one.
 
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
@@ -94,13 +94,13 @@ class Project(ReprMixin):
             started = finished["started"]
             trained_model = finished["model"]
             written_model = self.origin.effective["model"]
-        # The user can change run.yaml. With the wrong base model, exports would be wrong silently.
+        # run.yaml can be changed. An export with the wrong base model would be wrong silently.
         if trained_model != written_model:
             raise ValueError(
-                f"{str(self.path)!r} was written for the model {written_model!r}, but was trained "
-                f"with {trained_model!r}, so the result is not a run of that model. Train again "
-                f"with 'model: {written_model}' in run.yaml. If both have the same weights, write "
-                f"{written_model!r} as the model in result/finished.json."
+                f"the project was written for the model {written_model!r}, but was trained with "
+                f"{trained_model!r}, so the result is not a run of that model. Train again with "
+                "the first name in run.yaml. If both have the same weights, write the first name "
+                "as the model in result/finished.json."
             )
         # 2. Make the run, unless an earlier use has made it.
         run = Run(self.path / "run" / self.path.resolve().name)
@@ -110,8 +110,8 @@ class Project(ReprMixin):
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
-        # Compare start times. The times of files may come from the clocks of two machines.
         elif run.info["started"] != started:
+            # The times of files may come from the clocks of two machines, so start times decide.
             raise FileExistsError(
                 f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
                 "folder, and the new run takes its place."
@@ -224,8 +224,7 @@ def _write_steps(run: Run, file: Path) -> None:
     # train.py knows no health rules, so they judge its rows here.
     health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
     for step_record in read_json_lines(file):
-        # Refuses 1.5, which `int` would round.
-        step = operator.index(step_record["step"])
+        step = step_record["step"]
         row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
         table = None
         # A step that reuses the completions of an earlier step does not log this metric.
@@ -243,19 +242,19 @@ def _trained_settings(project: Project, finished: dict[str, Any]) -> Settings:
     written_arguments = project.origin.effective["arguments"]
     for name, value in arguments.items():
         # Take over changes only, because the settings may write an unchanged value in another way
-        # than the argument. The kit has no settings for bf16, use_vllm and others.
+        # than the argument. grpo_nb has no settings for bf16, use_vllm and others.
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
-            # Arguments that are not settings of the kit belong in `extra`.
+            # Arguments that are not settings of their own belong in `extra`.
             target = settings if name in settings else settings["extra"]
             target[name] = value
-    changes = {
+    settings |= {
         "model": project.base_model,
         # The sender of the folder must not choose where the next run is written.
         "run_root": "runs",
         # Never `auto`, which could be another dtype on this machine.
         "dtype": finished["dtype"],
         "load_in_4bit": finished["load_in_4bit"],
-        # Set even if it is unchanged in run.yaml, where `write_project` has replaced bnpo.
+        # `write_project` has replaced bnpo in run.yaml, so the loop above sees no change.
         "loss_type": arguments["loss_type"],
     }
-    return Settings.from_dict(settings | changes)
+    return Settings.from_dict(settings)

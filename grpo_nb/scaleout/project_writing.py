@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from grpo_nb import __version__
 from grpo_nb.config.arguments import HUB_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import (
@@ -33,7 +32,7 @@ from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import BNPO_NOTE, COPIED_BASE, Project, open_project
 from grpo_nb.scaleout.reward_source import (
-    REWRITTEN_REWARD_ADVICE,
+    PORTABLE_REWARD_ADVICE,
     NotPortableError,
     write_rewards_and_kit,
 )
@@ -111,7 +110,7 @@ def write_project(
     # Never overwrite the run, or a base model in a folder.
     protected_folders = [run.path]
     # For a model on the Hub or the embedded one, a folder of the same name is another one.
-    if run.info.get("is_base_local") is not False:
+    if run.info.get("is_base_local", True):
         protected_folders.append(Path(run.settings.model).expanduser())
     check_target(target, overwrite, protected_folders)
     recorded_steps = _recorded_steps(run)
@@ -150,8 +149,6 @@ def write_project(
                 f"scaleout/templates/{name}.jinja",
                 run=run,
                 model=model,
-                model_name=Path(run.settings.model).name,
-                grpo_nb_version=__version__,
                 trl_version=TRL_VERSION,
                 installed_version=version,
                 bnpo_note=BNPO_NOTE,
@@ -212,17 +209,12 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
     Raises:
         NotPortableError: A reward fails there, or gives other scores.
     """
-    script = Path(__file__).with_name("score_child.py")
+    request = {"folder": str(staged.resolve()), "recorded_steps": recorded_steps}
     try:
-        differing_reward = run_script(
-            script, {"folder": str(staged.resolve()), "recorded_steps": recorded_steps}
-        )
+        differing_reward = run_script(Path(__file__).with_name("score_child.py"), request)
     except ChildError as error:
         raise NotPortableError(
-            f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
-            "defined at the top of its notebook or file, and functions imported by name (from "
-            "helpers import score), but no other file. Import a module of a package under a name "
-            f"of its own (import xml.etree.ElementTree as ET). {REWRITTEN_REWARD_ADVICE}"
+            f"rewards.py fails in a process of its own: {error.last(1)}. {PORTABLE_REWARD_ADVICE}"
         ) from error
     if differing_reward is not None:
         raise NotPortableError(
@@ -275,9 +267,11 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    # What run.yaml has, to notice changes in it.
-    effective = {"arguments": trainer_arguments, "model": model}
-    origin = run.info | {"settings": settings, "effective": effective}
+    origin = run.info | {
+        "settings": settings,
+        # Content of run.yaml, to notice changes in it.
+        "effective": {"arguments": trainer_arguments, "model": model},
+    }
     for name in FIELDS_LEFT_OUT:
         origin.pop(name, None)
     write_json(staged / "origin.json", without_private_parts(origin))

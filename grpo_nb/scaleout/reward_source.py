@@ -25,16 +25,14 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.words import short_repr
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
 
-REWRITTEN_REWARD_ADVICE = (
-    "The run need not be trained again: pass the rewritten reward, under its name, among all "
-    "rewards of the run, as in write_project(run, folder, rewards=[...])."
-)
 PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
     "constants (finite numbers, texts, lists, dicts, regular expressions) and other such "
-    "functions. Import functions of your own files by name, outside of the reward: from helpers "
-    f"import score. {REWRITTEN_REWARD_ADVICE} Train with a judge where it is defined, with "
-    "gn.train."
+    "functions, but no other file. Outside of the reward, import functions of your own files by "
+    "name (from helpers import score), and a module of a package under a name of its own (import "
+    "xml.etree.ElementTree as ET). The run need not be trained again: pass the rewritten reward "
+    "among all rewards of the run, write_project(run, folder, rewards=[...]). Train with a judge "
+    "where it is defined, with gn.train."
 )
 
 
