@@ -6,6 +6,7 @@ outside of it are refused.
 
 import copy
 import json
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,7 +225,8 @@ def _write_steps(run: Run, file: Path) -> None:
     # train.py knows no health rules, so they judge its rows here.
     health = HealthMonitor(weights=weights, ranges=run.ranges, group_size=settings.num_generations)
     for step_record in read_json_lines(file):
-        step = step_record["step"]
+        # Refuses 1.5, which `int` would round.
+        step = operator.index(step_record["step"])
         row = row_from_logs(step_record["logs"], step, settings.max_steps, settings.beta)
         table = None
         # A step that reuses the completions of an earlier step does not log this metric.
@@ -239,7 +241,7 @@ def _trained_settings(project: Project, finished: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = copy.deepcopy(project.origin.settings)
     arguments = finished["trainer"]
-    written_arguments = project.origin.effective["arguments"]
+    written_arguments = project.origin.effective["trainer"]
     for name, value in arguments.items():
         # Take over changes only, because the settings may write an unchanged value in another way
         # than the argument. grpo_nb has no settings for bf16, use_vllm and others.

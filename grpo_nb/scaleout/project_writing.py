@@ -242,11 +242,10 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 def _write_settings(staged: Path, run: Run, model: str) -> None:
     """Write run.yaml, which train.py reads, and origin.json, which `open_project` reads.
 
-    origin.json has the format of run.json.
+    origin.json has the format of run.json, except that `effective` is the content of run.yaml.
     """
     import yaml
 
-    trainer_arguments = _trainer_arguments(run)
     values = {
         "model": model,
         "revision": None if model == COPIED_BASE else _cached_revision(run, model),
@@ -254,7 +253,7 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": run.reference,
         "reward_weights": run.weights,
-        "trainer": trainer_arguments,
+        "trainer": _trainer_arguments(run),
     }
     header = (
         "# Settings of the training. Those under trainer are arguments of TRL's GRPOConfig for\n"
@@ -267,11 +266,8 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    origin = run.info | {
-        "settings": settings,
-        # Content of run.yaml, to notice changes in it.
-        "effective": {"arguments": trainer_arguments, "model": model},
-    }
+    # The content of run.yaml shows later what the user has changed in it.
+    origin = run.info | {"settings": settings, "effective": values}
     for name in FIELDS_LEFT_OUT:
         origin.pop(name, None)
     write_json(staged / "origin.json", without_private_parts(origin))

@@ -423,8 +423,8 @@ def test_smaller_batch_keeps_the_size_of_a_generation(
 ) -> None:
     """With --set gradient_accumulation_steps=1 steps_per_generation=4, of two completions each."""
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    arguments = trained_project.origin.effective["arguments"] | sizes
-    effective = trained_project.origin.effective | {"arguments": arguments}
+    arguments = trained_project.origin.effective["trainer"] | sizes
+    effective = trained_project.origin.effective | {"trainer": arguments}
     rewrite(
         copy / "origin.json", settings=trained_project.origin.settings | sizes, effective=effective
     )
