@@ -161,8 +161,8 @@ def require_same_base(run: Run, base_folder: Path) -> None:
     if trained_on is not None and trained_on != weights_hash(base_folder):
         raise ExportError(
             f"the weights of the base model {run.settings.model!r} are not those that the run "
-            f"{run.name!r} was trained on, or some are missing. Put the old ones back, or train "
-            "again."
+            f"{run.name!r} was trained on, or some are missing. Put the old ones back, download a "
+            "model of the Hub again, or train again."
         )
 
 

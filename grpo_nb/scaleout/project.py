@@ -72,12 +72,13 @@ class Project(ReprMixin):
     def run(self) -> Run:
         """The run that was trained in the project. The first use makes its folder in `run/`.
 
-        The run has the name of the project's folder.
+        The run has the name of the project's folder. If you rename the folder, a run with the new
+        name is made next to the earlier one.
 
         Raises:
             FileNotFoundError: No training was finished in the project, or a file is missing.
             FileExistsError: `run/` has the run of an earlier training.
-            ValueError: A file is damaged.
+            ValueError: A file is damaged, or the training used another base model.
         """
         # 1. Check and read the results. Links are refused once more, because the results may have
         # been copied into the project since it was opened.
@@ -92,6 +93,16 @@ class Project(ReprMixin):
         with reporting_damage_in(finished_file):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
+            trained_model = finished["model"]
+            written_model = self.origin.effective["model"]
+        # run.yaml can be changed. An export with the wrong base model would be wrong silently.
+        if trained_model != written_model:
+            raise ValueError(
+                f"the project was written for the model {written_model!r}, but was trained with "
+                f"{trained_model!r}, so the result is not a run of that model. Train again with "
+                "the first name in run.yaml. If both have the same weights, write the first name "
+                "as the model in result/finished.json."
+            )
         # 2. Make the run, unless an earlier use has made it.
         run = Run(self.path / "run" / self.path.resolve().name)
         if not (run.path / "run.json").is_file():
@@ -100,8 +111,8 @@ class Project(ReprMixin):
                 put_in_place(staged, run.path)
             # Written after the move, because the card shows the name of the run's folder.
             write_model_card(run)
-        # Compare start times. The times of files may come from the clocks of two machines.
         elif run.info["started"] != started:
+            # The times of files may come from the clocks of two machines, so start times decide.
             raise FileExistsError(
                 f"{str(run.path)!r} is the run of an earlier training, and is kept. Rename that "
                 "folder, and the new run takes its place."
@@ -230,22 +241,22 @@ def _trained_settings(project: Project, finished: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
     settings = copy.deepcopy(project.origin.settings)
     arguments = finished["trainer"]
-    written_arguments = project.origin.effective["arguments"]
+    written_arguments = project.origin.effective["trainer"]
     for name, value in arguments.items():
         # Take over changes only, because the settings may write an unchanged value in another way
-        # than the argument. The kit has no settings for bf16, use_vllm and others.
+        # than the argument. grpo_nb has no settings for bf16, use_vllm and others.
         if name in SETTABLE_ARGUMENTS and written_arguments.get(name) != value:
-            # Arguments that are not settings of the kit belong in `extra`.
+            # Arguments that are not settings of their own belong in `extra`.
             target = settings if name in settings else settings["extra"]
             target[name] = value
-    changes = {
+    settings |= {
         "model": project.base_model,
         # The sender of the folder must not choose where the next run is written.
         "run_root": "runs",
         # Never `auto`, which could be another dtype on this machine.
         "dtype": finished["dtype"],
         "load_in_4bit": finished["load_in_4bit"],
-        # Set even if it is unchanged in run.yaml, where `write_project` has replaced bnpo.
+        # `write_project` has replaced bnpo in run.yaml, so the loop above sees no change.
         "loss_type": arguments["loss_type"],
     }
-    return Settings.from_dict(settings | changes)
+    return Settings.from_dict(settings)

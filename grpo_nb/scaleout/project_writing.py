@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from grpo_nb import __version__
 from grpo_nb.config.arguments import HUB_ARGUMENTS
 from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import (
@@ -32,12 +31,16 @@ from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import BNPO_NOTE, COPIED_BASE, Project, open_project
-from grpo_nb.scaleout.reward_source import NotPortableError, write_rewards
+from grpo_nb.scaleout.reward_source import (
+    PORTABLE_REWARD_ADVICE,
+    NotPortableError,
+    write_rewards_and_kit,
+)
 from grpo_nb.scoring.record import rebuild_reward
 from grpo_nb.scoring.scores import make_batch
 
-#: Release of TRL that train.py needs: the first that trains on a CPU without Unsloth. For that,
-#: TRL 1.15 needs Triton.
+#: Release of TRL that train.py needs: the first that trains on a CPU without Unsloth. On a CPU,
+#: TRL 1.15 needs Triton. train.py pins the other packages as installed here.
 TRL_VERSION = "1.16.0"
 #: Fields of run.json that are not copied into origin.json. They describe the process that trained,
 #: the course and end of the training, and held-out questions, which train.py does not ask.
@@ -104,9 +107,11 @@ def write_project(
         )
     # train.py fetches a model of the Hub. Any other model is copied.
     model = published_base(run) or COPIED_BASE
-    # Never overwrite the run, or a base model in a folder. A model on the Hub has no such folder,
-    # which does no harm.
-    protected_folders = [run.path, Path(run.settings.model).expanduser()]
+    # Never overwrite the run, or a base model in a folder.
+    protected_folders = [run.path]
+    # For a model on the Hub or the embedded one, a folder of the same name is another one.
+    if run.info.get("is_base_local", True):
+        protected_folders.append(Path(run.settings.model).expanduser())
     check_target(target, overwrite, protected_folders)
     recorded_steps = _recorded_steps(run)
     if not recorded_steps:
@@ -126,7 +131,7 @@ def write_project(
     with staged_folder(target) as staged:
         # 2. Write the rewards and test them first, because they cause most refusals, and copying
         # the base model can take minutes.
-        write_rewards(staged, rewards)
+        write_rewards_and_kit(staged, rewards)
         _require_recorded_scores(staged, recorded_steps)
         # 3. Write everything else.
         copy_files(run.start_path, staged / "adapter_init", "adapter_*")
@@ -144,8 +149,6 @@ def write_project(
                 f"scaleout/templates/{name}.jinja",
                 run=run,
                 model=model,
-                model_name=Path(run.settings.model).name,
-                grpo_nb_version=__version__,
                 trl_version=TRL_VERSION,
                 installed_version=version,
                 bnpo_note=BNPO_NOTE,
@@ -206,18 +209,12 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
     Raises:
         NotPortableError: A reward fails there, or gives other scores.
     """
-    script = Path(__file__).with_name("score_child.py")
+    request = {"folder": str(staged.resolve()), "recorded_steps": recorded_steps}
     try:
-        differing_reward = run_script(
-            script, {"folder": str(staged.resolve()), "recorded_steps": recorded_steps}
-        )
+        differing_reward = run_script(Path(__file__).with_name("score_child.py"), request)
     except ChildError as error:
         raise NotPortableError(
-            f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
-            "defined at the top of its notebook or file, but no file next to it, except functions "
-            "imported by name, as in: from helpers import score. Import a module inside a package "
-            "under a name of its own: import xml.etree.ElementTree as ET. Change the reward, and "
-            "train again."
+            f"rewards.py fails in a process of its own: {error.last(1)}. {PORTABLE_REWARD_ADVICE}"
         ) from error
     if differing_reward is not None:
         raise NotPortableError(
@@ -229,6 +226,7 @@ def _require_recorded_scores(staged: Path, recorded_steps: Sequence[dict[str, An
 
 def _trainer_arguments(run: Run) -> dict[str, Any]:
     """Return the arguments for TRL's trainer in one process."""
+    # Each use of `run.info` reads run.json anew, so this changes a copy.
     arguments = run.info["effective"]["arguments"]
     if run.settings.loss_type == "bnpo":
         arguments["loss_type"] = "dapo"
@@ -244,11 +242,10 @@ def _trainer_arguments(run: Run) -> dict[str, Any]:
 def _write_settings(staged: Path, run: Run, model: str) -> None:
     """Write run.yaml, which train.py reads, and origin.json, which `open_project` reads.
 
-    origin.json has the format of run.json.
+    origin.json has the format of run.json, except that `effective` is the content of run.yaml.
     """
     import yaml
 
-    trainer_arguments = _trainer_arguments(run)
     values = {
         "model": model,
         "revision": None if model == COPIED_BASE else _cached_revision(run, model),
@@ -256,7 +253,7 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
         "load_in_4bit": run.settings.load_in_4bit,
         "reference": run.reference,
         "reward_weights": run.weights,
-        "trainer": trainer_arguments,
+        "trainer": _trainer_arguments(run),
     }
     header = (
         "# Settings of the training. Those under trainer are arguments of TRL's GRPOConfig for\n"
@@ -269,7 +266,8 @@ def _write_settings(staged: Path, run: Run, model: str) -> None:
     # grpo_nb knows the embedded model by its name on every machine, although base/ has its files.
     if run.settings.model != EMBEDDED_MODEL:
         settings["model"] = model
-    origin = run.info | {"settings": settings, "effective": {"arguments": trainer_arguments}}
+    # The content of run.yaml shows later what the user has changed in it.
+    origin = run.info | {"settings": settings, "effective": values}
     for name in FIELDS_LEFT_OUT:
         origin.pop(name, None)
     write_json(staged / "origin.json", without_private_parts(origin))

@@ -28,8 +28,11 @@ from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
 PORTABLE_REWARD_ADVICE = (
     "Define the reward as a function with def, at the top of a cell or file. It may use imports, "
     "constants (finite numbers, texts, lists, dicts, regular expressions) and other such "
-    "functions. Import functions of your own files by name, outside of the reward: from helpers "
-    "import score. Train with a judge where it is defined, with gn.train."
+    "functions, but no other file. Outside of the reward, import functions of your own files by "
+    "name (from helpers import score), and a module of a package under a name of its own (import "
+    "xml.etree.ElementTree as ET). The run need not be trained again: pass the rewritten reward "
+    "among all rewards of the run, write_project(run, folder, rewards=[...]). Train with a judge "
+    "where it is defined, with gn.train."
 )
 
 
@@ -37,7 +40,7 @@ class NotPortableError(ValueError):
     """Raised if a reward cannot run outside of this process; the message says what to change."""
 
 
-def write_rewards(folder: Path, rewards: Sequence[RewardFunction]) -> None:
+def write_rewards_and_kit(folder: Path, rewards: Sequence[RewardFunction]) -> None:
     """Write rewards.py, and in `kit/` a copy of grpo_nb, which most rewards use.
 
     Raises:
@@ -111,23 +114,24 @@ class RewardSource:
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
         alias = "" if own_name == name else f" as {name}"
-        # The order matters: functions and classes of the user must not reach the third case.
-        if isinstance(value, types.ModuleType) and is_available_elsewhere(own_name):
+        # A function of the user must be written out: `__main__`, from which the third case would
+        # import it, is another file elsewhere.
+        if isinstance(value, types.ModuleType) and is_importable_elsewhere(own_name):
             self.imports.append(f"import {own_name}{alias}")
-        elif callable(value) and not is_available_elsewhere(module):
+        elif callable(value) and not is_importable_elsewhere(module):
             # A function of the user. A class of the user is refused.
             self._add_function(name, value)
         elif own_name and getattr(sys.modules.get(module), own_name, None) is value:
             # A function or class of a package.
             self.imports.append(f"from {module} import {own_name}{alias}")
         else:
-            # A constant. A module of the user is refused here. If it is installed in editable mode,
-            # the fresh process would find it, but other machines would not.
+            # A constant. `_expression_of` refuses everything else, such as a module of the user.
             self.definitions.append(f"{name} = {self._expression_of(name, value)}")
 
     def _add_function(self, name: str, function: Callable[..., Any]) -> None:
         """Collect a function of the user, after everything that it uses."""
-        # The source of a decorated function includes its decorators, such as lru_cache.
+        # A decorator such as lru_cache returns an object without source. The source of the function
+        # inside has the decorator too.
         unwrapped = inspect.unwrap(function)
         if (
             not isinstance(unwrapped, types.FunctionType)  # a class, an object or its method
@@ -149,7 +153,7 @@ class RewardSource:
     def _expression_of(self, name: str, value: Any) -> str:
         """Return code that makes a value: plain data, or an object of grpo_nb such as a reward."""
         cls = type(value)
-        if dataclasses.is_dataclass(cls) and is_available_elsewhere(cls.__module__):
+        if dataclasses.is_dataclass(cls) and is_importable_elsewhere(cls.__module__):
             self._add_name(cls.__name__, cls)
             arguments = []
             for field in dataclasses.fields(value):
@@ -172,12 +176,11 @@ class RewardSource:
         )
 
 
-def is_available_elsewhere(module: str) -> bool:
-    """Return True if a module belongs to grpo_nb, Python or an installed package."""
+def is_importable_elsewhere(module: str) -> bool:
+    """Return True for a module of Python, an installed package, or grpo_nb, which is in `kit/`."""
     package = module.partition(".")[0]
-    loaded = sys.modules.get(package)
-    # A namespace package, such as google, has folders but no file.
-    location = getattr(loaded, "__file__", None) or str(getattr(loaded, "__path__", ""))
+    # Has the folders of a namespace package too, such as google, which has no file.
+    location = str(getattr(sys.modules.get(package), "__spec__", None))
     return (
         package in ("grpo_nb", *sys.stdlib_module_names)
         or "site-packages" in location

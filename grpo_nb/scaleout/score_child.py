@@ -13,7 +13,7 @@ import numpy
 def answer(request):
     """Return the name of the first reward whose scores are not the recorded ones, or None.
 
-    A missing score is NaN in both.
+    A missing score is NaN in the record and in the new scores.
     """
     sys.dont_write_bytecode = True  # The folder must hold only what was written to it.
     os.chdir(request["folder"])  # train.py starts here too, without the files of the notebook.

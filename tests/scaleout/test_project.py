@@ -326,7 +326,9 @@ def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, model="acme/tiny"))
-    rewrite(copy / "origin.json", is_base_local=False)
+    effective = trained_project.origin.effective | {"model": "acme/tiny"}
+    rewrite(copy / "origin.json", is_base_local=False, effective=effective)
+    rewrite(copy / "result" / "finished.json", model="acme/tiny")
     (tmp_path / "acme" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     project = gn.scaleout.open("copy")
@@ -371,6 +373,17 @@ def test_edited_run_yaml_is_in_the_run(
     assert (run.settings.learning_rate, run.settings.loss_type) == (1e-6, "dapo")
 
 
+def test_model_that_was_changed_in_run_yaml_is_refused(copy: Path) -> None:
+    """A merged export would add the adapter to the model that origin.json names."""
+    finished = copy / "result" / "finished.json"
+    rewrite(finished, model="acme/other")
+    with pytest.raises(ValueError, match="for the model 'base', but was trained with 'acme/other'"):
+        _ = gn.scaleout.open(copy).run
+    assert not (copy / "run" / "copy").exists()
+    rewrite(finished, model="base")
+    assert gn.scaleout.open(copy).run.settings.model == str(copy / "base")
+
+
 def test_total_counts_rewards_with_a_new_name(copy: Path) -> None:
     """rewards.py may be changed before the training. Its rewards were renamed and reordered here."""
     file = copy / "result" / "steps.jsonl"
@@ -410,8 +423,8 @@ def test_smaller_batch_keeps_the_size_of_a_generation(
 ) -> None:
     """With --set gradient_accumulation_steps=1 steps_per_generation=4, of two completions each."""
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    arguments = trained_project.origin.effective["arguments"] | sizes
-    effective = {"arguments": arguments}
+    arguments = trained_project.origin.effective["trainer"] | sizes
+    effective = trained_project.origin.effective | {"trainer": arguments}
     rewrite(
         copy / "origin.json", settings=trained_project.origin.settings | sizes, effective=effective
     )

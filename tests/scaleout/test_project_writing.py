@@ -57,7 +57,7 @@ def test_folder_is_complete_and_has_nothing_private(
     assert "import grpo_nb" not in program
     assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
     readme = (project.path / "README.md").read_text()
-    assert "3 steps on <code>letters</code> (copied to `base/`), started from" in readme
+    assert "trains <code>letters</code> (copied to `base/`) for 3 steps with TRL" in readme
     origin = json.loads((project.path / "origin.json").read_text())
     assert not origin.keys() & {"pid", "host", "adapter_step", "grader_description"}
     assert origin["settings"]["run_root"] == "runs"
@@ -133,8 +133,18 @@ def test_adapter_of_the_folder_is_a_copy(run: gn.runs.Run, project: gn.scaleout.
 def test_scientific_number_is_a_number(project: gn.scaleout.Project) -> None:
     """The default of epsilon_high is None, so its type cannot be seen there."""
     program = runpy.run_path(str(project.path / "train.py"), run_name="train")
-    settings = program["read_settings"](["epsilon_high=1e-1"])
-    assert settings["trainer"]["epsilon_high"] == 0.1
+    changes = ["epsilon_high=1e-1", "lr_scheduler_kwargs={min_lr: 1e-6}"]
+    arguments = program["read_settings"](changes)["trainer"]
+    assert arguments["epsilon_high"] == 0.1
+    assert arguments["lr_scheduler_kwargs"] == {"min_lr": 1e-6}
+
+
+def test_plan_of_deleted_sizes_has_the_defaults_of_trl(
+    project: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copyfile(project.path / "train.py", tmp_path / "train.py")
+    (tmp_path / "run.yaml").write_text("trainer: {}\n")
+    assert said_by(tmp_path, capsys, "--plan") == "1 processes x 8 completions x 1 passes a step\n"
 
 
 def test_replay_of_fewer_steps_compares_those(
@@ -246,6 +256,18 @@ def test_hub_model_known_to_have_no_config_has_no_revision(
     assert values_of(project)["revision"] is None
 
 
+def test_folder_with_the_name_of_a_hub_model_is_replaced(
+    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was trained on acme/tiny of the Hub, not on a folder in the working directory."""
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    copy = published_copy(run, tmp_path)
+    for _ in range(2):
+        project = gn.scaleout.write_project(copy, "acme", rewards=run.rewards, overwrite=True)
+    assert (project.path / "train.py").is_file()
+
+
 def test_launcher_knows_the_commands_of_the_readme(project: gn.scaleout.Project) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import launch_command_parser
@@ -348,11 +370,13 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
 
 
-@pytest.mark.parametrize("size", [6, 0])
+@pytest.mark.parametrize(
+    "argument",
+    ["per_device_train_batch_size=6", "per_device_train_batch_size=0", "num_generations=0"],
+)
 def test_plan_of_a_batch_without_whole_groups_is_refused(
-    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], size: int
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], argument: str
 ) -> None:
-    argument = f"per_device_train_batch_size={size}"
     message = said_by(project.path, capsys, "--plan", "--set", argument)
     assert "Change the number of processes or the batch." in message
 
@@ -489,6 +513,11 @@ def test_bad_input_is_refused_and_leaves_nothing(
         (lambda: write(run, target), FileExistsError, "overwrite=True"),
         (
             lambda: write(run, run.path, overwrite=True),
+            FileExistsError,
+            "which would be deleted too",
+        ),
+        (
+            lambda: write(run, letters_folder, overwrite=True),
             FileExistsError,
             "which would be deleted too",
         ),

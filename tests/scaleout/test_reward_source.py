@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import pickle
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.reward_source import NotPortableError, RewardSource, write_rewards
+from grpo_nb.scaleout.reward_source import NotPortableError, RewardSource, write_rewards_and_kit
 from grpo_nb.scoring.record import record_of
 from tests.support import shared
 
@@ -56,7 +57,7 @@ def found_later(completions, **columns):
 
 def loaded(folder: Path, rewards: list) -> list:
     """The rewards of rewards.py, imported by itself."""
-    write_rewards(folder, rewards)
+    write_rewards_and_kit(folder, rewards)
     spec = importlib.util.spec_from_file_location("rewards_there", folder / "rewards.py")
     module = sys.modules["rewards_there"] = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +99,7 @@ def test_rewards_of_the_kit_have_equal_records(tmp_path: Path) -> None:
     ids=["kit", "kit with a sandbox", "own function"],
 )
 def test_rewards_run_where_the_kit_is_not_installed(tmp_path: Path, rewards: list) -> None:
-    write_rewards(tmp_path, rewards)
+    write_rewards_and_kit(tmp_path, rewards)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; "
         "print(len(rewards.REWARDS))"
@@ -113,7 +114,7 @@ def test_rewards_run_where_the_kit_is_not_installed(tmp_path: Path, rewards: lis
 
 
 def test_copied_kit_imports_only_pinned_packages(tmp_path: Path) -> None:
-    write_rewards(tmp_path, [*OF_THE_KIT, gn.rewards.code_tests()])
+    write_rewards_and_kit(tmp_path, [*OF_THE_KIT, gn.rewards.code_tests()])
     code = "import rewards, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
@@ -153,9 +154,10 @@ google = types.ModuleType("google")
 
 
 def test_namespace_package_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    google.__path__ = [str(tmp_path / "site-packages" / "google")]
+    google.__spec__ = importlib.machinery.ModuleSpec("google", None, is_package=True)
+    google.__spec__.submodule_search_locations.append(str(tmp_path / "site-packages" / "google"))
     monkeypatch.setitem(sys.modules, "google", google)
-    write_rewards(tmp_path, [uses_a_namespace_package])
+    write_rewards_and_kit(tmp_path, [uses_a_namespace_package])
     assert "import google  # noqa" in (tmp_path / "rewards.py").read_text()
 
 
@@ -235,7 +237,7 @@ def test_name_with_two_meanings_is_refused(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, another.__name__, another)
         with pytest.raises(NotPortableError, match="two different things named LIMIT"):
-            write_rewards(tmp_path, [varied, another.longer])
+            write_rewards_and_kit(tmp_path, [varied, another.longer])
 
 
 def test_function_of_a_cell_that_was_run_again_is_the_same(tmp_path: Path) -> None:
@@ -281,7 +283,7 @@ def test_import_with_the_name_of_a_definition_is_refused(tmp_path: Path) -> None
         patch.setitem(sys.modules, another.__name__, another)
         for rewards in ([another.average, varied], [varied, another.average]):
             with pytest.raises(NotPortableError, match="two different things named words_of"):
-                write_rewards(tmp_path, rewards)
+                write_rewards_and_kit(tmp_path, rewards)
 
 
 @pytest.mark.parametrize(
