@@ -62,7 +62,7 @@ CALLS = {
     "load_task": (gn.load_task, {"source": ROWS}),
     "load_model": (gn.load_model, {"settings": SETTINGS}),
     "plan": (gn.plan, {"settings": SETTINGS, "task": TASK}),
-    "open_run": (gn.open_run, {"path": "runs/none"}),
+    "open_run": (gn.open_run, {"run": "runs/none"}),
 }
 VALUES = {
     "a GRPOConfig": trl_config,
@@ -138,7 +138,7 @@ MISTAKES = [
     (["load_task"], "settings", "a GRPOConfig", "of type GRPOConfig"),
     (["plan"], "model", "a pair", "model, tokenizer = gn.load_model"),
     (["plan"], "task", "settings", "of type Settings, but .*takes a Task"),
-    (["open_run"], "path", "a number", "of type int, but .*takes a run or its folder"),
+    (["open_run"], "run", "a number", "of type int, but .*takes a run or its folder"),
 ]
 
 

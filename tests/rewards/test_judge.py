@@ -282,7 +282,7 @@ def test_who_is_asked_makes_no_difference_to_the_record(tmp_path: Path) -> None:
 def test_judge_cannot_be_rebuilt_or_sent(tmp_path: Path) -> None:
     judge = kept(Asked(), tmp_path)
     assert rebuild_reward(record_of(judge)) is None
-    with pytest.raises(NotPortableError, match="may hold an address or a key"):
+    with pytest.raises(NotPortableError, match="Train with a judge where it is defined"):
         RewardSource().add_reward(judge)
 
 
