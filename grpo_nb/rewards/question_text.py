@@ -43,6 +43,11 @@ _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]
 
 The `in` and the `s` in "in Tom's shop" are not units.
 """
+# Without one of these, an answer as it is written has no arithmetic: a sign, a digit before a space
+# or an `e`, or a character outside ASCII, which may be a sign.
+_MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
+# Most answers are a number without a unit, which leaves nothing to compute or to convert.
+_PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
 # Not the system prompt: it may show how an answer is written, such as 1/2.
 _ROLES_OF_QUESTION = ("user", "tool")
 
@@ -53,7 +58,7 @@ def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     The answer must be equal to the gold answer. Without a question in the row, every answer fits.
     """
     question = _question_in(row)
-    if not question:
+    if not question or _PLAIN_NUMBER.fullmatch(given):
         return True
     if has_another_unit(given, gold, question):
         return False
@@ -72,6 +77,8 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     >>> is_copied_from_question("42", "42.0", "Is it 41 or 42?")
     False
     """
+    if not _MAY_BE_ARITHMETIC.search(given):
+        return False
     given = _value_as_written(given)
     # Quotation marks within an answer are those of JSON, which has no arithmetic.
     if '"' in given or not _ARITHMETIC_SIGN.search(given):
@@ -79,10 +86,14 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
     if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
         return False
+    question = _without_brackets(question)
+    # Python compiles a pattern slowly, so the question is searched without one first.
+    if given not in question:
+        return False
     # x+1 is not copied from ax+1. But 84/2 is copied from 84/2kg.
     edge = _WORD_EDGE if re.search("[a-z]", given) else ""
     copy = rf"{edge}{_NO_NUMBER_BEFORE}{re.escape(given)}{_NO_NUMBER_AFTER}{edge}"
-    return re.search(copy, _without_brackets(question)) is not None
+    return re.search(copy, question) is not None
 
 
 # Cached, because a gold answer is read again for each completion.
@@ -97,6 +108,8 @@ def _value_as_written(answer: str) -> str:
     return text if read_number(answer) is None else _AROUND_NUMBER.sub("", text)
 
 
+# Cached, because the completions of a group have the same question.
+@lru_cache(maxsize=512)
 def _without_brackets(text: str) -> str:
     # They must not hide that `y = (x^2)/x` is a copy of x^2/x.
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
@@ -201,8 +214,6 @@ def _question_in(row: Mapping[str, Any]) -> str:
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 
 
-# Cached, because the completions of a group have the same question.
-@lru_cache(maxsize=512)
 def _normalize_for_search(text: str) -> str:
     """Return a text in lower case and one spelling, without braces and spaces around operators."""
     # Not `strip_markup`, which leaves a question of more than 2,000 characters as it is.
