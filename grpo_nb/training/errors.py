@@ -47,9 +47,12 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
                 key: value for key, value in keywords.items() if isinstance(value, list)
             }
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
-            texts = [completion_text(completion) for completion in completions]
             raise_reward_error(
-                reward, data_columns, error, texts=texts, trainer_state=columns.get("trainer_state")
+                reward,
+                data_columns,
+                error,
+                texts=list(map(completion_text, completions)),
+                trainer_state=columns.get("trainer_state"),
             )
         return scores
 

@@ -288,8 +288,8 @@ class HoldoutObserver:
         """Answer the questions and add the score to the row, if it is due at this step."""
         prepared = self._prepared
         # The first and the last step are the ends of the curve.
-        is_due = row["step"] % prepared.settings.holdout_every == 0
-        if not is_due and row["step"] not in (1, row["max_steps"]):
+        is_end = row["step"] in (1, row["max_steps"])
+        if row["step"] % prepared.settings.holdout_every and not is_end:
             return
         # Answer with the engine that trains, because the memory plan counts only that engine.
         greedy = Decoding(

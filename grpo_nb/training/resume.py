@@ -105,9 +105,8 @@ def find_run(
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # A run that ended before its first checkpoint has nothing to resume, and would block its name.
-    has_ended = status in ("failed", "interrupted", "crashed")
     is_empty = not (checkpoint.path or checkpoint.skip_reasons or run.rows)
-    if resume == "auto" and has_ended and is_empty:
+    if resume == "auto" and is_empty and status in ("failed", "interrupted", "crashed"):
         # Without `name`, the new run has another name.
         if name:
             shutil.rmtree(run.path)
@@ -184,8 +183,7 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
         if not runs:
             return None
         # If several runs started in the same second, the last name is taken.
-        newest = max(runs, key=lambda run: (run.started, run.name))
-        return open_run(newest.path)
+        return open_run(max(runs, key=lambda run: (run.started, run.name)).path)
     run = open_run(resume)
     if name not in (None, run.name):
         raise ValueError(
@@ -268,8 +266,7 @@ def rewind(resumption: Resumption) -> None:
     run = resumption.run
     step = resumption.checkpoint.step
     # The steps after the checkpoint are trained again, so their rows would be there twice.
-    kept_rows = [row for row in run.rows if row["step"] <= step]
-    write_json_lines(run.path / "metrics.jsonl", kept_rows)
+    write_json_lines(run.path / "metrics.jsonl", [row for row in run.rows if row["step"] <= step])
     for recorded_step in run.steps:
         if recorded_step > step:
             run.completions_file(recorded_step).unlink()

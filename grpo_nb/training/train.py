@@ -39,13 +39,7 @@ from grpo_nb.training.prepare import (
     try_rewards,
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
-from grpo_nb.training.resume import (
-    Resumption,
-    find_run,
-    lock_run,
-    resumed_run_info,
-    rewind,
-)
+from grpo_nb.training.resume import Resumption, find_run, lock_run, resumed_run_info, rewind
 from grpo_nb.training.run_start import (
     new_run_info,
     require_free_path,
