@@ -331,7 +331,7 @@ def loss_gradients(
     """
     import torch
 
-    from grpo_nb.training.prepare import build_trainer, prepare_training
+    from grpo_nb.training.prepare import build_trainer, check_training
     from grpo_nb.training.trainer import ResumableTrainer
 
     shared_batch: dict[str, Any] = {}
@@ -369,7 +369,7 @@ def loss_gradients(
     for name, changes in LOSSES.items():
         changes = dict(changes)
         changed = settings.replace(loss_type=changes.pop("loss_type"), beta=0.0, extra=changes)
-        prepared = prepare_training(model, tokenizer, task, rewards, changed)
+        prepared = check_training(model, tokenizer, task, rewards, changed)
         found[name] = gradient(build_trainer(prepared, SameCompletions))
     found["rloo"] = gradient(
         _rloo(model, tokenizer, task, rewards, settings, lambda: shared_batch["texts"][0])

@@ -36,6 +36,7 @@ from grpo_nb.core.files import (
     sha256_of,
     staged_file,
     write_json,
+    write_json_lines,
     write_text,
 )
 from grpo_nb.core.locks import writer_status
@@ -368,9 +369,8 @@ class Run(ReprMixin):
         self, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
     ) -> None:
         """Write the held-out rows, and hashes of the training questions."""
-        # All columns are kept, because rewards may read them. Values unknown to JSON become text.
-        lines = [json.dumps(row, default=str) + "\n" for row in holdout]
-        write_text(self._checked_path("holdout.jsonl"), "".join(lines))
+        # All columns are kept, because rewards may read them.
+        write_json_lines(self._checked_path("holdout.jsonl"), holdout)
         write_text(
             self._checked_path("train_questions.txt"), "\n".join(question_hashes(train_questions))
         )

@@ -344,19 +344,24 @@ def score(
 
 @contextlib.contextmanager
 def restoring_reward_states(rewards: Sequence[RewardFunction]) -> Iterator[None]:
-    """Restore the `state_dict` of each reward at the end of the block.
-
-    A partial or a bound method has the state of the object behind it.
-    """
+    """Restore the `state_dict` of each reward at the end of the block."""
     with contextlib.ExitStack() as stack:
         for reward in rewards:
-            function = unwrap_partial(reward)
-            owner = getattr(function, "__self__", function)
+            owner = state_owner(reward)
             if hasattr(owner, "load_state_dict"):
                 # Copied, because a state_dict may return the very lists that the reward adds to.
                 # The reward itself may hold a lock or a model, which cannot be copied.
                 stack.callback(owner.load_state_dict, copy.deepcopy(owner.state_dict()))
         yield
+
+
+def state_owner(function: RewardFunction) -> Any:
+    """Return the object that has the `state_dict` of a reward or observer.
+
+    A partial or a bound method has the state of the object behind it.
+    """
+    function = unwrap_partial(function)
+    return getattr(function, "__self__", function)
 
 
 def raise_reward_error(

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.kl_reference import deleting_reference_adapter
-from grpo_nb.training.prepare import build_trainer, prepare_training
+from grpo_nb.training.prepare import build_trainer, check_training, try_rewards
 from grpo_nb.training.trainer import ResumableTrainer
 
 
@@ -57,15 +57,16 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    # `prepare_training` calls each reward once, and a reward may draw random numbers. So the call
-    # is within this block too.
+    # A reward or an environment may draw random numbers when it is tried, so the checks are within
+    # this block too.
     with restoring_random_state():
-        prepared = prepare_training(model, tokenizer, task, rewards, settings)
+        prepared = check_training(model, tokenizer, task, rewards, settings)
+        try_rewards(prepared)
         with (
             restoring_modes(model),
             restoring_reward_states(prepared.rewards),
             deleting_reference_adapter(model),
-            explaining_machine_faults(prepared.running_settings),
+            explaining_machine_faults(prepared.engine_settings),
         ):
             trainer = build_trainer(prepared, _DryRunTrainer)
             # No experiment tracker records a dry run.
@@ -77,7 +78,7 @@ def dry_run(
     table = completions_table(
         last_generation(trainer),
         step=1,
-        group_size=settings.num_generations,
+        group_size=prepared.settings.num_generations,
         weights=prepared.weights,
         has_tools=bool(trainer.tools),
     )

@@ -23,7 +23,7 @@ from grpo_nb.scoring.scores import (
 )
 
 
-def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
+def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
     Scores that TRL could not use (too few, infinite, not numbers) raise an error here too, because
@@ -31,11 +31,12 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
     """
 
     def checked_reward(completions: Sequence[Completion], **columns: Any) -> list[Any]:
+        # Many rewards read `completion[-1]["content"]`.
         keywords = {"completions": [with_final_model_message(c) for c in completions], **columns}
         try:
             scores = list(reward(**keywords))
-            # Called for its checks only. With an infinite score, all advantages of the group are 0.
-            # With scale_rewards="none" they go down to -3e38, and the update ruins the adapter.
+            # Called for its checks only. An infinite score would set all advantages of the group to
+            # 0, or ruin the adapter if scale_rewards is "none".
             checked_scores(scores, len(completions))
         except (RewardError, EnvironmentProblem):
             raise
@@ -46,11 +47,16 @@ def naming_reward_in_errors(reward: RewardFunction) -> RewardFunction:
                 raise
             # Pass on the data columns only. They are lists, and TRL's other arguments, such as
             # `trainer_state`, are not.
-            batch = {key: value for key, value in keywords.items() if isinstance(value, list)}
+            data_columns = {
+                key: value for key, value in keywords.items() if isinstance(value, list)
+            }
             # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
-            texts = [completion_text(completion) for completion in completions]
             raise_reward_error(
-                reward, batch, error, texts=texts, trainer_state=columns.get("trainer_state")
+                reward,
+                data_columns,
+                error,
+                texts=list(map(completion_text, completions)),
+                trainer_state=columns.get("trainer_state"),
             )
         return scores
 
@@ -65,7 +71,7 @@ def explaining_machine_faults(settings: Settings, run_folder: Path | None = None
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: Settings of the engine that runs (`PreparedTraining.running_settings`).
+        settings: Settings of the engine that runs (`PreparedTraining.engine_settings`).
         run_folder: Folder of the run; None for a dry run.
 
     Raises:

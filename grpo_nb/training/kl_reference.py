@@ -25,13 +25,14 @@ def choose_kl_reference(model: Any, earlier_reference: str | None) -> str:
     Raises:
         ValueError: A resumed run measured its KL against a copy, which is missing here.
     """
-    # A resumed run keeps its reference, whatever adapter is in memory.
-    wants_base = earlier_reference == BASE_REFERENCE
     if earlier_reference is None:
         # In a new LoRA, B is 0. A copy of it would give the same KL as the base model, and only
         # cost time.
         lora_b = [values for name, values in model.named_parameters() if "lora_B.default" in name]
         wants_base = not any(values.any() for values in lora_b)
+    else:
+        # A resumed run keeps its reference, whatever adapter is in memory.
+        wants_base = earlier_reference == BASE_REFERENCE
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE

@@ -31,9 +31,9 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import RESERVED_COLUMNS
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.errors import naming_reward_in_errors
+from grpo_nb.training.errors import with_named_errors
 from grpo_nb.upstream.trl import silence_experimental_warnings
-from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype
+from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype, trl_config_class
 from grpo_nb.upstream.vllm import hiding_stdout
 
 import_unsloth()
@@ -76,7 +76,7 @@ class PreparedTraining:
     """Dtype that the model computes in, from `choose_dtype`."""
 
     @property
-    def running_settings(self) -> Settings:
+    def engine_settings(self) -> Settings:
         """The settings with `shared_prompts` and `fast_inference` as they really run.
 
         Memory plan, memory advice and held-out scores use these settings, because the requested
@@ -88,14 +88,16 @@ class PreparedTraining:
         )
 
 
-def prepare_training(
+def check_training(
     model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings
 ) -> PreparedTraining:
     """Check the arguments of a training and return its parts. Nothing is written.
 
+    Call `try_rewards` afterwards.
+
     Raises:
+        TypeError: The model has no LoRA.
         ValueError: Rewards, data or settings cannot work.
-        RewardError: A reward failed on the first row.
     """
     rewards = reward_list(rewards)
     require_same_settings(model, tokenizer, settings)
@@ -116,8 +118,6 @@ def prepare_training(
         )
     engine_choice = choose_engine(model, settings)
     _check_generation_kwargs(settings, engine_choice.vllm_obstacle)
-    # Last of all checks, because a reward may ask a paid judge.
-    _check_rewards(rewards, trainable_task, settings)
     return PreparedTraining(
         model=model,
         tokenizer=tokenizer,
@@ -157,7 +157,8 @@ def _check_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> N
     # `GenerationConfig` keeps names that it does not know, and `generate` never reads them.
     # It reads `stop_strings` only with a tokenizer, which TRL does not pass (trl 1.15,
     # trainer/grpo_trainer.py, `_generate_single_turn`).
-    ineffective = names - (vars(GenerationConfig()).keys() - {"stop_strings"})
+    effective = vars(GenerationConfig()).keys() - {"stop_strings"}
+    ineffective = names - effective
     if ineffective:
         raise ValueError(
             f"generation_kwargs has {sorted(ineffective)}, which would have no effect without "
@@ -166,29 +167,30 @@ def _check_generation_kwargs(settings: Settings, vllm_obstacle: str | None) -> N
         )
 
 
-def _check_rewards(rewards: Sequence[RewardFunction], task: Task, settings: Settings) -> None:
+def try_rewards(prepared: PreparedTraining) -> None:
     """Check hidden tests, and call each reward on the first row as TRL does.
 
     The state of each reward is restored. The call finds a missing column or a wrong return value
-    before the training.
+    before the training. Call this after all other checks, because a reward may ask a paid judge.
 
     Raises:
         RewardError: A reward fails, or returns values that TRL could not use.
         ValueError: The column of hidden tests is missing, or a test cannot be read.
     """
-    for reward in rewards:
+    task = prepared.task
+    for reward in prepared.rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
-    # A right answer in the format, so that no reward returns early.
+    # Score a right answer, because with a wrong one a reward may return before its faulty line.
     row = task.train[0]
     content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
     score(
-        rewards,
+        prepared.rewards,
         [answer],
-        task.start_episode(row),
+        rows=task.start_episode(row),  # with the environment, if the task has tools
         completion_ids=[[0]],
-        trainer_state=TrainerState(max_steps=settings.max_steps),
+        trainer_state=TrainerState(max_steps=prepared.settings.max_steps),
     )
 
 
@@ -206,14 +208,16 @@ def build_trainer(
         give_vllm_lora_copies()  # also for a model that grpo_nb did not load
     drop_leftover_requests(model)  # requests of a sampling that was interrupted
     engine = CpuEngine(model) if prepared.engine_choice.can_use_cpu_engine else None
-    # transformers creates its output folder at once, so a temporary folder stands in for it.
+    # The trainer creates its output folder at once, so a temporary folder stands in for it.
     with (
         restoring_adapter_values(model),
         tempfile.TemporaryDirectory() as folder,
     ):
         arguments = {
             **RECORDING_ARGUMENTS,
-            **prepare_arguments(prepared.settings, prepared.engine_choice, prepared.dtype),
+            **set_dtype_and_return_arguments(
+                prepared.settings, prepared.engine_choice, prepared.dtype
+            ),
             "output_dir": folder,
             "reward_weights": list(prepared.weights.values()),
         }
@@ -233,7 +237,7 @@ def build_trainer(
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
-            reward_funcs=[naming_reward_in_errors(reward) for reward in prepared.rewards],
+            reward_funcs=[with_named_errors(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
@@ -244,7 +248,7 @@ def build_trainer(
     return trainer
 
 
-def prepare_arguments(
+def set_dtype_and_return_arguments(
     settings: Settings, engine_choice: EngineChoice, dtype: str
 ) -> dict[str, Any]:
     """Set Unsloth's dtype on a CPU, and return the arguments for `GRPOConfig` on this machine.
@@ -257,8 +261,9 @@ def prepare_arguments(
         set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
-    can_use_vllm = engine_choice.vllm_obstacle is None
-    return passed_arguments(settings, gpu=gpu, dtype=dtype, can_use_vllm=can_use_vllm)
+    return passed_arguments(
+        settings, gpu=gpu, dtype=dtype, can_use_vllm=engine_choice.vllm_obstacle is None
+    )
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
@@ -280,19 +285,16 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     """
     dtype = choose_dtype(settings, find_gpu(), model)
     engine_choice = choose_engine(model, settings)
-    # On a GPU, Unsloth's class inherits from TRL's and has the same name, so TRL's is the last one
-    # of that name.
-    trl_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
     # The returned table replaces what Unsloth prints about its changes.
     with hiding_stdout():
-        passed = prepare_arguments(settings, engine_choice, dtype)
+        passed = set_dtype_and_return_arguments(settings, engine_choice, dtype)
         # A configuration does not write to its output folder; only a trainer does.
         arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": "unused"}
         # TRL refuses some values of `optim` that Unsloth accepts, so TRL's configuration is built
         # without `optim`. That is harmless, because `compare_configurations` compares passed
         # arguments with the settings, not with TRL's defaults.
         optim = arguments.pop("optim")
-        trl_config = trl_class(**arguments)
+        trl_config = trl_config_class()(**arguments)
         built_config = GRPOConfig(**arguments, optim=optim)
     result = compare_configurations(settings, passed, built_config, trl_config)
     changed = {"dtype": ChangedSetting(settings.dtype, dtype, DTYPE_RULE)}

@@ -52,9 +52,9 @@ Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
-step. Both are copies. An observer may add new keys to the row, except "alerts". Each new value must
-be a number, also of numpy or torch, or another value that JSON can hold. Changes of the other keys
-have no effect. An observer returns True to end the training after this step. To keep its state when
+step. Both are copies. New keys of the row are recorded, and all other changes are ignored. The key
+"alerts" is refused. Each new value must be a number, also of numpy or torch, or another value that
+JSON can hold. An observer returns True to end the training after this step. To keep its state when
 the run is resumed, an observer needs `state_dict()` and `load_state_dict(state)`. The state is
 stored as JSON.
 """
@@ -106,7 +106,7 @@ class Recorder(TrainerCallback):
         self._can_show = True
 
     @contextlib.contextmanager
-    def stopping_at_interrupt(self) -> Iterator[None]:
+    def finishing_step_at_interrupt(self) -> Iterator[None]:
         """End the training after the current step at the first Ctrl-C within the block.
 
         A second Ctrl-C ends the training at once. Outside the main thread, where no interrupt
@@ -131,7 +131,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.save_or_load_start()
+        self.trainer.save_first_or_load_adapter()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -154,6 +154,7 @@ class Recorder(TrainerCallback):
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
+        # Only a critical row stops the training. The names include critical alerts of earlier rows.
         if self.settings.stop_on_alert and self.health.is_critical:
             self.stopped_by += [
                 alert.rule for alert in self.health.alerts if alert.state == "critical"
@@ -287,12 +288,12 @@ class HoldoutObserver:
         """Answer the questions and add the score to the row, if it is due at this step."""
         prepared = self._prepared
         # The first and the last step are the ends of the curve.
-        is_due = row["step"] % prepared.settings.holdout_every == 0
-        if not is_due and row["step"] not in (1, row["max_steps"]):
+        is_end = row["step"] in (1, row["max_steps"])
+        if row["step"] % prepared.settings.holdout_every and not is_end:
             return
         # Answer with the engine that trains, because the memory plan counts only that engine.
         greedy = Decoding(
-            settings=prepared.running_settings,
+            settings=prepared.engine_settings,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
         )
@@ -300,7 +301,6 @@ class HoldoutObserver:
         graded = grade_answers(
             self._questions, completions, prepared.task.format, grader=self.grader
         )
-        # Only the shares are read, so the evaluation needs no label.
         evaluation = Evaluation(label="", rows=graded, grader=self.grader)
         for measure in HOLDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.core.files import put_in_place, write_text
+from grpo_nb.core.files import put_in_place, write_json_lines
 from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_aside_damaged
@@ -37,7 +38,7 @@ FIXED_TASK_PARTS = {
     "is_ordered": "is_ordered of the task",
 }
 #: Fields of `RunInfo` whose change is reported, because the numbers may differ slightly.
-REPORTED_MACHINE_PARTS = ("engine", "dtype", "host")
+REPORTED_FIELDS = ("engine", "dtype", "host")
 
 
 class Resumption(NamedTuple):
@@ -47,7 +48,7 @@ class Resumption(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
-    needs_no_training: bool = False
+    is_complete: bool = False
     """True if `train` returns the run as it is."""
 
 
@@ -65,11 +66,14 @@ def find_run(
     | finished, and smaller `max_steps` now  | error         | error       |
     | unfinished, same training              | resumed       | resumed     |
     | unfinished, `max_steps` already passed | error         | error       |
-    | to be resumed, without a checkpoint    | error         | error       |
+    | finished, changed code of a reward     | error         | as above    |
+    | unfinished, changed code of a reward   | resumed       | resumed     |
+    | failed before its first checkpoint     | new run       | error       |
+    | to be resumed, checkpoints damaged     | error         | error       |
 
-    If the code or state of a reward has changed, a finished run with `resume="auto"` is refused as
-    another training. In all other cases the change is only reported. A finished run whose adapter
-    is missing counts as unfinished, and gets the adapter of its last checkpoint.
+    "Changed code" includes a changed state. All changes of a resumed run are reported. A finished
+    run whose adapter is missing counts as unfinished, and gets the adapter of its last checkpoint.
+    A run that failed before its first checkpoint is deleted if `name` is its name.
 
     Args:
         name: The name that was given to `train`.
@@ -89,6 +93,8 @@ def find_run(
     run = _requested_run(root, name, resume)
     if run is None:
         return None
+    # Read before the run is locked: a locked run counts as running.
+    status = run.status
     lock_run(run.path, locks)
     old_info = run.info
     # Through JSON, so that tuples become lists as in the file.
@@ -98,13 +104,22 @@ def find_run(
     may_be_returned = was_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
+    # A run that ended before its first checkpoint has nothing to resume, and would block its name.
+    is_empty = not (checkpoint.path or checkpoint.skip_reasons or run.rows)
+    if resume == "auto" and is_empty and status in ("failed", "interrupted", "crashed"):
+        # Without `name`, the new run has another name.
+        if name:
+            shutil.rmtree(run.path)
+        locks.close()
+        return None
+
     # 1. Refuse the run if it was another training.
-    may_change = {*CHANGEABLE_SETTINGS, *old_info["versions"], *REPORTED_MACHINE_PARTS}
+    may_change = {*CHANGEABLE_SETTINGS, *old_info["versions"], *REPORTED_FIELDS}
     changed_values = _changed_values(old_info, new_info)
     blocking_changes = [text for name, text in changed_values.items() if name not in may_change]
     reward_changes = _changes_in_rewards(old_info, new_info)
-    # "auto" must not return or extend a finished run for other rewards, because nobody asked for
-    # that run. With a path, the user did.
+    # "auto" must not return or extend a finished run for other rewards, because the user did not
+    # choose that run. With a path, the user did.
     if may_be_returned:
         blocking_changes += reward_changes
     if blocking_changes:
@@ -115,7 +130,7 @@ def find_run(
 
     # 2. Return it, or resume it at its newest checkpoint.
     if may_be_returned and max_steps == old_info["settings"]["max_steps"]:
-        return Resumption(run, checkpoint, [], needs_no_training=True)
+        return Resumption(run, checkpoint, [], is_complete=True)
     if checkpoint.path is None:
         reason = "; ".join(checkpoint.skip_reasons) or "none was written before the run ended"
         raise ValueError(
@@ -133,8 +148,7 @@ def find_run(
             "resume=None and another name."
         )
     skipped = [f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons]
-    changes = [*changed_values.values(), *reward_changes, *skipped]
-    return Resumption(run, checkpoint, changes)
+    return Resumption(run, checkpoint, [*changed_values.values(), *reward_changes, *skipped])
 
 
 def lock_run(folder: Path, locks: ExitStack) -> None:
@@ -166,9 +180,10 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
     if resume == "auto":
         # Of the other runs only `run.json` is read, so other damage to them does not matter.
         runs = [Run(file.parent) for file in root.glob(f"{name or '*'}/run.json")]
+        if not runs:
+            return None
         # If several runs started in the same second, the last name is taken.
-        runs.sort(key=lambda run: (run.started, run.name))
-        return open_run(runs[-1].path) if runs else None
+        return open_run(max(runs, key=lambda run: (run.started, run.name)).path)
     run = open_run(resume)
     if name not in (None, run.name):
         raise ValueError(
@@ -189,7 +204,8 @@ def _changed_values(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) ->
         for name, value in _compared_values(old_info).items()
         if value != new_values.get(name)
     }
-    # A local folder may hold another model now. Only some models have files to hash.
+    # The same folder may hold other weights now. A model without files has no hash, so only two
+    # known hashes are compared.
     known_hashes = {info.get("base_weights_hash") for info in (old_info, new_info)} - {None}
     if len(known_hashes) > 1:
         changes["base_weights_hash"] = "the weights of the base model have changed"
@@ -203,15 +219,17 @@ def _compared_values(info: Mapping[str, Any]) -> dict[str, Any]:
         for part, description in FIXED_TASK_PARTS.items()
         if part in info["task"]
     }
-    machine = {part: info[part] for part in REPORTED_MACHINE_PARTS if part in info}
+    reported = {field: info[field] for field in REPORTED_FIELDS if field in info}
     # A list, because the order of the rewards matters too.
     rewards = [(reward["name"], reward["weight"]) for reward in info["rewards"]]
-    return {**info["settings"], **task, "rewards": rewards, **info["versions"], **machine}
+    # The setting `dtype` may be "auto", so the dtype of `RunInfo` replaces it.
+    return {**info["settings"], **task, "rewards": rewards, **info["versions"], **reported}
 
 
 def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each reward whose code or state is not that of the earlier run."""
     sentences = []
+    # Another number of rewards is reported by `_changed_values`.
     for old, new in zip(old_info["rewards"], new_info["rewards"], strict=False):
         difference = difference_in_words(old, new)
         if difference:
@@ -219,7 +237,7 @@ def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]
     return sentences
 
 
-def continue_info(resumption: Resumption, run_info: RunInfo) -> RunInfo:
+def resumed_run_info(resumption: Resumption, run_info: RunInfo) -> RunInfo:
     """Warn of changes, and return the `RunInfo` of the resumed run.
 
     Args:
@@ -248,8 +266,7 @@ def rewind(resumption: Resumption) -> None:
     run = resumption.run
     step = resumption.checkpoint.step
     # The steps after the checkpoint are trained again, so their rows would be there twice.
-    kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
-    write_text(run.path / "metrics.jsonl", "".join(kept_rows))
+    write_json_lines(run.path / "metrics.jsonl", [row for row in run.rows if row["step"] <= step])
     for recorded_step in run.steps:
         if recorded_step > step:
             run.completions_file(recorded_step).unlink()

@@ -3,18 +3,18 @@
 With the start folder, `grpo_nb.scaleout` can repeat the first steps elsewhere. Its files:
 
 runs/<name>/start/
-  adapter_*                    the LoRA that the run starts from. If it was already trained, the KL
-                               is measured against it (on a CPU)
+  adapter_*                    LoRA that the run starts from. On a CPU, the KL is measured against
+                               it if it was already trained
   train.jsonl                  the training rows in their order
-  generation_<step>.json       the first three generations: data row and token ids of each
-                               completion. <step> counts the optimizer steps done before it. Of
-                               several generations of one step, the last is kept
+  generation_<step>.json       up to three files, from the first three generations: data row and
+                               token ids of each completion. <step> counts the optimizer steps
+                               done before the generation. Of several generations of one step, the
+                               last is kept
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import re
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import write_json, write_text
+from grpo_nb.core.files import write_json, write_json_lines
 from grpo_nb.core.words import short_repr
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
@@ -100,8 +100,9 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         dtype=prepared.dtype,
         versions=package_versions(),
         engine=prepared.engine_choice.name,
-        # The name or folder of the model may mean other weights later.
+        # The folder or name in `settings.model` may lead to other weights later.
         base_weights_hash=base_weights_hash(model, settings.model),
+        # The model card links the base model only if it is not a local folder.
         is_base_local=Path(settings.model).expanduser().exists(),
     )
 
@@ -110,9 +111,7 @@ def write_start_folder(run: Run, model: Any, task: Task) -> None:
     """Write the adapter and the training rows that a new run starts from."""
     # The first checkpoint has this adapter too, but it is deleted later.
     save_adapter(model, run.start_path)
-    # Values that JSON does not know become text.
-    lines = "".join(json.dumps(row, default=str) + "\n" for row in task.train)
-    write_text(run.start_path / "train.jsonl", lines)
+    write_json_lines(run.start_path / "train.jsonl", task.train)
 
 
 def write_generation(

@@ -34,11 +34,12 @@ from grpo_nb.training.kl_reference import (
 from grpo_nb.training.prepare import (
     PreparedTraining,
     build_trainer,
+    check_training,
     effective_settings,
-    prepare_training,
+    try_rewards,
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
-from grpo_nb.training.resume import Resumption, continue_info, find_run, lock_run, rewind
+from grpo_nb.training.resume import Resumption, find_run, lock_run, resumed_run_info, rewind
 from grpo_nb.training.run_start import (
     new_run_info,
     require_free_path,
@@ -46,7 +47,7 @@ from grpo_nb.training.run_start import (
     write_generation,
     write_start_folder,
 )
-from grpo_nb.training.trainer import restore_states, stateful_functions
+from grpo_nb.training.trainer import by_state_key, restore_states
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -70,8 +71,8 @@ def train(
     ends the training after the current step, the second one at once; `train` then returns the run
     with the status "interrupted". An error or a lost machine costs only the work since the last
     checkpoint. With `resume="auto"` the same cell can be run again and again: it starts the run,
-    resumes it if it was interrupted, stopped or failed, with the same numbers as if nothing had
-    happened, and returns the run once it is finished (docs/guide/runs.md).
+    resumes it if it was interrupted, stopped or failed, and returns it once it is finished. A
+    resumed run gets the same numbers as if nothing had happened (docs/guide/runs.md).
 
     Args:
         model: A model from `load_model`, with a LoRA, which is trained in place. A second call
@@ -88,11 +89,14 @@ def train(
             - None: no run is resumed; a new one starts.
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
               is none, a new run starts. A finished run is returned with its adapter, or continued
-              if `max_steps` is larger now. Other data, rewards or settings raise an error, except
-              settings that do not change how a step trains, such as `save_steps`. If only the code
-              or state of a reward has changed, an unfinished run is resumed and the change is
-              reported.
+              if `max_steps` is larger now. A run that failed before its first checkpoint is started
+              anew.
             - A path: the run in that folder. If it is finished, `max_steps` must be larger now.
+
+            Other data, rewards or settings (also any part of `extra`) raise an error, except
+            settings that do not change how a step trains, such as `save_steps`. A change of these,
+            of `dtype`, engine, machine or package versions is only reported. So is another code or
+            state of a reward, but "auto" does not take a finished run for such a reward.
         observers: One function or several, called at each logged step. They may add new keys to the
             row of the step, and may stop the training (`gn.training.Observer`).
 
@@ -100,8 +104,8 @@ def train(
         TypeError: An argument is of another type, for example because two are swapped.
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory, or the GPU failed. On a CPU the plan is checked
-            beforehand.
+        EnvironmentProblem: Too little memory, or the GPU failed. On a CPU, `gn.plan` is asked
+            before the training starts; on a GPU it only warns.
         OSError: The disk is full. Everything saved before is kept. If only the final adapter
             cannot be written, `train` warns, and returns the run with the status "failed".
             `resume="auto"` writes the adapter later.
@@ -124,7 +128,7 @@ def train(
     new_name = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}" if name is None else name
     require_valid_name(new_name)
     folder = Path(settings.run_root).expanduser() / new_name
-    # "auto" also starts a new run, if no run has this name.
+    # A new run needs a free folder. With "auto", a run of this name would be resumed instead.
     if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
         require_free_path(folder)
     observers = [observers] if callable(observers) else list(observers)
@@ -134,7 +138,7 @@ def train(
             "an observer is not a function. Write the functions in a list, without calling them: "
             "observers=[function]. Of a class, write an object: observers=[MyObserver()]."
         )
-    prepared = prepare_training(model, tokenizer, task, rewards, settings)
+    prepared = check_training(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     run_info = new_run_info(prepared)
     with ExitStack() as locks:
@@ -143,36 +147,39 @@ def train(
         if resumption is not None:
             folder = resumption.run.path
         run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
-        if resumption is not None and resumption.needs_no_training:
+        if resumption is not None and resumption.is_complete:
             return _restore_finished_run(run, resumption.checkpoint)
         plan(
-            prepared.running_settings, prepared.task, model=model, tokenizer=tokenizer
+            prepared.engine_settings, prepared.task, model=model, tokenizer=tokenizer
         ).require_fit()
+        try_rewards(prepared)
         if resumption is not None:
-            run_info = continue_info(resumption, run_info)
+            run_info = resumed_run_info(resumption, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
-            # TRL refuses. Call `effective_settings` before that: each configuration that it builds
+            # TRL refuses. `effective_settings` must come before `build_trainer`: each `GRPOConfig`
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`),
-            # and the trainer needs the state of its own configuration.
+            # and the trainer needs the state that its own `GRPOConfig` left.
             run_info.effective = dataclasses.asdict(effective_settings(settings, model))
             trainer = build_trainer(prepared)
             run_info.reference = choose_kl_reference(model, run_info.reference)
             if resumption is not None and run_info.reference == START_REFERENCE:
-                # TRL copied the adapter in memory, but the reference is the adapter that the run
-                # started from.
+                # TRL made `ref` from the adapter in memory. The run's reference is the adapter that
+                # it started from.
                 load_adapter(model, run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutObserver(prepared)
                 run_info.grader_description = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
+            trainer.state_owners = by_state_key([*prepared.rewards, *observers])
+            trainer.states()  # raises an error now if a checkpoint could not save a state
             # 3. Make the folder of a new run, or rewind the old run to its newest checkpoint.
             if resumption is None:
                 _make_run_folder(run, prepared, run_info, locks)
             else:
                 rewind(resumption)
+                run.write_info(run_info)
             # 4. Train, and complete the folder and its `run_info` however the training ends.
-            run.write_info(run_info)
             recorder = Recorder(run, trainer, settings, observers)
             _train_and_complete(recorder, prepared, run_info, resumption)
     return run
@@ -183,7 +190,7 @@ def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
     load_adapter(run.model, run.adapter_path)
     # The checkpoints may be gone from the drive, but the adapter is there.
     if checkpoint.path is not None:
-        restore_states(stateful_functions(run.rewards), checkpoint.path)
+        restore_states(by_state_key(run.rewards), checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a new "
         "run, pass resume=None and another name."
@@ -224,14 +231,13 @@ def _train_and_complete(
     # The trainer was built before the run had a folder, so it is connected with the run only here.
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
-    trainer.stateful_functions = stateful_functions([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(write_generation, run)
     # A child that a reward forked runs the `finally` below too, and must not write to the folder.
     training_pid = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.running_settings, run.path),
-            recorder.stopping_at_interrupt(),
+            explaining_machine_faults(prepared.engine_settings, run.path),
+            recorder.finishing_step_at_interrupt(),
         ):
             if resumption is None:
                 trainer.train()
@@ -240,7 +246,9 @@ def _train_and_complete(
             else:
                 # The run was lost after its last step, before its adapter was written. No step is
                 # left to train, but transformers would train one more.
-                restore_states(trainer.stateful_functions, resumption.checkpoint.path)
+                restore_states(trainer.state_owners, resumption.checkpoint.path)
+                # All steps are done, so the run is finished even if Ctrl-C is pressed now.
+                trainer.state.global_step = max_steps
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = trainer.state.global_step < max_steps
@@ -248,7 +256,7 @@ def _train_and_complete(
             run_info.status = "interrupted"
         elif recorder.stopped_by and is_cut_short:
             run_info.status = "stopped"
-            # Two observers can have one name, and two alerts one rule.
+            # Name each only once: two observers can share a name, and two alerts a rule.
             run_info.stopped_by = ", ".join(dict.fromkeys(recorder.stopped_by))
         else:
             run_info.status = "finished"
@@ -282,6 +290,7 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
     if run_info.status == "finished":
         # More steps can be added from the last checkpoint, so the others only take space.
         actions.append(partial(keep_newest, run.path / "checkpoints", 1))
+    # Try each action, even if an earlier one failed.
     for action in actions:
         try:
             action()

@@ -19,6 +19,7 @@ from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, write_checkpoint
+from grpo_nb.scoring.scores import state_owner
 from grpo_nb.tasks.tools import Tools
 from grpo_nb.upstream.trl import (
     fix_order_of_passes,
@@ -42,7 +43,8 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: Number of first generations that are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
-#: State of a reward or observer: what JSON can hold. JSON would change keys that are no texts.
+#: State of a reward or observer: values that JSON can hold. Keys must be texts, because JSON would
+#: turn others into texts.
 State = TypeAliasType(
     "State", "dict[str, State] | list[State] | tuple[State, ...] | str | bool | int | float | None"
 )
@@ -57,8 +59,8 @@ class ResumableTrainer(GRPOTrainer):
 
     - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
     - TRL's count of micro-batches, and the state of rewards and observers;
-    - the unused completions, if the training stops within a generation. Regular checkpoints are
-      written only when a generation is used up, so they have none.
+    - the completions that are sampled but not yet trained on. Only the checkpoint at an early end
+      has any, because regular checkpoints wait until all completions are used.
 
     A resumed run also draws the same order of the data in later passes. Two things are not covered:
     the random state inside vLLM, which cannot be read, and several processes.
@@ -70,8 +72,8 @@ class ResumableTrainer(GRPOTrainer):
         task_tools: The tools of the task, or None.
 
     Attributes:
-        stateful_functions: Rewards and observers that keep a state from step to step, with the keys
-            of the function `stateful_functions`. Set it before `train()`.
+        state_owners: Objects that keep the state of rewards and observers from step to step, with
+            the keys of `by_state_key`. Set it before `train()`.
         record_generation: Called with each of the first generations, to write it
             (`run_start.write_generation`). By default, nothing is written.
     """
@@ -87,9 +89,9 @@ class ResumableTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         self.engine = engine
         self.task_tools = task_tools
-        self.stateful_functions = {}
+        self.state_owners = {}
         self.record_generation = lambda *generation: None
-        self._resumed_from = None
+        self._checkpoint_to_load = None
         # Step and time of the last save, or of the resumption.
         self._saved_step = 0
         self._saved_at = 0.0
@@ -116,16 +118,16 @@ class ResumableTrainer(GRPOTrainer):
         # TRL's `steps_per_generation` counts micro-batches.
         return self.args.steps_per_generation * self.num_iterations
 
-    def save_or_load_start(self) -> None:
+    def save_first_or_load_adapter(self) -> None:
         """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
         Call this before the first step, when everything else is built and loaded, so that nothing
         changes the adapter afterwards.
         """
-        if self._resumed_from is None:
+        if self._checkpoint_to_load is None:
             self._save_checkpoint(None, None)  # a run that dies in its first steps can be resumed
             return
-        load_adapter(self.model, self._resumed_from)
+        load_adapter(self.model, self._checkpoint_to_load)
         self._saved_step = self.state.global_step
         self._saved_at = time.monotonic()
 
@@ -170,10 +172,28 @@ class ResumableTrainer(GRPOTrainer):
         state = dataclasses.replace(self.state, log_history=[])
         state.save_to_json(str(folder / "trainer_state.json"))
         (folder / "micro_batches.txt").write_text(str(micro_batch_count(self)))
-        states = {key: _state_of(function) for key, function in self.stateful_functions.items()}
-        (folder / "states.json").write_text(json.dumps(states))
+        (folder / "states.json").write_text(json.dumps(self.states()))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
+
+    def states(self) -> dict[str, Any]:
+        """Return the state of each of the `state_owners`.
+
+        Raises:
+            TypeError: A state cannot be saved as JSON.
+        """
+        states = {}
+        for key, owner in self.state_owners.items():
+            try:
+                states[key] = STATE_SCHEMA.validate_python(owner.state_dict(), strict=True)
+            except ValidationError as error:
+                refused = error.errors()[0]["input"]
+                raise TypeError(
+                    f"the state_dict() of {reward_name(owner)!r} cannot be saved as JSON, because "
+                    f"it holds {refused!r:.80}. Return numbers, texts, lists, and dicts whose keys "
+                    "are texts."
+                ) from error
+        return states
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
@@ -183,13 +203,13 @@ class ResumableTrainer(GRPOTrainer):
             self._buffered_inputs = torch.load(
                 rest_of_generation, map_location=self.args.device, weights_only=True
             )
-        lost_states = restore_states(self.stateful_functions, folder)
+        lost_states = restore_states(self.state_owners, folder)
         if lost_states:
             warn_user(
                 f"The saved state of {lost_states} is lost, because no reward or observer has this "
                 "position and name. Resume with the same rewards and observers, in the same order."
             )
-        self._resumed_from = folder
+        self._checkpoint_to_load = folder
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
@@ -226,10 +246,9 @@ class ResumableTrainer(GRPOTrainer):
     def _tool_call_loop(self, *args: Any) -> Any:
         if self.task_tools is not None:
             # trl 1.15 makes these tables anew for each batch (_generate_and_score_completions).
-            for tools in self._sync_tool_dicts:
-                tools.update(
-                    {name: self.task_tools.as_called_by_model(tool) for name, tool in tools.items()}
-                )
+            for table in self._sync_tool_dicts:
+                for name, tool in table.items():
+                    table[name] = self.task_tools.as_called_by_model(tool)
         result = super()._tool_call_loop(*args)
         self._tool_masks = result[0]
         return result
@@ -247,37 +266,23 @@ class ResumableTrainer(GRPOTrainer):
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 
-def stateful_functions(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
-    """Return the rewards or observers that have `state_dict` and `load_state_dict`.
+def by_state_key(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+    """Return the objects behind rewards or observers that have `state_dict` and `load_state_dict`.
 
     Keys are `<position> <name>`, because two functions can share a name. The position counts only
-    the returned functions.
+    the returned objects.
     """
-    stateful = [
-        fn for fn in functions if hasattr(fn, "state_dict") and hasattr(fn, "load_state_dict")
-    ]
-    return {f"{position} {reward_name(fn)}": fn for position, fn in enumerate(stateful)}
+    owners = {}
+    for function in functions:
+        owner = state_owner(function)
+        if hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict"):
+            owners[f"{len(owners)} {reward_name(function)}"] = owner
+    return owners
 
 
-def _state_of(function: Any) -> Any:
-    """Return the `state_dict()` of a reward or observer.
-
-    Raises:
-        TypeError: The state is not a `State`.
-    """
-    try:
-        return STATE_SCHEMA.validate_python(function.state_dict(), strict=True)
-    except ValidationError as error:
-        refused = error.errors()[0]["input"]
-        raise TypeError(
-            f"the state_dict() of {reward_name(function)!r} cannot be saved as JSON, because it "
-            f"holds {refused!r:.80}. Return numbers, texts, lists, and dicts whose keys are texts."
-        ) from error
-
-
-def restore_states(functions: Mapping[str, Any], checkpoint: Path) -> list[str]:
-    """Load saved states into rewards and observers; return the keys of states that none takes."""
+def restore_states(owners: Mapping[str, Any], checkpoint: Path) -> list[str]:
+    """Load saved states into the objects of `by_state_key`; return the keys without an object."""
     states = json.loads((checkpoint / "states.json").read_text("utf-8"))
-    for key in functions.keys() & states.keys():
-        functions[key].load_state_dict(states[key])
-    return sorted(states.keys() - functions.keys())
+    for key in owners.keys() & states.keys():
+        owners[key].load_state_dict(states[key])
+    return sorted(states.keys() - owners.keys())

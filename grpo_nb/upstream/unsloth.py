@@ -118,6 +118,17 @@ def set_cpu_dtype(*, use_bfloat16: bool) -> None:
         probe()
 
 
+def trl_config_class() -> Any:
+    """Return TRL's own `GRPOConfig`.
+
+    On a GPU, Unsloth's class inherits from TRL's and has the same name, so TRL's is the last class
+    of that name.
+    """
+    from trl import GRPOConfig
+
+    return [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
+
+
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 

@@ -251,7 +251,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         model=None,
         tokenizer=None,
         rewards=rewards,
-        running_settings=settings,
+        engine_settings=settings,
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]

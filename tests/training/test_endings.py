@@ -45,7 +45,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
     )
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(prepared.running_settings, tmp_path),
+        explaining_machine_faults(prepared.engine_settings, tmp_path),
     ):
         generate()
 
@@ -222,6 +222,43 @@ def test_run_lost_after_its_last_step_restores_rewards(tiny, tiny_settings) -> N
     assert again.calls == first.calls
 
 
+def test_interrupt_after_the_last_step_leaves_the_run_finished(tiny, tiny_settings) -> None:
+    class Interrupting(Counted):
+        def load_state_dict(self, state: dict) -> None:
+            super().load_state_dict(state)
+            # The trial of the reward restores a state too, of no call.
+            if self.calls:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    run = gn.train(*tiny, [Counted()], tiny_settings, name="a")
+    rewrite_status(run, "failed")
+    again = gn.train(*tiny, [Interrupting()], tiny_settings, resume=run.path)
+    assert again.status == "finished"
+
+
+def test_state_that_cannot_be_saved_leaves_no_folder(tiny, tiny_settings) -> None:
+    class Unsavable(Counted):
+        def state_dict(self) -> dict:
+            return {"calls": {1, 2}}
+
+    with pytest.raises(TypeError, match="cannot be saved as JSON"):
+        gn.train(*tiny, [Unsavable()], tiny_settings, name="a", resume="auto")
+    assert not (Path(tiny_settings.run_root) / "a").exists()
+
+
+def test_run_is_found_before_rewards_are_tried(tiny, tiny_settings: gn.Settings) -> None:
+    run = gn.train(*tiny, [Counted()], tiny_settings, name="a")
+
+    class Charged(Counted):
+        def __call__(self, completions: list, **columns: object) -> list[float]:
+            raise AssertionError("a reward was tried, which may ask a paid judge")
+
+    with pytest.raises(FileNotFoundError):
+        gn.train(*tiny, [Charged()], tiny_settings, resume=run.path.with_name("typo"))
+    with pytest.raises(ValueError, match="has already done"):
+        gn.train(*tiny, [Charged()], tiny_settings, resume=run.path)
+
+
 def test_finished_run_gets_its_missing_adapter_back(tiny, tiny_settings) -> None:
     run = gn.train(*tiny, [brevity], tiny_settings, name="a")
     written = (run.adapter_path / "adapter_model.safetensors").read_bytes()
@@ -344,7 +381,7 @@ def test_auto_refuses_a_name_taken_by_other_files_at_once(tiny, tiny_settings) -
 
 def test_first_interrupt_only_sets_the_flag_to_end() -> None:
     recorder = SimpleNamespace(is_interrupted=False, bar=None)
-    with Recorder.stopping_at_interrupt(recorder):
+    with Recorder.finishing_step_at_interrupt(recorder):
         signal.raise_signal(signal.SIGINT)
         assert recorder.is_interrupted
         with pytest.raises(KeyboardInterrupt):

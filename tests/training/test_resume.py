@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import Resumption, continue_info, rewind
+from grpo_nb.training.resume import Resumption, resumed_run_info, rewind
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -110,7 +110,7 @@ def find_run(
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = RunInfo(**make_info(**now))
     with ExitStack() as locks:
-        return continue_info(find(None, run.path, info, locks), info).to_dict()
+        return resumed_run_info(find(None, run.path, info, locks), info).to_dict()
 
 
 def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
@@ -133,7 +133,7 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     for name, resume in ((None, run.path), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.needs_no_training, "the cell asks for more steps now"
+        assert not more.is_complete, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -145,7 +145,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.needs_no_training
+    assert found.is_complete
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -167,7 +167,7 @@ def test_finished_run_without_adapter_is_restored(
     make_run(root / "a", steps=9, saved=(9,), status="finished")
     found = find_run(settings, None, resume.format(root=root))
     assert found.checkpoint.step == 9
-    assert not found.needs_no_training, "train writes the adapter of the checkpoint"
+    assert not found.is_complete, "train writes the adapter of the checkpoint"
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "{root}/a")])
@@ -179,6 +179,29 @@ def test_run_without_checkpoint_is_kept_and_refused(
     with pytest.raises(ValueError, match="the run 'a' has no complete checkpoint to resume from"):
         find_run(settings, name, resume.format(root=root))
     assert file.read_bytes() == b"weeks of work"
+
+
+@pytest.mark.parametrize("name", ["a", None])
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted"])
+def test_auto_restarts_a_run_without_first_checkpoint(
+    root: Path, settings: gn.Settings, status: str, name: str | None
+) -> None:
+    """The user repairs the cell and runs it again: its name must not be blocked."""
+    run = make_run(root / "a", steps=0, saved=(), status=status)
+    with pytest.raises(ValueError, match="the run 'a' has no complete checkpoint to resume from"):
+        find_run(settings, None, run.path)
+    assert find_run(settings, name, "auto", rewards=[{**REWARD, "weight": 2.0}]) is None
+    assert run.path.exists() == (name is None), "only a name that the user gave is freed"
+
+
+@pytest.mark.parametrize("changes", [{"steps": 1}, {"host": "elsewhere"}, {"status": "finished"}])
+def test_auto_keeps_a_run_that_may_hold_work(
+    root: Path, settings: gn.Settings, changes: dict
+) -> None:
+    run = make_run(root / "a", **{"steps": 0, "saved": (), "status": "running", **changes})
+    with pytest.raises(ValueError, match="the run 'a' has no complete checkpoint to resume from"):
+        find_run(settings, "a", "auto", host=run.info["host"])
+    assert (run.path / "run.json").is_file()
 
 
 def test_resume_reports_and_records_changes(root: Path) -> None:

@@ -1,6 +1,9 @@
 """Our trainer with shared prompts has the samples, losses and gradients of TRL's."""
 
 import itertools
+import json
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import ResumableTrainer, stateful_functions
+from grpo_nb.training.trainer import ResumableTrainer, by_state_key, restore_states
 from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
@@ -226,7 +229,35 @@ def test_state_that_cannot_be_loaded_is_not_saved() -> None:
 
     complete.state_dict = complete.load_state_dict = dict
     logged.state_dict = dict
-    assert stateful_functions([logged]) == {}
-    assert stateful_functions([logged, complete]) == {"0 complete": complete}
+    assert by_state_key([logged]) == {}
+    assert by_state_key([logged, complete]) == {"0 complete": complete}
     logged.load_state_dict = dict
-    assert stateful_functions([logged]) == {"0 logged": logged}
+    assert by_state_key([logged]) == {"0 logged": logged}
+
+
+def test_state_behind_partial_and_method_is_saved_and_loaded(tmp_path: Path) -> None:
+    """Otherwise a resumed run would start their counters at 0, without a warning."""
+
+    class Tracker:
+        def __init__(self, calls: int) -> None:
+            self.calls = calls
+
+        def __call__(self, completions: list, *, scale: int) -> None: ...
+
+        def observe(self, row: dict, completions: object) -> None: ...
+
+        def state_dict(self) -> dict:
+            return {"calls": self.calls}
+
+        def load_state_dict(self, state: dict) -> None:
+            self.calls = state["calls"]
+
+    def owners(reward: Tracker, observer: Tracker) -> dict:
+        return by_state_key([partial(partial(reward, scale=2)), observer.observe])
+
+    saved = {key: owner.state_dict() for key, owner in owners(Tracker(3), Tracker(5)).items()}
+    assert saved == {"0 Tracker": {"calls": 3}, "1 observe": {"calls": 5}}
+    (tmp_path / "states.json").write_text(json.dumps(saved))
+    reward, observer = Tracker(0), Tracker(0)
+    assert restore_states(owners(reward, observer), tmp_path) == []
+    assert (reward.calls, observer.calls) == (3, 5)
