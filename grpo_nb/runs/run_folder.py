@@ -268,8 +268,8 @@ class Run(ReprMixin):
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
 
-        >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
-        No gain is shown:
+        >>> run.outcome(gn.compare(run, task)).has_worked
+        False
         """
         # With the saved comparison, a finished run can be judged without its model.
         comparison = comparison or self.comparison

@@ -285,7 +285,7 @@ def test_live_plot_is_one_display_with_pauses(
 
     monkeypatch.setattr(figure_module, "base64_png", slow_png)
     sentence = describe_run(made_rows(20), "the base model")
-    plot = LivePlot(SimpleNamespace(plot=lambda: Figure(label=sentence)))
+    plot = LivePlot(SimpleNamespace(plot=Figure, sentence=sentence))
     for _ in range(2000):
         clock["now"] += 1.0
         plot.update()
@@ -303,6 +303,11 @@ def test_overlay_draws_no_axes_without_data() -> None:
     rows = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0}]
     assert [title(axis) for axis in overlay_of(one=rows, two=rows).axes] == ["Total reward"]
     assert overlay_of(none=[]).axes == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_figure_without_a_row_is_drawn_without_a_warning() -> None:
+    assert base64_png(training_figure(run_of([]))).startswith(PNG_START)
 
 
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
