@@ -185,8 +185,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
     size = (WIDTH_INCHES, height)
-    # matplotlib warns if it has no panels to lay out.
-    figure = Figure(size, facecolor="none", layout="constrained" if shown else None)
+    figure = Figure(size, facecolor="none", layout="constrained")
     # matplotlib does not wrap text at words.
     wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # `supxlabel`, because the layout reserves space for it.

@@ -42,7 +42,7 @@ from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.groups import RESERVED_COLUMNS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
@@ -62,7 +62,7 @@ STEP_DIGITS = 6
 class Run(ReprMixin):
     """A finished, crashed or running run. Every property reads the folder anew.
 
-    Properties report what the folder holds. Methods choose a part of it, test, draw or write.
+    Properties report what the folder holds. Methods take arguments, compute, draw or write.
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them.
@@ -169,9 +169,10 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         info = self.info
-        # The key of `info` that has the reason.
-        key = {"failed": "error", "stopped": "stopped_by"}.get(info["status"])
-        return f"{info['status']}: {info[key]}" if key in info else self.status
+        # Other statuses have no reason.
+        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
+        reason = reasons.get(info["status"])
+        return f"{info['status']}: {reason}" if reason else self.status
 
     # What the run logged
 
@@ -220,20 +221,27 @@ class Run(ReprMixin):
         Raises:
             FileNotFoundError: The step reused completions of an earlier step or was not logged, or
                 the run has no completions at all.
+            ValueError: A file is damaged, or a column is missing in it.
         """
         import pandas
 
-        files = [self.completions_file(number) for number in self.steps if step in (None, number)]
-        if not files:
+        steps = [number for number in self.steps if step is None or number == step]
+        if not steps:
             place = "" if step is None else f" of step {step}"
             raise FileNotFoundError(
                 f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
+        # Only episodes with tools have turns.
+        required = {*RESERVED_COLUMNS, *self.weights} - {"turns"}
         tables = []
-        for file in files:
+        for number in steps:
+            file = self.completions_file(number)
             with reporting_damage_in(file):
-                tables.append(pandas.read_parquet(file))
+                table = pandas.read_parquet(file)
+                if missing := required.difference(table):
+                    raise ValueError(f"no column {min(missing)!r}")
+            tables.append(table)
         return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
@@ -281,7 +289,9 @@ class Run(ReprMixin):
         )
 
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:
-        """Return the identity of an adapter: its part and hash; None if the run does not have it.
+        """Return the name of an adapter in comparisons, such as `adapter 1f3a5b7c9d2e4f60`.
+
+        The name has the folder of the adapter and its hash; None if the run has no such adapter.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
@@ -315,8 +325,8 @@ class Run(ReprMixin):
         """Hashes of the training questions; None if the run did not keep them.
 
         Raises:
-            ValueError: The file is empty or damaged. With an empty file, every question would seem
-                new.
+            ValueError: The file is empty or damaged. An empty file would hide that held-out
+                questions were trained on.
         """
         file = self._checked_path("train_questions.txt")
         if not file.is_file():

@@ -305,11 +305,6 @@ def test_overlay_draws_no_axes_without_data() -> None:
     assert overlay_of(none=[]).axes == []
 
 
-@pytest.mark.filterwarnings("error")
-def test_figure_without_a_row_is_drawn_without_a_warning() -> None:
-    assert base64_png(training_figure(run_of([]))).startswith(PNG_START)
-
-
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     rows = [row | holdout(0.5) for row in made_rows()]
     figure = overlay_of(one=rows, _two=rows)
