@@ -21,8 +21,10 @@ from grpo_nb.tasks.tools import transcript
 if TYPE_CHECKING:
     import pandas
 
-#: Columns of the table of completions that grpo_nb itself writes. No reward may have such a name.
-RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
+#: Columns of each table of completions, apart from the rewards.
+COLUMNS_OF_ALL_STEPS = ("step", "group", "prompt", "completion", "total", "advantage")
+#: Columns that grpo_nb itself writes, `turns` only with tools. No reward may have such a name.
+RESERVED_COLUMNS = (*COLUMNS_OF_ALL_STEPS, "turns")
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:

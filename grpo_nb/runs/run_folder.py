@@ -42,7 +42,7 @@ from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.groups import RESERVED_COLUMNS, StepGroups
+from grpo_nb.runs.groups import COLUMNS_OF_ALL_STEPS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
@@ -169,9 +169,8 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         info = self.info
-        # Other statuses have no reason.
-        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
-        reason = reasons.get(info["status"])
+        # At most one of the two is recorded.
+        reason = info.get("error") or info.get("stopped_by")
         return f"{info['status']}: {reason}" if reason else self.status
 
     # What the run logged
@@ -233,15 +232,14 @@ class Run(ReprMixin):
                 "completions."
             )
         # Only episodes with tools have turns.
-        required = {*RESERVED_COLUMNS, *self.weights} - {"turns"}
+        required = [*COLUMNS_OF_ALL_STEPS, *self.weights]
         tables = []
         for number in steps:
             file = self.completions_file(number)
             with reporting_damage_in(file):
-                table = pandas.read_parquet(file)
-                if missing := required.difference(table):
-                    raise ValueError(f"no column {min(missing)!r}")
-            tables.append(table)
+                tables.append(pandas.read_parquet(file))
+                # Raises a KeyError if a column is missing.
+                _ = tables[-1][required]
         return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
