@@ -118,8 +118,7 @@ def smoothing_window(value_count: int) -> int:
 def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
-    Thin pale lines are the logged values, strong lines their trailing mean. `figure.get_label()`
-    returns the sentence, which `LivePlot` uses as the alternative text of the image.
+    Thin pale lines are the logged values, strong lines their trailing mean.
 
     Args:
         run: The run. Any metric may be missing in its rows; the panel is then left out.
@@ -161,7 +160,8 @@ def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
         values = finite_values(rows, measure.key)
         if len(values):
             label = f"{measure.label} {values.iloc[-1]:.0%}"
-            # Another program may have logged a share without its interval, or an impossible one.
+            # An interval can be missing, hence `reindex`. Another program may have logged an
+            # impossible one, hence `clip`.
             band = [
                 finite_values(rows, key).reindex(values.index).clip(0, 1)
                 for key in measure.interval_keys
@@ -185,10 +185,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
     size = (WIDTH_INCHES, height)
-    figure = Figure(size, facecolor="none", layout="constrained", label=caption)
+    figure = Figure(size, facecolor="none", layout="constrained")
     # matplotlib does not wrap text at words.
     wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
-    # A label of the whole figure, because the layout reserves space for it.
+    # `supxlabel`, because the layout reserves space for it.
     figure.supxlabel(wrapped_caption, x=0.012, ha="left", fontsize=10, color=INK, parse_math=False)
     for number, panel in enumerate(shown, 1):
         axes = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
@@ -248,7 +248,7 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     if curve.band:
         axes.fill_between(values.index, *curve.band, color=colour, alpha=0.13, linewidth=0)
     (line,) = axes.plot(
-        values.rolling(window, 1).mean(),
+        values.rolling(window, min_periods=1).mean(),
         color=colour,
         linestyle=LINE_STYLES[number % len(LINE_STYLES)],
         linewidth=2,
@@ -260,7 +260,10 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
 
 
 def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
-    """Write the label of each line to the right of its end; move up those that would overlap."""
+    """Write the label of each line to the right of its end; move labels that would overlap.
+
+    The lowest label is placed first. Each one keeps room for the labels above it.
+    """
     low, high = axes.get_ylim()
     ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in labels}
     # With many labels the distance shrinks, so that all of them fit.
@@ -331,8 +334,7 @@ class LivePlot:
         if not is_last and now < self._next_redraw:
             return
         self._next_redraw = now + REDRAW_SECONDS
-        figure = self._run.plot()
-        sentence = figure.get_label()
-        data = {"image/png": base64_png(figure), "text/plain": sentence}
+        sentence = self._run.sentence
+        data = {"image/png": base64_png(self._run.plot()), "text/plain": sentence}
         metadata = {"image/png": {"alt": f"Training curves. {sentence}"}}
         self._output.show(data, metadata=metadata)

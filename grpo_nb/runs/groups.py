@@ -21,8 +21,10 @@ from grpo_nb.tasks.tools import transcript
 if TYPE_CHECKING:
     import pandas
 
-#: Columns of the record of completions that are not rewards. No reward may have such a name.
-RESERVED_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
+#: Columns of each table of completions, apart from the rewards.
+COLUMNS_OF_ALL_STEPS = ("step", "group", "prompt", "completion", "total", "advantage")
+#: Columns that grpo_nb itself writes, `turns` only with tools. No reward may have such a name.
+RESERVED_COLUMNS = (*COLUMNS_OF_ALL_STEPS, "turns")
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
@@ -67,16 +69,18 @@ def completions_table(
         # Unlike the messages of a prompt, turns can hold values of tools that JSON does not know.
         table["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
     table = table.join(scores)
-    # The weights are aligned by the names of the rewards. As in TRL, only numeric scores count; the
-    # total is NaN where no reward gave a number.
+    # pandas aligns the weights by the names of the rewards. As in TRL, scores that are None or NaN
+    # do not count. A completion without any score has the total NaN.
     table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
     table["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in batch.get("extra", {}).items():
         if name not in table:
-            # A judge's reply can hold a lone surrogate, which no parquet file can store. A series,
-            # because it may have fewer values than there are completions.
-            table[name] = pandas.Series([displayable(str(value)) for value in values])
+            # A reward may log fewer values than there are completions. In a series, the missing
+            # ones become NaN. A missing value is no text, and is not shown.
+            logged = pandas.Series(values, dtype=object)
+            # A judge's reply can hold a lone surrogate, which no parquet file can store.
+            table[name] = logged.map(lambda value: displayable(str(value)), na_action="ignore")
     return table
 
 

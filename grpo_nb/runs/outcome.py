@@ -48,7 +48,7 @@ class Rise:
 
     @property
     def finding(self) -> str:
-        """Beginning of every sentence about the reward of a run, so that all sentences agree."""
+        """Clause that all texts about the reward of a run share, so that they agree."""
         if self.step_count == 0:
             return "No step has a finite reward"
         if self.step_count < MIN_STEPS:
@@ -66,22 +66,24 @@ class Rise:
     @property
     def sentence(self) -> str:
         """Result in words, with what to do if the reward did not rise."""
+        return f"{self.finding}. {self.explanation}"
+
+    @property
+    def explanation(self) -> str:
+        """Sentences after the finding: how rare such a rise is by chance, or what to do."""
         if self.is_clear:
             # 1 / p, rounded down to a power of ten: p = 0.003 gives 100 runs. The p of a long run
             # can be 0, which has no logarithm.
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
-                f"{self.finding}. A model that learns nothing would show such a rise less than "
-                f"once in {runs:,} runs."
+                "A model that learns nothing would show such a rise less than once in "
+                f"{runs:,} runs."
             )
         if self.step_count == 0:
-            return (
-                f"{self.finding}. gn.check_rewards(rewards, task) shows whether a reward causes "
-                "this."
-            )
+            return "gn.check_rewards(rewards, task) shows whether a reward causes this."
         return (
-            f"{self.finding}. run.plot() shows the curves, and run.alerts what the health rules "
-            "found. More steps or an easier task make a rise clearer."
+            "run.plot() shows the curves, and run.alerts what the health rules found. More steps "
+            "or an easier task make a rise clearer."
         )
 
     def __repr__(self) -> str:
@@ -148,8 +150,8 @@ class Outcome:
     has_worked: bool
     """True if all conditions of `decide_outcome` hold."""
     facts: tuple[str, ...]
-    """Paragraphs on the run. The first one has the verdict, with the evidence that is missing, and
-    the sentence on the reward."""
+    """Paragraphs on the run. The first one has the verdict, the evidence that is missing, and how
+    the reward went. The others have the held-out results."""
 
     @property
     def sentence(self) -> str:
@@ -175,31 +177,32 @@ def decide_outcome(
     - The two models of the comparison are the start of this run and the adapter that the run has
       now. This is not checked if the comparison did not record its models.
     - None of the held-out questions is known to have been trained on.
-    - The answers themselves did not get worse.
+    - Not fewer answers are correct if they are searched anywhere in the completion. Otherwise the
+      format alone may have improved.
     - The model beats the majority-class baseline, if there is one.
     - The reward rose.
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
-        comparison: The held-out comparison, as saved with a run or returned by `gn.compare`; None
-            if there is none.
+        comparison: The held-out comparison as saved with a run; None if there is none. The
+            `Comparison` that `gn.compare` returns has the same fields.
         start_id: `Run.model_id` of the model that the run started from.
         adapter_id: `Run.model_id` of the trained adapter.
 
     >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
-    >>> decide_outcome(rise, None).sentence[:17]
-    'No gain is shown:'
+    >>> decide_outcome(rise, comparison=None).has_worked
+    False
     """
     no_gain = list(_reasons_against_a_gain(comparison, start_id, adapter_id))
     # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = [*no_gain, *_doubts(rise, comparison)]
+    missing = [*no_gain, *_reasons_against_trust(rise, comparison)]
     verdict = "It worked."
     if missing:
         start = "No gain is shown: " if no_gain else "A gain is shown, but "
         verdict = f"{start}{', and '.join(missing)}."
-    # If the reward did not rise, the verdict has said so.
-    sentence = rise.sentence.replace("The reward did not rise clearly: it", "It")
-    facts = (f"{verdict} {sentence}", *_facts_of_comparison(comparison))
+    # If the reward did not rise, the verdict has the finding already.
+    reward_text = rise.sentence if rise.is_clear else rise.explanation
+    facts = (f"{verdict} {reward_text}", *_facts_of_comparison(comparison))
     return Outcome(has_worked=not missing, facts=facts)
 
 
@@ -223,7 +226,7 @@ def _reasons_against_a_gain(
         yield "the held-out comparison shows no difference"
 
 
-def _doubts(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
+def _reasons_against_trust(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
     """Yield the reasons why a gain on the held-out questions is not enough."""
     if comparison is not None:
         # More answers in the format can hide that fewer answers are right.
@@ -233,15 +236,16 @@ def _doubts(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
         if majority is not None and not majority.is_beaten:
             yield "the majority-class baseline is not beaten"
     if not rise.is_clear:
-        yield "the reward did not rise clearly"
+        # The finding continues the sentence of the verdict.
+        yield rise.finding[0].lower() + rise.finding[1:]
 
 
 def _facts_of_comparison(comparison: SavedComparison | None) -> Iterator[str]:
     """Yield the results of a comparison in words, or how to get one."""
     if comparison is None:
         yield (
-            "gn.compare(run, task) compares them. A task without held-out questions needs "
-            "gn.load_task(..., holdout=0.2)."
+            "gn.compare(run, task) compares the held-out answers. A task without held-out "
+            "questions needs gn.load_task(..., holdout=0.2)."
         )
         return
     yield f"Held-out: {comparison.sentence}"

@@ -43,7 +43,7 @@ from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.groups import COLUMNS_OF_ALL_STEPS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
@@ -63,7 +63,7 @@ STEP_DIGITS = 6
 class Run(ReprMixin):
     """A finished, crashed or running run. Every property reads the folder anew.
 
-    Properties report what the folder holds. Methods choose a part of it, test, draw or write.
+    Properties report what the folder holds. Methods take arguments, compute, draw or write.
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them.
@@ -170,9 +170,9 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         info = self.info
-        # The key of `info` that has the reason.
-        key = {"failed": "error", "stopped": "stopped_by"}.get(info["status"])
-        return f"{info['status']}: {info[key]}" if key in info else self.status
+        # At most one of the two is recorded.
+        reason = info.get("error") or info.get("stopped_by")
+        return f"{info['status']}: {reason}" if reason else self.status
 
     # What the run logged
 
@@ -221,20 +221,26 @@ class Run(ReprMixin):
         Raises:
             FileNotFoundError: The step reused completions of an earlier step or was not logged, or
                 the run has no completions at all.
+            ValueError: A file is damaged, or a column is missing in it.
         """
         import pandas
 
-        files = [self.completions_file(number) for number in self.steps if step in (None, number)]
-        if not files:
+        steps = [number for number in self.steps if step is None or number == step]
+        if not steps:
             place = "" if step is None else f" of step {step}"
             raise FileNotFoundError(
                 f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
+        # Only episodes with tools have turns.
+        required = [*COLUMNS_OF_ALL_STEPS, *self.weights]
         tables = []
-        for file in files:
+        for number in steps:
+            file = self.completions_file(number)
             with reporting_damage_in(file):
                 tables.append(pandas.read_parquet(file))
+                # Raises a KeyError if a column is missing.
+                _ = tables[-1][required]
         return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
@@ -269,8 +275,8 @@ class Run(ReprMixin):
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
 
-        >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
-        No gain is shown:
+        >>> run.outcome(gn.compare(run, task)).has_worked
+        False
         """
         # With the saved comparison, a finished run can be judged without its model.
         comparison = comparison or self.comparison
@@ -282,7 +288,9 @@ class Run(ReprMixin):
         )
 
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:
-        """Return the identity of an adapter: its part and hash; None if the run does not have it.
+        """Return the name of an adapter in comparisons, such as `adapter 1f3a5b7c9d2e4f60`.
+
+        The name has the folder of the adapter and its hash; None if the run has no such adapter.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
@@ -316,8 +324,8 @@ class Run(ReprMixin):
         """Hashes of the training questions; None if the run did not keep them.
 
         Raises:
-            ValueError: The file is empty or damaged. With an empty file, every question would seem
-                new.
+            ValueError: The file is empty or damaged. An empty file would hide that held-out
+                questions were trained on.
         """
         file = self._checked_path("train_questions.txt")
         if not file.is_file():

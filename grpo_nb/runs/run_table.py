@@ -35,7 +35,8 @@ class RunSummary(NamedTuple):
 class RunTable(ReprMixin, Sequence):
     """Several runs, shown as a table and, if they were chosen one by one, as curves.
 
-    Indexing and iteration give the runs. The table shows them as they were when it was made.
+    Indexing and iteration return the runs, a slice a list of them. The table shows them as they
+    were when it was made; the curves are read anew.
     """
 
     title: str
@@ -50,8 +51,8 @@ class RunTable(ReprMixin, Sequence):
     def __len__(self) -> int:
         return len(self.summaries)
 
-    def __getitem__(self, index: int) -> Run:
-        return self.summaries[index].run
+    def __getitem__(self, index: int | slice) -> Run | list[Run]:
+        return [summary.run for summary in self.summaries][index]
 
     def plot(self) -> Figure:
         """Draw reward, held-out accuracy and KL, one colour for each run."""

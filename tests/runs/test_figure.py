@@ -285,7 +285,7 @@ def test_live_plot_is_one_display_with_pauses(
 
     monkeypatch.setattr(figure_module, "base64_png", slow_png)
     sentence = describe_run(made_rows(20), "the base model")
-    plot = LivePlot(SimpleNamespace(plot=lambda: Figure(label=sentence)))
+    plot = LivePlot(SimpleNamespace(plot=Figure, sentence=sentence))
     for _ in range(2000):
         clock["now"] += 1.0
         plot.update()

@@ -52,7 +52,7 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
 @pytest.mark.parametrize(
     ("rise", "comparison", "missing"),
     [
-        (FLAT, BETTER, "A gain is shown, but the reward did not rise clearly."),
+        (FLAT, BETTER, "A gain is shown, but the reward did not rise clearly: it went from 0.50 "),
         (
             ROSE,
             compared("better", "Better.", majority=BELOW),
@@ -70,7 +70,7 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
             FLAT,
             compared("no difference shown", "No difference shown."),
             "No gain is shown: the held-out comparison shows no difference, and the reward did not "
-            "rise clearly.",
+            "rise clearly: it went from 0.50 (first 4 of 12 logged",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_outcome_names_missing_evidence(rise, comparison, missing: str) -> None:
 def test_outcome_says_once_that_the_reward_did_not_rise(comparison) -> None:
     verdict = decide_outcome(FLAT, comparison).facts[0]
     assert verdict.count("did not rise clearly") == 1
-    assert "the reward did not rise clearly. It went from 0.50 (first 4 of 12 logged" in verdict
+    assert "the reward did not rise clearly: it went from 0.50 (first 4 of 12 logged" in verdict
 
 
 def test_outcome_of_a_comparison_with_trained_questions_shows_no_gain() -> None:
@@ -182,5 +182,5 @@ def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> Non
 
 def test_outcome_without_comparison_names_the_calls() -> None:
     sentence = decide_outcome(ROSE, None).sentence
-    assert "gn.compare(run, task) compares them." in sentence
+    assert "gn.compare(run, task) compares the held-out answers." in sentence
     assert "needs gn.load_task(..., holdout=0.2)." in sentence

@@ -206,6 +206,29 @@ def test_logged_text_with_a_lone_surrogate_is_stored(tmp_path: Path) -> None:
     assert list(run.completions(1)["judge says"]) == ["half \\ud83d", "whole"]
 
 
+def test_missing_logged_text_is_not_shown(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
+    logs = {**BATCH, "extra": {"reason": [None, "half right"], "note": ["a note"]}}
+    table = completions_table(logs, 1, 2, {"right": 1.0})
+    run.write_step({"step": 1}, table)
+    for groups in (run.step(1), StepGroups.from_table("A dry run", table, {"right": 1.0})):
+        html = groups._repr_html_()
+        assert html.count("reason:") == html.count("note:") == 1
+        assert "half right" in html
+        assert "a note" in html
+        assert ">None<" not in html
+        assert ">nan<" not in html
+
+
+@pytest.mark.parametrize("column", ["group", "advantage", "right"])
+def test_completions_without_a_column_name_their_file(tmp_path: Path, column: str) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
+    table = completions_table(BATCH, 1, 2, {"right": 1.0})
+    run.write_step({"step": 1}, table.drop(columns=column))
+    with pytest.raises(ValueError, match=rf"step_000001\.parquet is damaged.*{column}'"):
+        run.step(1)
+
+
 def test_tool_call_with_a_lone_surrogate_has_a_transcript() -> None:
     call = {"function": {"name": "read", "arguments": {"place": "\ud83d"}}}
     turns = [{"role": "assistant", "content": "", "tool_calls": [call]}]

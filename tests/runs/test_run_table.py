@@ -44,6 +44,7 @@ def test_list_shows_status_and_differences(root: Path) -> None:
     assert [run.name for run in listed] == ["plain", "other"]
     assert len(listed) == 2
     assert listed[1].name == "other"
+    assert [run.name for run in listed[-1:]] == ["other"]
     shown = repr(listed)
     plain = line_of(shown, "plain")
     assert "finished" in plain
