@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -27,11 +27,6 @@ def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8, completely or not at all."""
     with staged_file(path) as staged:
         staged.write_bytes(text.encode("utf-8", "backslashreplace"))
-
-
-def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Write one line of JSON per row, all or none; objects unknown to JSON become strings."""
-    write_text(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
 @contextlib.contextmanager

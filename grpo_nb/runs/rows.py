@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.files import write_text
 from grpo_nb.runs.reading import reporting_damage_in
 
 if TYPE_CHECKING:
@@ -31,6 +34,11 @@ def row_from_logs(
     # The health rules own the key `alerts`, but a reward may log a number of that name.
     measured.pop("alerts", None)
     return measured | {"step": step, "max_steps": max_steps}
+
+
+def write_json_lines(path: Path, rows: Iterable[Row]) -> None:
+    """Write one line of JSON per row, all or none. Objects unknown to JSON become texts."""
+    write_text(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
 def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:

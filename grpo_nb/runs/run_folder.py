@@ -36,7 +36,6 @@ from grpo_nb.core.files import (
     sha256_of,
     staged_file,
     write_json,
-    write_json_lines,
     write_text,
 )
 from grpo_nb.core.locks import writer_status
@@ -46,6 +45,7 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import COLUMNS_OF_ALL_STEPS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
+from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
 from grpo_nb.tasks.contamination import question_hashes
 

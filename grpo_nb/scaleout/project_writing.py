@@ -29,6 +29,7 @@ from grpo_nb.export.staged_export import fetch_base_folder, require_same_base
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import published_base, without_private_parts
 from grpo_nb.runs.reading import reporting_damage_in
+from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.project import BNPO_NOTE, COPIED_BASE, Project, open_project
 from grpo_nb.scaleout.reward_source import (
@@ -141,8 +142,7 @@ def write_project(
             copy_files(run.path, staged, name)
         if model == COPIED_BASE:
             copy_files(fetch_base_folder(run), staged / COPIED_BASE)
-        lines = "".join(json.dumps(step) + "\n" for step in recorded_steps)
-        (staged / "record.jsonl").write_text(lines, "utf-8")
+        write_json_lines(staged / "record.jsonl", recorded_steps)
         _write_settings(staged, run, model)
         for name in ("train.py", "replay.py", "cpu2.yaml", "README.md"):
             text = render(

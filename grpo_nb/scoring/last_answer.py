@@ -47,7 +47,7 @@ _NUMBER_START = re.compile(
 )
 # Not inside 1.5, 1,250, 12:30, 10^3, km \cdot h or 2\pi.
 _NUMBER_END = re.compile(r"(?<=[\w%}])(?!\w|[.,:]\d|\^\{?[-\d]| ?\\(?:cdot|pi))")
-# At most so many starts and ends are tried. The number -1 000 000 has four starts: -, 1, 000 and 000.
+# At most so many starts and ends are tried. The number -1 000 000 has four starts: -, 1, 000, 000.
 _MAX_TRIED_PLACES = 12
 # Signs that look like a unit: the dollars of the formula $5$, and the inches of "5 in total". In
 # "$5 or $6" and "$5-$6", a space or a digit shows that there is no formula between the dollars.

@@ -3,7 +3,8 @@
 A resumed run compares `hash`, `state` and `is_relative` of its records with those of the earlier
 run, so that a changed reward is noticed. The record of a kit reward (a reward class of grpo_nb) is
 compared by its parameters, and the record of a user's reward by its source and by the values that
-it holds. The table shows which of these three fields notices a change of a part of the reward (`-`: none):
+it holds. The table shows which of these three fields notices a change of a part of the reward; `-`
+means none:
 
 | part of a reward | kit reward | user's reward |
 | --- | --- | --- |

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.core.files import put_in_place, write_json_lines
+from grpo_nb.core.files import put_in_place
 from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.core.problems import warn_user
 from grpo_nb.runs.checkpoints import NewestCheckpoint, newest_checkpoint, set_aside_damaged
+from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import difference_in_words

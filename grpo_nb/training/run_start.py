@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import write_json, write_json_lines
+from grpo_nb.core.files import write_json
 from grpo_nb.core.words import short_repr
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.base_weights import base_weights_hash
 from grpo_nb.rewards.base import range_of
+from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
