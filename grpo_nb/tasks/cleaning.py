@@ -35,7 +35,9 @@ _TAKEN_NAMES = {
     "trainer_state",
 }
 # A whole text: a solution, then the answer in one line after the last ####, as in GSM8K.
-_SOLUTION_AND_ANSWER = re.compile(r"(?s)\A(.*?)\s*####\s*((?:(?!####)[^\n])+?)\s*\Z")
+_SOLUTION_AND_ANSWER = re.compile(
+    r"(?s)\A(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*\Z"
+)
 
 
 @dataclass
@@ -295,9 +297,7 @@ def _split_solutions(rows: Collection[Row], report: CleaningReport) -> None:
     if matches.count(None) >= len(rows) / 2:
         return
     for row, match in zip(rows, matches, strict=True):
-        row["solution"] = ""
-        if match:
-            row["solution"], row["answer"] = match.groups()
+        row.update(match.groupdict() if match else {"solution": ""})
     report.note("answers were read after ####; the text before is in the column solution")
 
 

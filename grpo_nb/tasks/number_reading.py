@@ -110,20 +110,17 @@ def read_number(text: str) -> Number | None:
 
 def _number_of(match: re.Match[str]) -> Number | None:
     """Return the number of a match of `_NUMBER`; None if its parts contradict."""
-    value = _decimal(match["numerator"])
+    numerator = _decimal(match["numerator"])
     denominator = _decimal(match["denominator"] or "1")
     unit = _unit_of(match)
     if unit is None or denominator == 0 or (match["sign"] and match["minus"]):
         return None
     # The fraction of a mixed number is below 1: 1 3/4, but not 1 7/4.
-    if match["whole"] and not 0 <= value < denominator:
+    if match["whole"] and not 0 <= numerator < denominator:
         return None
-    # Most numbers have only a numerator, and each step of a `Fraction` takes time.
-    if denominator != 1:
-        value /= denominator
-    if match["whole"]:
-        value += int(match["whole"])
+    value = numerator / denominator + int(match["whole"] or 0)
     exponent = match["exponent"] or match["power_of_ten"]
+    # Most numbers have none, and a power of a `Fraction` takes time.
     if exponent:
         value *= Fraction(10) ** int(exponent)
     if match["scale"]:
