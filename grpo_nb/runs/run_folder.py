@@ -170,8 +170,7 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         info = self.info
-        # At most one of the two is recorded.
-        reason = info.get("error") or info.get("stopped_by")
+        reason = {"failed": info.get("error"), "stopped": info.get("stopped_by")}.get(info["status"])
         return f"{info['status']}: {reason}" if reason else self.status
 
     # What the run logged

@@ -186,7 +186,8 @@ def parse_report(
     messages = list(map(_read_line, lines))
     tags = [tag for tag, _ in messages]
     # `child.py` writes the first line before the code runs, so the code cannot fake a failure of
-    # the machine. Without this line, a limit counts for the code, which chooses its imports.
+    # the machine. Without this line, a reached limit is the fault of the code,
+    # which chooses the imports.
     if tags[:1] != ["isolated"] and not reached_limit:
         reason = report.decode("utf-8", "replace")[-values.MAX_ERROR_CHARACTERS :].strip()
         return make_outcome(candidate, "lost", reason or "its process did not start")

@@ -17,7 +17,7 @@ from _json import encode_basestring_ascii
 MAX_ERROR_CHARACTERS = 300
 # A dict is three levels: itself, the list of its pairs, and a pair.
 _MAX_DEPTH = 100
-_MAX_KEYS_OF_ONE_HASH = 64
+_MAX_KEYS_OF_ONE_HASH = 256
 
 
 class NotPlainData(ValueError):
