@@ -2,8 +2,8 @@
 
 A `SlotReward` reads the slot and no other text of the completion. The slot must come last and hold
 exactly one answer. So a model gains nothing from two slots, from text after the slot that takes the
-answer back, or from several answers in one slot. It gains nothing from copying the question either:
-`question_text` compares the slot with the prompt.
+answer back, or from several answers in one slot. From `correctness` and `maths` it gains nothing
+either for copying the question: `question_text` compares the slot with the prompt.
 """
 
 import json

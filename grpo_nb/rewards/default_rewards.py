@@ -10,8 +10,8 @@ from grpo_nb.tasks.task import Task
 def rewards_for(task: Task) -> list[Reward]:
     """Return rewards to start with: one for the right answer, and two for the format.
 
-    The answer weighs more than both format rewards together. So a right answer without the format
-    (2.0) beats the format with a wrong answer (1.5). With `bare()` there is no format reward,
+    The answer weighs more than both format rewards together, so a right answer is worth more than
+    a perfect format with a wrong one (1.5). With `bare()` there is no format reward,
     because every text is in that format.
 
     Expressions are scored by `maths`, labels such as "spam" by `exact_text` without regard to case,

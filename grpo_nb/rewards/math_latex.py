@@ -48,7 +48,7 @@ _TO_LATEX = str.maketrans(_LATEX_OF_CHARACTER) | _LATEX_OF_GREEK
 # Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
 # of a command. \quad is a line break, because a second answer may follow it (`is_single_answer`).
 _SYNONYMS = {
-    "": "big Big bigl bigr Bigl Bigr bigg Bigg",
+    "": "big Big bigl bigr Bigl Bigr bigg Bigg biggl biggr Biggl Biggr",
     "\n": "quad qquad",
     "<": "lt",
     ">": "gt",

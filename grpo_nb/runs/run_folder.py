@@ -170,7 +170,9 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         info = self.info
-        reason = {"failed": info.get("error"), "stopped": info.get("stopped_by")}.get(info["status"])
+        reason = {"failed": info.get("error"), "stopped": info.get("stopped_by")}.get(
+            info["status"]
+        )
         return f"{info['status']}: {reason}" if reason else self.status
 
     # What the run logged

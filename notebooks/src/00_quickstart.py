@@ -127,7 +127,7 @@ task
 #     return scores
 # ```
 #
-# `correctness` scores 0 or 1 too, and its weight is 2. It also reads other ways to write a number and other kinds of answers, and refuses a text that goes on after its answer. `exact_format` returns 1 if the
+# `correctness` scores 0 or 1 too, and its weight is 2. It also reads other ways to write a number and other kinds of answers, and gives 0 to a text that goes on after its answer. `exact_format` returns 1 if the
 # four tags are there once, in order, with nothing outside them. `partial_format` returns the share of the tags that are there once. Your own
 # functions work as well ([Rewards](02_rewards.ipynb)).
 
@@ -168,8 +168,8 @@ print(choice.sentence)
 # figure updates itself.
 #
 # **Predict before you run:** which is learned first, the format or the right sum? Both are rewarded from step 1, and a correct
-# answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? Which
-# part, the same or the different one, can all 84 questions push in the same direction?
+# answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? All
+# 84 questions are trained on: which part do they all push in the same direction, the same one or the different one?
 #
 # The training takes about six minutes. While you wait: exercise 1 at the end of the page (two minutes, with a pencil) needs only the formula above.
 #
@@ -223,8 +223,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # * *Greedy and sampled:* the held-out questions are answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
-# * *KL:* how far the model's token probabilities have moved from those of the original model. A small penalty in the loss (`beta`) makes
-#   moving away costly. Below the figure it is the mean of the last third of the steps, in the progress bar that of the last step alone.
+# * *KL:* how far the model's token probabilities have moved from those of the original model. A small penalty in the loss (`beta`) makes moving away costly. Below the figure it is the mean of the last third of the steps, in the progress bar that of the last step alone.
 # * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If these are right, as the curve suggests, there
 #   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
 # * *Groups that teach nothing:* `run.metrics["frac_reward_zero_std"]` is the share of groups in which all completions earn the same. It is 4 % in the
@@ -249,8 +248,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # 1. **It raises what you score.** In the early group the answers `21` and `11` are wrong and are pushed up (+0.44 each), because they are in the
 #    format. Two completions that end in `<answer> 12` are right and are pushed down (−0.52 each), because their last tag is missing.
 #    So apart from the best completion, which has both, form counts more in this group than the right answer.
-# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** The advantages of a group add up to zero. In the later group all eight begin with
-#    *18 + 6 = 24*. On these words six texts push up with 6 × 0.540 = 3.24, and two push down with 2 × 1.620 = 3.24. A push remains only from the first word on that differs.
+# 2. **All tokens of a completion get the same advantage, so pushes cancel where texts are equal.** In the later group all eight texts are equal up to
+#    `<answer>`. On these words six texts push up with 6 × 0.540 = 3.24, and two push down with 2 × 1.620 = 3.24: nothing remains. The first place
+#    where they differ is the answer, and there a push remains: up on 24, down on what the other two wrote. So the group finds the word that matters.
 # </details>
 
 # %%
@@ -308,12 +308,12 @@ table = learned[["question", "before", "after"]].head().style.format(escape="htm
 table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 
 # %% [markdown]
-# **Is the gain in the sums real?** Six doubts, and what we did about each:
+# **Is the gain in the sums real?** Six doubts, and what we know about each:
 #
 # | doubt | what we did | result |
 # | --- | --- | --- |
-# | Were these 96 questions lucky? | 29 sums became right and 5 wrong. Suppose that each were a coin toss. | 34 coins split 29 to 5, or more unevenly, less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
-# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | One went from 54 % to 72 %, the other from 53 % to 80 %. So 8 points between two single runs show nothing. (A third as many steps, 14, was too short: a clear gain on only one of the three.) |
+# | Were these 96 questions lucky? | 29 + 5 = 34 sums changed. Suppose that each were a coin toss. | A split as uneven as 29 to 5 comes less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
+# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | One went from 54 % to 72 %, the other from 53 % to 80 %. So a difference of 8 points between two single runs shows nothing. (A third as many steps, 14, was too short: a clear gain on only one of the three.) |
 # | Was only the first tag missing? Perhaps the original model adds as well, once it has begun in the format. | We put `<reasoning>` at the start of the original model's answer. | Then it gets 58 sums right instead of 53. After the training it is 77. So the tag explains 5 of the 24 gained. |
 # | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | We looked for the right number in the 29 answers before (second printed line). | It was in none of them. |
 # | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | Of the 77 sums without a twin, 43 were right before and 63 after; of the 19 with one, 10 and 14. |
@@ -380,7 +380,11 @@ print(outcome)
 # **2. Other weights** (five minutes). Paste this into a new cell. It computes the advantages of the two groups above, with the weight 2 of `correctness` and with 0.1. **Predict:** in which group does the weight matter?
 #
 # ```python
-# for group in (early_group, later_group): values = group.table[["correctness", "exact_format", "partial_format"]] for weight in (2, 0.1): totals = (values * [weight, 1, 0.5]).sum(axis=1) print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
+# for group in (early_group, later_group):
+#     values = group.table[["correctness", "exact_format", "partial_format"]]
+#     for weight in (2, 0.1):
+#         totals = (values * [weight, 1, 0.5]).sum(axis=1)
+#         print(weight, ((totals - totals.mean()) / totals.std()).round(2).tolist())
 # ```
 #
 # <details><summary>Answer</summary>
@@ -392,7 +396,8 @@ print(outcome)
 # **Predict:** in which of the four do the two rewards disagree? Which text would a model learn that is trained on `correct_sum`?
 #
 # ```python
-# texts = ["<answer>7</answer>", "<answer>7</answer> No, it is 9.", "<answer>7</answer><answer>8</answer>", "<answer>7.0</answer>"] gn.score([correct_sum, gn.rewards.correctness()], texts, {"answer": "7"})
+# texts = ["<answer>7</answer>", "<answer>7</answer> No, it is 9.", "<answer>7</answer><answer>8</answer>", "<answer>7.0</answer>"]
+# gn.score([correct_sum, gn.rewards.correctness()], texts, {"answer": "7"})
 # ```
 #
 # <details><summary>Answer</summary>

@@ -694,7 +694,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # ## Next
 #
-# * Let the kit do all this, and test whether it worked: [the quickstart](00_quickstart.ipynb). Which setting to turn, and when: [Train](04_train.ipynb).
+# * Let the kit do all this, and test whether it worked: [the quickstart](00_quickstart.ipynb), if you have not done it yet. Which setting to turn, and when: [Train](04_train.ipynb).
 # * Our reward can be cheated: *"Canberra? Melbourne!"* earns everything. Find such loopholes before you train: [rewards](02_rewards.ipynb).
 # * A simpler relative: keep only the good samples and fine-tune on them (*rejection sampling*). It has no negative weights, so a bad text is never pushed down directly, only displaced by good ones.
 # * Papers: [GRPO](https://arxiv.org/abs/2402.03300), clipping [from PPO](https://arxiv.org/abs/1707.06347), [the ratio before the KL](https://arxiv.org/abs/2512.02556).

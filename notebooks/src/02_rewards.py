@@ -220,8 +220,12 @@ display(HTML(f"<details><summary>Examples and fixes</summary>{found._repr_html_(
 # scores without weights: `gold_somewhere` can reach 1 at most, and counts twice.)
 # </details>
 #
-# After the figure come four short tables. Tables 2 and 3 sum up the training, 4 and 5 show a group of the first step and one of the last, with
-# the first 75 characters of each completion. All points are weighted. The *spread* is their standard deviation within a group.
+# After the figure come four short tables. All points in them are weighted.
+#
+# * Table 2: does the advantage follow the length or the right sum (first column, steps 2 to 16)? And how far apart are the points in the first
+#   group and in the last? The *spread* is their standard deviation within a group.
+# * Table 3: is a long wrong text pushed up?
+# * Tables 4 and 5: a group of the first step and one of the last, with the first 75 characters of each completion. Which text do you expect on top?
 
 # %%
 hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
@@ -425,7 +429,7 @@ comparison
 # *Mann-Kendall test*). So the reward alone would call both a success. The KL gives no warning either. In the captions, which show its mean over the last third of the steps, it is 0.094 with loopholes and 0.184 without. (The progress
 # bar shows the last step alone: 0.078 and 0.024.) A KL says how far the model has moved, not whether in the right direction.
 #
-# **What should have made you look.** With loopholes 22 % of the completions were truncated, against 1 % without, and most of the rise came from the
+# **What should have made you look.** With loopholes 22 % of the completions of the last third were truncated, against 1 % without, and most of the rise came from the
 # length. But neither of the two tells you that answers are wrong. For that, read a group: Table 5 has the answers 22 and 10 to 4 + 3. The held-out questions then say how often:
 # the last number is right in only 12 % of them.
 #
