@@ -31,11 +31,14 @@ _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
 _UNIT = rf"(?:{UNIT_WORD})(?:/(?:{UNIT_WORD}))?"
 _ASKED_UNIT = re.compile(
-    rf"\b(?:how many|in|to(?= [a-z]{{3}})) (?!second\b)((?>{_UNIT}))(?! \d)", re.IGNORECASE
+    r"\b(?:how many|in|nearest(?! cent)|to(?= [a-z]{3})) (?!second\b)"
+    rf"((?>{_UNIT}))(?! \d)",
+    re.IGNORECASE,
 )
 """The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
 
-A short word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
+An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A short
+word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
 word with a number after it: "in week 3".
 """
 _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")

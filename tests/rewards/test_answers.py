@@ -350,6 +350,20 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
             id="one sentence with two units",
         ),
         pytest.param(
+            "A stone falls for 3 s. How far does it fall? Round to the nearest metre.",
+            "44",
+            ["44 m", "44 metres", "44"],
+            ["44 s", "44 kg"],
+            id="rounded to a unit",
+        ),
+        pytest.param(
+            "A pen costs $2.10 and a pad $3.15. What do both cost, to the nearest cent?",
+            "5.25",
+            ["$5.25", "5.25 dollars", "5.25"],
+            ["5.25 kg"],
+            id="rounded to the cent",
+        ),
+        pytest.param(
             "Ann came in second and ran 5 km. How far did Bob run, who ran twice as far?",
             "10",
             ["10 km", "10"],
@@ -437,4 +451,4 @@ def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
             paid.append(row)
     assert len(rows) == 1074
     assert len(refused) <= 129, refused
-    assert len(paid) <= 3, paid
+    assert len(paid) <= 2, paid
