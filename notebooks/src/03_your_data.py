@@ -32,8 +32,8 @@
 # | no texts, but a program that can check one | GRPO |
 #
 # For labels alone, GRPO is the wrong tool. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
-# right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check all of it, and
-# nobody has written the replies. Exercise 2 writes such a reward. [Can a judge model be trusted?](08_judge.ipynb) trains on summaries, where no single text is right.
+# right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check these three rules,
+# although nobody has written a reply. Exercise 2 writes such a reward. [Can a judge model be trusted?](08_judge.ipynb) trains on summaries, where no single text is right.
 #
 # @BADGE@
 
@@ -105,7 +105,7 @@ for attempt in ({}, {"columns": COLUMNS}):
     try:
         gn.load_task(DATA, settings, **attempt)
     except ValueError as error:
-        print("\n" + textwrap.fill(f"{type(error).__name__}: {error}", 90))
+        print("\n" + textwrap.fill(str(error), 90))
 
 # %% [markdown]
 # ## The task
@@ -128,19 +128,14 @@ def show(caption, table, number=None, **bar):
     """Show a table under its caption. Arguments for `bar` draw a bar into each cell."""
     styled = table.rename_axis(index=None, columns=None).style.format(number, escape="html")
     styled = styled.format_index(escape="html").format_index(escape="html", axis="columns")
-    display(Markdown(f"**{caption}**"), styled.bar(width=70, **bar) if bar else styled)
+    if bar and table.fillna(0).any(axis=None):
+        styled = styled.bar(width=70, **bar)
+    display(Markdown(f"**{caption}**"), styled)
 
 
 model, tokenizer = gn.load_model(settings, report=print)
-task = gn.load_task(
-    DATA,
-    settings,
-    columns=COLUMNS,
-    example=EXAMPLE,
-    on_conflict="drop",
-    holdout=0.3,
-    tokenizer=tokenizer,
-)
+choices = {"columns": COLUMNS, "example": EXAMPLE, "on_conflict": "drop"}
+task = gn.load_task(DATA, settings, **choices, holdout=0.3, tokenizer=tokenizer)
 counts = {"trained on": task.train.to_pandas()["answer"].value_counts()}
 counts["held out"] = task.holdout.to_pandas()["answer"].value_counts()
 show("Table 1. Rows of each mood", pandas.DataFrame(counts))
@@ -292,10 +287,10 @@ def labels_given(comparison, when="after"):
 
 
 display(comparison)
-by_line = {"axis": 1, "vmin": 0, "color": "#007FC666"}
+blue_bars = {"axis": None, "vmin": 0, "color": "#007FC666"}
 before = labels_given(comparison, "before")
-show("Table 3. Answers to each mood before the training", before, **by_line)
-show("Table 4. Answers to each mood after the training", labels_given(comparison), **by_line)
+show("Table 3. Answers to each mood before the training", before, **blue_bars)
+show("Table 4. Answers to each mood after the training", labels_given(comparison), **blue_bars)
 
 # %% [markdown]
 # ## Why it fails
@@ -345,8 +340,8 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 # 2. **Two sides pull at *neutral*.** In the column *neutral* of Table 6, the neutral remarks push up by 36.9. The others push down by 7.4 and
 #    15.4. So +14.2 remains, in the line *all* (the numbers are rounded).
 # 3. **More than 0 is not enough.** All three labels have a sum above 0, because an answer with a label beats one without. But at a fork one label can
-#    become more frequent only if another becomes less frequent. So a label needs more than its share: if it is 10 % of the answers, it must get
-#    more than 10 % of the sum. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
+#    become more frequent only if another becomes less frequent. So a label needs more than its share. An example: a label is 10 % of the answers,
+#    and all labels together get a sum of 100. With 15 it gains, with 5 it loses, although 5 is above 0. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
 #
 # Table 7 shows the share $p$ of each label among the answers with a label, in each third of the steps. Table 8 shows its share of the sum of
 # their advantages, minus $p$. Above 0 the label gains, below 0 it loses, and each line adds up to 0 (apart from rounding).
@@ -357,11 +352,11 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #
 # In the middle third. There *neutral* is 7 % of the answers and gets −9 % of the sum, so it loses 16 points: 28 of the 32 groups have another mood, and
 # they push it down. In the first and the last third it gains a little, +4 points each. Over
-# all steps its share of the sum is 14.2 / (72.4 + 14.2 + 43.5) = 11 %, and its share of the answers is between 7 and 16 %. So it keeps about its place,
-# and that is too little to become the likeliest answer to any remark.
+# all steps its share of the sum is 14.2 / (72.4 + 14.2 + 43.5) = 11 %, and its share of the answers is between 7 and 16 %. What it
+# loses in the middle third, it does not win back. So it never becomes the likeliest answer to any remark.
 #
 # Table 8 also shows a limit of the rule. *Negative* gains much at the cost of *positive*: +79 points in the last third. With one fork for all
-# remarks it would then take over. It does not (Table 4), because by then the model tells *negative* remarks apart, and pushes *negative* up there
+# remarks, *negative* would take over. It does not (Table 4), because by then the model tells *negative* remarks apart, and pushes *negative* up there
 # only. It has not learned to tell *neutral* from *positive*, so for these two the shared fork is a fair picture.
 # </details>
 
@@ -371,7 +366,7 @@ by_third = labelled.pivot_table(index="steps", **sums).reindex(columns=labels).f
 p = pandas.crosstab(labelled["steps"], labelled["given"], normalize="index")
 p = p.reindex(columns=labels, fill_value=0)
 gain = by_third.div(by_third.sum(axis=1), axis=0) - p
-show("Table 7. Share of the answers, p", p, "{:.0%}", **by_line)
+show("Table 7. Share of the answers, p", p, "{:.0%}", **blue_bars)
 show("Table 8. Share of the sum, minus p", gain, "{:+.0%}", **two_sides)
 
 # %% [markdown]
@@ -414,19 +409,18 @@ if MORE_DATA is not None:
     held_out = [
         {question: row["prompt"][-1]["content"], answer: row["answer"]} for row in task.holdout
     ]
-    how = {"columns": COLUMNS, "example": EXAMPLE, "on_conflict": "drop", "holdout": held_out}
     model, tokenizer = gn.load_model(settings, report=print)
-    more_task = gn.load_task(MORE_DATA, settings, tokenizer=tokenizer, **how)
+    more_task = gn.load_task(MORE_DATA, settings, **choices, holdout=held_out, tokenizer=tokenizer)
     print(pandas.Series([row["answer"] for row in more_task.train]).value_counts().to_dict())
     second = gn.train(model, tokenizer, more_task, rewards, settings)
     second_comparison = gn.compare(second, more_task)
 after_second = labels_given(second_comparison)
-show("Table 9. Answers to each mood after the second training", after_second, **by_line)
+show("Table 9. Answers to each mood after the second training", after_second, **blue_bars)
 
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs three measurements that agree, one more than for the sums, because labels have a majority class: the answers are better by a
+# *It worked* needs three measurements that agree, one more than in the quickstart, because labels have a majority class: the answers are better by a
 # test, they are clearly above the majority-class baseline, and the reward rose. If one is missing, the sentence says which one.
 #
 # The cell prints the first verdict in full, and the first sentences of the second. Both get *It worked*, although the first never gives one of the labels. **A clear verdict on the average does not replace
