@@ -21,7 +21,8 @@
 # *How to read it:* the height of a bar is the share of right answers to remarks that the model was never trained on. The number above a bar counts them. The
 # first training improves two labels and leaves the third at 0. The second one, with 20 more rows of this label, learns it.
 #
-# About 13 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 13 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed. (In the run shown here other work slowed the
+# first training down.)
 #
 # ### Is GRPO the right tool here?
 #
