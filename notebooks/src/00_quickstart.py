@@ -87,7 +87,9 @@ task
 # ## GRPO in one minute
 #
 # The model writes several texts to the same prompt, its *completions*, each token by token (a *token* is a word or a piece of one). A **reward**
-# function that you write gives each completion a number. The **advantage** is this reward minus the mean of the group, divided by the standard deviation of the group (the sample one, with n − 1):
+# function that you write gives each completion a number. Some completions of the group earn more than others. The better ones should become more
+# likely, and the worse ones less likely. So subtract the mean of the group from each reward, and divide the difference by the standard deviation of
+# the group (with n − 1). The result is the **advantage**:
 #
 # $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r) + 0.0001}$$
 #
@@ -169,7 +171,7 @@ print(choice.sentence)
 #
 # **Predict before you run:** which is learned first, the format or the right sum? Both are rewarded from step 1, and a correct
 # answer is worth twice as much. Write down a perfect answer to *2 + 10* and one to *18 + 6*. What is the same in both, and what is not? All
-# 84 questions are trained on: which part do they all push in the same direction, the same one or the different one?
+# 84 questions are trained on. Which part do they all push in the same direction: the one that is the same or the one that differs?
 #
 # The training takes about six minutes. While you wait: exercise 1 at the end of the page (two minutes, with a pencil) needs only the formula above.
 #
@@ -218,8 +220,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # <details><summary>More about the figure: pale lines, greedy answers, KL, the alert</summary>
 #
 # * *Strong and pale lines:* a pale line shows each step, a strong one the mean of ten steps, so it shows a rise late. Read from the strong line *whether* a
-#   curve rises, and from the pale one *when*. The curves on the left and in the middle dip in steps 1 to 4. The learning rate is below its full value then (*warm-up*) and each
-#   step has only two questions, so the dip is mostly luck with the questions. The dip at the end may be luck too.
+#   curve rises, and from the pale one *when*.
+# * *The dips:* each step has only two questions, so a dip is mostly luck with them. In steps 1 to 4 the learning rate is also low (*warm-up*).
 # * *Greedy and sampled:* the held-out questions are answered *greedily*: each token is the most likely one. The other two panels show
 #   *sampled* answers: an unlikely token is picked now and then. With 16 questions the end, 94 %, is rough: the band reaches from 72 to 99 %. All 96
 #   held-out questions are asked in *Before and after*.
@@ -228,9 +230,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 #   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
 # * *Groups that teach nothing:* `run.metrics["frac_reward_zero_std"]` is the share of groups in which all completions earn the same. It is 4 % in the
 #   first third of the steps, then 39 % and 57 %. So the curve flattens, and harder questions would teach more.
+# * *The loss* is not in the figure. In GRPO it stays near zero and says nothing about progress.
 # </details>
-#
-# The loss is not in the figure. In GRPO it stays near zero and says nothing about progress.
 #
 # ## What the model wrote
 #
@@ -304,11 +305,13 @@ print(f"{len(learned)} sums became right, and {(was_right & ~is_right).sum()} be
 numbers_before = learned["before"].str.findall(r"\d+")
 had_it = [gold in numbers for gold, numbers in zip(learned["answer"], numbers_before)]
 print(f"{sum(had_it)} of the {len(learned)} had the right number in the text before.")
-table = learned[["question", "before", "after"]].head().style.format(escape="html").hide()
-table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
+table = learned[["question", "before", "after"]].head().replace("\n", " ", regex=True)
+left = [{"selector": "th, td", "props": "text-align: left"}]
+table.style.format(escape="html").hide().set_table_styles(left)
 
 # %% [markdown]
-# **Is the gain in the sums real?** Six doubts, and what we know about each:
+# **Is the gain in the sums real?** Six doubts, and what we know about each. **Predict before you read the table:** which of the first five explains
+# the largest part of the 24 gained sums, and how many of them?
 #
 # | doubt | what we did | result |
 # | --- | --- | --- |
@@ -319,8 +322,8 @@ table.set_properties(**{"text-align": "left", "white-space": "pre-wrap"})
 # | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | Of the 77 sums without a twin, 43 were right before and 63 after; of the 19 with one, 10 and 14. |
 # | Would a cheaper way do the same, such as more examples in the prompt, or supervised training on the same 84 sums? | Not tested here. | Open. For sums, whose answers we have, supervised training is the natural rival. GRPO is for tasks whose answers you can check but not write. |
 #
-# So on three seeds the gain is larger than luck explains. And in this run, neither the missing tag nor better copying nor remembered twins explains
-# all of it. The numbers of rows 2, 3 and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
+# The missing tag explains the most, 5 of 24. So on three seeds the gain is larger than luck explains. And in this run, neither the missing tag nor
+# better copying nor remembered twins explains all of it. The numbers of rows 2, 3 and 5 were [measured outside this notebook](../docs/evidence/quickstart_seeds.md).
 #
 # **Can it answer what it never wrote?** *It can only do more often what it already does sometimes*, and yet 29 sums are new. The table shows *greedy*
 # answers, one text for each question: the likeliest. In training the model *samples*. So we let the original model answer the five sums printed above 64

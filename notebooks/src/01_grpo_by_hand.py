@@ -66,7 +66,7 @@ titles = {"axes.titlelocation": "left", "axes.titleweight": "bold"}
 open_axes = {"axes.spines.top": False, "axes.spines.right": False, "axes.facecolor": "none"}
 plt.rcParams.update({"figure.autolayout": True, **titles, **open_axes, **grey})
 InlineBackend.instance().print_figure_kwargs = {"facecolor": "none", "bbox_inches": "tight"}
-left = [{"selector": "th, td", "props": "text-align: left"}]
+left = {"completion": [{"selector": "", "props": "text-align: left"}]}
 
 # %% [markdown]
 # ## The idea
@@ -273,9 +273,18 @@ signs = dict.fromkeys(["advantage", "term", "push per token"], "{:+.2f}")
 table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 
 # %% [markdown]
+# **The push on a token is the advantage of its text, divided by the length of the text. The value of the loss says little.**
+#
 # ### Two questions about this loss
 #
-# **Why subtract the mean?** Take a question with two possible answers. The right one has the probability $p$ = 0.2 and earns 11, the other one earns 10. So the mean reward is 0.2 · 11 + 0.8 · 10 = 10.2. A drawn text moves the weights along the gradient of its own log-probability, times a factor: its reward, or its reward minus the mean. Both gradients are multiples of $\nabla p$, the direction that makes the right answer more likely: $\nabla \log p = \nabla p / 0.2 = 5 \nabla p$, and $\nabla \log (1 - p) = -\nabla p / 0.8 = -1.25 \nabla p$. So count each move in $\nabla p$:
+# **Why subtract the mean?**
+#
+# * *An example:* a question has two possible answers. The right one has the probability $p$ = 0.2 and earns 11, the other one earns 10. So the mean
+#   reward is 0.2 · 11 + 0.8 · 10 = 10.2.
+# * *A move:* a drawn text moves the weights along the gradient of its own log-probability, times a factor. The factor is its reward, or its reward
+#   minus 10.2.
+# * *One unit for both:* $\nabla p$ is the direction that makes the right answer more likely. The gradients are $\nabla \log p = \nabla p / 0.2 = 5 \nabla p$
+#   and $\nabla \log (1 - p) = -\nabla p / 0.8 = -1.25 \nabla p$. So each move is a number times $\nabla p$:
 #
 # | drawn | how often | gradient | move, factor = reward | move, factor = reward − 10.2 |
 # | --- | --- | --- | --- | --- |
@@ -294,7 +303,8 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 # | the length $T_i$ of its own text | every *text* counts the same | `grpo` | here, and in the first paper |
 # | the number of all tokens in the batch | every *token* counts the same | `bnpo`, `dapo` | the quickstart; the tree of section 6 |
 # | a fixed number, 8 texts · 24 | every token counts the same, in every batch | `dr_grpo` | exercise 3 ([all losses](../docs/reference/losses.md)) |
-#
+
+# %% [markdown]
 # ## 5. The loss, complete: ratio, clipping and KL
 #
 # *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*
@@ -357,6 +367,8 @@ table = {"advantage": advantage, "ratio": ratio.detach(), "gain": gain.detach(),
 pandas.DataFrame(table).style.format(precision=1).hide()
 
 # %% [markdown]
+# **Clipping acts only where a batch is used again. The KL acts as soon as the model has left its start.**
+#
 # ## 6. One step
 #
 # *sample → advantage → log-probability → loss → clipping and KL → **step** → check → repeat*
@@ -453,8 +465,9 @@ axes.margins(x=0.18)
 # negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed. So clipping is a safety belt. It acts only if a
 # batch is used for more than one step, and the quickstart uses each batch once.
 #
-# The rule has two limits. Its short form (*above the mean of its fork*) needs a group in which a branch is drawn about as often as $p$ says. And it
-# counts each token the same. With the $1/T_i$ of section 4, +0.15 remains on *The*, and at the two later forks no push changes its sign.
+# The rule has two limits. Its short form (*above the mean of its fork*) holds only if a branch was drawn about as often as $p$ says (exercise 1 shows
+# what happens if not). And it counts each token the same. With the $1/T_i$ of section 4, +0.15 remains on *The*, and at the two later forks no push
+# changes its sign.
 # </details>
 
 
@@ -484,6 +497,8 @@ signs = {"sum": "{:+.2f}", "push": "{:+.2f}"}
 pandas.DataFrame(rows).T.style.format(signs, precision=2)
 
 # %% [markdown]
+# **A branch gains when its mean advantage is above that of its fork.**
+#
 # ## 7. Is this really GRPO?
 #
 # *sample → advantage → log-probability → loss → clipping and KL → step → **check** → repeat*
@@ -495,8 +510,8 @@ pandas.DataFrame(rows).T.style.format(signs, precision=2)
 #
 # **You should see** that the losses agree to six decimals, and the gradients to about five digits. Such a check finds mistakes that no reward curve shows.
 #
-# **Four mistakes to try.** Each of these changes is easy to make. Predict for each: which of the two losses still agree
-# with TRL's, and which of the two gradients? Then try one: restart the kernel and run all cells.
+# **Four mistakes to try.** Each of these changes is easy to make. Choose one and predict four answers: do loss and gradient still agree with TRL's,
+# before the step and after it? Then try it: restart the kernel and run all cells.
 #
 # 1. `maximum` in place of `minimum` where the advantage is negative,
 # 2. `kl = log_probs - reference`,
@@ -615,7 +630,7 @@ history = pandas.DataFrame(history, range(1, STEPS + 1), names)
 panels = {"subplots": True, "layout": (1, 3), "figsize": (10, 2.6), "legend": False, "title": names}
 history.plot(**panels, style="o-", color="#007FC6", xlabel="step", ylim=(0, None), clip_on=False)
 plt.show()
-pandas.Series(texts, name="in the last group").value_counts().to_frame()
+pandas.Series(texts).value_counts().to_frame("count in the last group")
 
 # %% [markdown]
 # ## Did it work?
@@ -629,8 +644,8 @@ pandas.Series(texts, name="in the last group").value_counts().to_frame()
 # <details><summary>What you should see</summary>
 #
 # *Canberra* went from 66 % to nearly 100 %, and the full stop after it from 51 % to 90 %: the two forks of the tree on the way to
-# this sentence. The model now writes it five times out of six, and wrote it one time in six before. *The* rose too, although the tree has 0 there: with
-# $1/T_i$ the first group leaves +0.15 on it, and seven more groups followed.
+# this sentence. The model now writes it five times out of six, and wrote it one time in six before. *The* rose too. The tree has 0 there, because it
+# counts each token the same. The loss divides by the length, which leaves +0.15 on *The* in the first group, and seven more groups followed.
 #
 # *The capital of Canada is Ottawa, Canada.* became *The capital of Canada is Ottawa.* The city was right before, so the model has not learned geography. What
 # carried over to the new question is the form: the sentence ends after the city. This is one question. A real training has hundreds of prompts, and

@@ -21,7 +21,9 @@
 # *How to read it:* one model, trained twice, one run each. Left, both rewards rise, so both trainings look like a success. (They are different rewards:
 # compare each line with its own start, not their heights.) Right, questions that the model was never trained on: one training made the answers worse.
 #
-# About 7 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 7 minutes on two idle CPU cores (and three quarters of an hour of reading), under 5 GB of memory and 0.4 GB of disk. No GPU needed.
+#
+# As before: write each prediction down, look at the output of the next cell, and only then open the fold.
 #
 # @BADGE@
 
@@ -94,8 +96,8 @@ task
 # Only the first two get it. The third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the
 # last has no answer tags.
 #
-# The check finds nothing, and shows one line for each reward. *Tells right from wrong* means only that a simple right answer scores above a
-# simple wrong one. No tricks are tried for this line, so a reward with a loophole can get it too.
+# The check finds nothing, and shows one line for each reward. *Tells right from wrong* compares only a simple right answer with a simple wrong
+# one. Tricks are not part of it, so a reward with a loophole can get this line too.
 # </details>
 
 # %%
@@ -499,8 +501,9 @@ print(f"Signal without an example: {without_example.verdict}. With one: {with_ex
 #
 # <details><summary>Answer</summary>
 #
-# `"7 " * 100` earns 2 + 200 / 20 = 12 there and 0 here. Even without a 7, a text of 200 characters earns 10. Inventing such texts is the best
-# test of a reward that you have, next to the check.
+# `"7 " * 100` earns 2 + 200 / 20 = 12 there and 0 here. Even without a 7, `"x" * 200` earns 10 there and 0 here. And
+# `"<reasoning>" + "4 + 3 = 7. " * 16 + "</reasoning><answer>seven</answer>"` earns 13.05 there, and 1.5 here: that is for the four tags. Inventing
+# such texts is the best test of a reward that you have, next to the check.
 # </details>
 #
 # ## Next
