@@ -16,6 +16,7 @@ from grpo_nb.core.files import safe_path
 from grpo_nb.export.saved_export import Export
 from grpo_nb.models.base_weights import weights_hash
 from grpo_nb.runs.checkpoints import newest_checkpoint, write_checkpoint
+from grpo_nb.runs.writing import write_step
 from tests.support.written_run import compare_by_hand, write_run
 
 
@@ -211,5 +212,5 @@ def test_row_is_not_appended_through_a_link(theirs: Path, tmp_path: Path) -> Non
     (run.path / "metrics.jsonl").unlink()
     (run.path / "metrics.jsonl").symlink_to(mine)
     with pytest.raises(ValueError, match=r"'metrics\.jsonl' is, or goes through, a symbolic link"):
-        run.write_step({"step": 1}, None)
+        write_step(run, {"step": 1}, None)
     assert mine.read_text() == "mine"

@@ -1,7 +1,7 @@
 """Write the model card of a run or an export: model, data, rewards, results, settings.
 
-The card holds only what was measured or recorded. Because it is made to be published, home folders
-in their usual places, and the logins and keys in addresses, are removed (`PRIVATE_PART`). So are
+The card holds only what was measured or recorded. Because it is made to be published, some things
+are removed: home folders in their usual places, logins and keys in addresses (`PRIVATE_PART`), and
 values with a secret name (`SECRET_NAME`). Other paths stay. A key inside the source of a reward,
 such as `api_key = "..."`, is not recognised, so read a card before you publish it.
 """
@@ -30,11 +30,16 @@ ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 #: Names of values that are secret, such as `hf_token` or `api_key`. The whole name must match.
 SECRET_NAME = re.compile(
-    # Before the secret word there can be another word, with a separator ("hf_token") or in camel
-    # case ("clientSecret"). Not "tokens": `max_tokens` is a number of tokens.
-    r"(.*[_-]|(?-i:.*[a-z](?=[A-Z])))?(api|access|auth|hub)?"
-    r"(token|(pass(word|wd|phrase)|pwd|secret|key|credential)s?)",
-    re.IGNORECASE,
+    r"""
+    # Tokens of a tokenizer are public.
+    (?!(?:bos|eos|pad|unk)_token$)
+    # Another word can come first, with a separator ("hf_token") or in camel case ("clientSecret").
+    (?:.*[_-] | (?-i:.*[a-z](?=[A-Z])))?
+    (?:api|access|auth|hub)?
+    # Not "tokens": `max_tokens` is a number of tokens.
+    (?:token | (?:pass(?:word|wd|phrase)|pwd|secret|key|credential)s?)
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
 #: Parts of a text that are removed.
 PRIVATE_PART = re.compile(
@@ -116,12 +121,11 @@ def card_metadata(run: Run) -> ModelCardData:
 def published_base(run: Run) -> str | None:
     """Return the name on the Hub of a run's model; None for a folder and the embedded model.
 
-    The run recorded whether its model was a local folder. In another working directory, the path of
-    a folder can look like a name on the Hub, and a name on the Hub can look like a folder.
+    The run recorded whether its model was a local folder. The disk is not asked, because in another
+    working directory `Qwen/x` can be a folder too.
     """
     model = run.settings.model
-    # `is False`, because a run that did not record this must not name a base that may not be on the
-    # Hub.
+    # A run that did not record this (None) names no base.
     is_published = run.info.get("is_base_local") is False
     return model if is_published and is_hub_name(model) else None
 

@@ -42,7 +42,7 @@ RUN_NAME_CHARACTERS = 26
 
 WIDTH_INCHES = 10.4
 PANEL_INCHES = 2.7
-#: Height that the usual two lines below the panels add to the figure.
+#: Height that the caption below the panels adds to the figure. It usually has two lines.
 CAPTION_INCHES = 0.7
 PANELS_PER_ROW = 3
 #: Smallest distance between two labels of lines, as a share of the panel's height. It is smaller if
@@ -59,9 +59,6 @@ class CurvePanel(NamedTuple):
 
     title: str
     """Title of the panel."""
-    metric: str
-    """Key of the metric in a row; empty for `EACH_REWARD` and `HOLDOUT`, which draw several
-    metrics."""
     unit: str
     """Text under the title, usually the unit."""
     is_share: bool = False
@@ -71,24 +68,23 @@ class CurvePanel(NamedTuple):
     questions already."""
 
 
-TOTAL = CurvePanel("Total reward", "reward", "weighted; strong: trailing mean")
-EACH_REWARD = CurvePanel("Each reward", "", "mean, unweighted")
-HOLDOUT = CurvePanel(
-    "Held-out questions", "", "share, 95 % interval", is_share=True, is_smoothed=False
-)
-HOLDOUT_ACCURACY = HOLDOUT._replace(metric=ACCURACY_KEY, unit="share correct")
-KL = CurvePanel("KL", "kl", "nats")
-#: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`.
-OTHER_PANELS = (
-    KL,
-    CurvePanel("Completion length", MEAN_LENGTH_KEY, "tokens, mean"),
-    CurvePanel("Truncated", "completions/clipped_ratio", "share of completions", is_share=True),
-    CurvePanel("No learning signal", "frac_reward_zero_std", "share of groups", is_share=True),
-    CurvePanel("Entropy", "entropy", "nats"),
-    CurvePanel("Gradient norm", "grad_norm", "before clipping"),
-    CurvePanel("Time per step", "step_time", "seconds"),
-    CurvePanel("Tool calls", "tools/call_frequency", "per completion"),
-)
+TOTAL = CurvePanel("Total reward", "weighted; strong: trailing mean")
+EACH_REWARD = CurvePanel("Each reward", "mean, unweighted")
+HOLDOUT = CurvePanel("Held-out questions", "share, 95 % interval", is_share=True, is_smoothed=False)
+KL = CurvePanel("KL", "nats")
+#: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`, by the key of their metric.
+OTHER_PANELS = {
+    "kl": KL,
+    MEAN_LENGTH_KEY: CurvePanel("Completion length", "tokens, mean"),
+    "completions/clipped_ratio": CurvePanel("Truncated", "share of completions", is_share=True),
+    "frac_reward_zero_std": CurvePanel("No learning signal", "share of groups", is_share=True),
+    "entropy": CurvePanel("Entropy", "nats"),
+    "grad_norm": CurvePanel("Gradient norm", "before clipping"),
+    "step_time": CurvePanel("Time per step", "seconds"),
+    "tools/call_frequency": CurvePanel("Tool calls", "per completion"),
+}
+#: Panels of several runs, which have a curve for each run, by the key of their metric.
+PANELS_OF_RUNS = {"reward": TOTAL, ACCURACY_KEY: HOLDOUT._replace(unit="share correct"), "kl": KL}
 
 
 class Curve(NamedTuple):
@@ -131,13 +127,13 @@ def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure
     require_choice("panels", panels, ("main", "all"))
     rows = run.rows
     curves = {
-        TOTAL: [Curve("", finite_values(rows, TOTAL.metric))],
+        TOTAL: [Curve("", finite_values(rows, "reward"))],
         EACH_REWARD: _reward_curves(rows, run.weights),
         HOLDOUT: _holdout_curves(rows),
     }
     if panels == "all":
-        for panel in OTHER_PANELS:
-            curves[panel] = [Curve("", finite_values(rows, panel.metric))]
+        for metric, panel in OTHER_PANELS.items():
+            curves[panel] = [Curve("", finite_values(rows, metric))]
     return _draw_panels(curves, describe_run(rows, run.reference))
 
 
@@ -177,10 +173,11 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         curves: The curves of each panel.
         caption: Text below the panels.
     """
-    shown = []
-    for panel in curves:
-        if any(len(curve.values) for curve in curves[panel]):
-            shown.append(panel)
+    shown = {
+        panel: panel_curves
+        for panel, panel_curves in curves.items()
+        if any(len(curve.values) for curve in panel_curves)
+    }
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
@@ -190,7 +187,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # `supxlabel`, because the layout reserves space for it.
     figure.supxlabel(wrapped_caption, x=0.012, ha="left", fontsize=10, color=INK, parse_math=False)
-    for number, panel in enumerate(shown, 1):
+    for number, (panel, panel_curves) in enumerate(shown.items(), 1):
         axes = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
         # The unit is written between the title and the axes.
         style_axes(axes, panel.title, pad=20)
@@ -201,7 +198,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         # matplotlib's own format can write a factor, such as 1e-5, over the unit.
         axes.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
         labels = {}
-        for curve_number, curve in enumerate(curves[panel]):
+        for curve_number, curve in enumerate(panel_curves):
             if len(curve.values):
                 window = smoothing_window(len(curve.values)) if panel.is_smoothed else 1
                 line = _draw_curve(axes, curve, curve_number, window)
@@ -216,8 +213,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
 def style_axes(axes: Axes, title: str, grid: str = "y", pad: float = 6) -> None:
     """Give axes the look that all figures share: title at the left, no box, a pale grid.
 
-    Texts keep matplotlib's 10 points. They are still 9 points high where a notebook shows
-    `WIDTH_INCHES` in 900 pixels.
+    Texts keep matplotlib's 10 points, which a notebook shows about 12 pixels high.
 
     Args:
         axes: The axes.
@@ -262,7 +258,8 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
 def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
     """Write the label of each line to the right of its end; move labels that would overlap.
 
-    The lowest label is placed first. Each one keeps room for the labels above it.
+    The lowest label is placed first. Each label keeps `distance` to the one below it, and leaves
+    room for those above it.
     """
     low, high = axes.get_ylim()
     ends = {line: (line.get_ydata()[-1] - low) / (high - low) for line in labels}
@@ -272,7 +269,7 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
     labels_above = len(labels)
     for line in sorted(ends, key=ends.get):
         labels_above -= 1
-        # Above the label below, with room for the labels above and for half of its own height.
+        # The 0.5 is half of its own height.
         lowest = height + distance
         highest = 1 - distance * (labels_above + 0.5)
         height = min(highest, max(ends[line], lowest))
@@ -290,12 +287,12 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
 
 def figure_of_runs(runs: Sequence[Run]) -> Figure:
     """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
-    curves = {TOTAL: [], HOLDOUT_ACCURACY: [], KL: []}
+    curves = {panel: [] for panel in PANELS_OF_RUNS.values()}
     for run in runs:
         rows = run.rows
         label = run.name[:RUN_NAME_CHARACTERS]
-        for panel in curves:
-            curves[panel].append(Curve(label, finite_values(rows, panel.metric)))
+        for metric, panel in PANELS_OF_RUNS.items():
+            curves[panel].append(Curve(label, finite_values(rows, metric)))
     return _draw_panels(curves)
 
 

@@ -21,10 +21,11 @@ from grpo_nb.tasks.tools import transcript
 if TYPE_CHECKING:
     import pandas
 
-#: Columns of each table of completions, apart from the rewards.
-COLUMNS_OF_ALL_STEPS = ("step", "group", "prompt", "completion", "total", "advantage")
-#: Columns that grpo_nb itself writes, `turns` only with tools. No reward may have such a name.
-RESERVED_COLUMNS = (*COLUMNS_OF_ALL_STEPS, "turns")
+#: Columns that each table of completions has, besides those of the rewards.
+REQUIRED_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
+#: Columns that grpo_nb itself writes, `turns` only with tools. No reward may have such a name,
+#: and a text that a reward logs under such a name is left out.
+RESERVED_COLUMNS = (*REQUIRED_COLUMNS, "turns")
 
 
 def completion_texts(table: pandas.DataFrame) -> pandas.Series:
@@ -75,7 +76,7 @@ def completions_table(
     table["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in batch.get("extra", {}).items():
-        if name not in table:
+        if name not in (*table, *RESERVED_COLUMNS):
             # A reward may log fewer values than there are completions. In a series, the missing
             # ones become NaN. A missing value is no text, and is not shown.
             logged = pandas.Series(values, dtype=object)

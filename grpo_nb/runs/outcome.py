@@ -195,7 +195,7 @@ def decide_outcome(
     """
     no_gain = list(_reasons_against_a_gain(comparison, start_id, adapter_id))
     # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = [*no_gain, *_reasons_against_trust(rise, comparison)]
+    missing = [*no_gain, *_reasons_to_doubt_a_gain(rise, comparison)]
     verdict = "It worked."
     if missing:
         start = "No gain is shown: " if no_gain else "A gain is shown, but "
@@ -226,7 +226,7 @@ def _reasons_against_a_gain(
         yield "the held-out comparison shows no difference"
 
 
-def _reasons_against_trust(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
+def _reasons_to_doubt_a_gain(rise: Rise, comparison: SavedComparison | None) -> Iterator[str]:
     """Yield the reasons why a gain on the held-out questions is not enough."""
     if comparison is not None:
         # More answers in the format can hide that fewer answers are right.

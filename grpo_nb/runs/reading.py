@@ -29,7 +29,7 @@ def reporting_damage_in(place: Path | str) -> Iterator[None]:
     would be reported as a damaged file.
 
     Args:
-        place: The file that is read in the block, as the message names it.
+        place: What is read in the block, as the message names it: a file, a line or a metric.
     """
     try:
         yield

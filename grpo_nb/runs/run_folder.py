@@ -1,4 +1,4 @@
-"""Read and write the folder of a run, which holds everything that is known about the run.
+"""Read the folder of a run, which holds everything that is known about the run.
 
 runs/<name>/
   run.json                what the run was started with and how it ended (`RunInfo`)
@@ -24,30 +24,21 @@ from __future__ import annotations
 import datetime
 import json
 import os.path
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
-from grpo_nb.core.files import (
-    refuse_links,
-    safe_path,
-    sha256_of,
-    staged_file,
-    write_json,
-    write_text,
-)
+from grpo_nb.core.files import refuse_links, safe_path, sha256_of
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import displayable, short_repr, shorten
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.groups import COLUMNS_OF_ALL_STEPS, StepGroups
+from grpo_nb.runs.groups import REQUIRED_COLUMNS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
-from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
-from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
     import pandas
@@ -63,10 +54,8 @@ STEP_DIGITS = 6
 class Run(ReprMixin):
     """A finished, crashed or running run. Every property reads the folder anew.
 
-    Properties report what the folder holds. Methods take arguments, compute, draw or write.
-
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
-    returns one without them.
+    returns one without them. The functions of `runs.writing` write the folder.
     """
 
     def __init__(
@@ -97,13 +86,13 @@ class Run(ReprMixin):
     # What the run started with, and its status
 
     @property
-    def info(self) -> dict[str, Any]:
-        """Content of `run.json`, with the fields of `RunInfo` that were recorded.
+    def info(self) -> RunInfo:
+        """Content of `run.json`, as a dict.
 
         Raises:
             ValueError: The file is damaged, lacks a field, or was written by a later version.
         """
-        return read_run_info(self._checked_path("run.json")).to_dict()
+        return read_run_info(self._checked_path("run.json"))
 
     @property
     def started(self) -> datetime.datetime:
@@ -234,14 +223,14 @@ class Run(ReprMixin):
                 "completions."
             )
         # Only episodes with tools have turns.
-        required = [*COLUMNS_OF_ALL_STEPS, *self.weights]
+        required = [*REQUIRED_COLUMNS, *self.weights]
         tables = []
         for number in steps:
             file = self.completions_file(number)
             with reporting_damage_in(file):
-                tables.append(pandas.read_parquet(file))
-                # Raises a KeyError if a column is missing.
-                _ = tables[-1][required]
+                table = pandas.read_parquet(file)
+                table[required]  # raises a KeyError if a column is missing
+            tables.append(table)
         return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
@@ -291,7 +280,8 @@ class Run(ReprMixin):
     def model_id(self, part: Literal["adapter", "start"]) -> str | None:
         """Return the name of an adapter in comparisons, such as `adapter 1f3a5b7c9d2e4f60`.
 
-        The name has the folder of the adapter and its hash; None if the run has no such adapter.
+        The name is "adapter" or "start" and the first 16 digits of the hash of the weights; None if
+        the run has no such adapter.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
@@ -333,6 +323,7 @@ class Run(ReprMixin):
             return None
         with reporting_damage_in(file):
             hashes = file.read_text("utf-8").split()
+            # `question_hashes` writes 16 digits of each hash.
             if {len(text) for text in hashes} != {16}:
                 raise ValueError("it is empty, or a line is truncated")
             return hashes
@@ -350,59 +341,13 @@ class Run(ReprMixin):
         with reporting_damage_in(file):
             return SavedComparison.model_validate(json.loads(file.read_text("utf-8")))
 
-    # Writing
-
-    def write_info(self, info: RunInfo) -> None:
-        """Write `run.json`. A folder without it is no run, so write it before all other files."""
-        write_json(self._checked_path("run.json"), info.to_dict())
-
-    def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
-        """Write the completions of a step, if there are any, and then its row.
-
-        In this order, a crash in between leaves completions without a row, never a row without
-        completions.
-
-        Raises:
-            TypeError: A value of the row cannot be written as JSON.
-        """
-        line = json.dumps(row) + "\n"
-        if table is not None:
-            (self.path / "completions").mkdir(exist_ok=True)
-            with staged_file(self.completions_file(row["step"])) as staged:
-                table.to_parquet(staged, index=False)
-        # Open the file for each row, because a network drive uploads a file when it is closed.
-        with self._checked_path("metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line)
-
-    def write_questions(
-        self, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
-    ) -> None:
-        """Write the held-out rows, and hashes of the training questions."""
-        # All columns are kept, because rewards may read them.
-        write_json_lines(self._checked_path("holdout.jsonl"), holdout)
-        write_text(
-            self._checked_path("train_questions.txt"), "\n".join(question_hashes(train_questions))
-        )
-
-    def save_figure(self) -> None:
-        """Write the curves as an image, if the run has a row."""
-        # Imported here for the same reason as in `plot`.
-        from grpo_nb.runs.figure import IMAGE_DPI
-
-        if self.rows:
-            file = self._checked_path(FIGURE_FILE)
-            file.parent.mkdir(exist_ok=True)
-            with staged_file(file) as staged:
-                self.plot().savefig(staged, format="png", dpi=IMAGE_DPI)
-
     # Display
 
     def _shown_parts(self) -> Iterator[Part]:
-        status_sentence = self.status_sentence
-        yield bold(f"Run {self.name}: {status_sentence}.")
+        yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
         # A run that is finished or is being trained needs no advice.
-        if status_sentence not in ("finished", "running"):
+        if self.status not in ("finished", "running"):
             # A run of unknown status may still be training on another machine, hence "If".
             yield (
                 "If nothing trains it any more, resume it: "

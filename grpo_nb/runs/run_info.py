@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter
 
@@ -21,16 +21,19 @@ from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: A text, which may hold lone surrogates. pydantic's own `str` refuses them.
-LooseText = InstanceOf[str]
+#: A text, which may hold lone surrogates: JSON can hold them, and pydantic's own `str` refuses them.
+AnyText = InstanceOf[str]
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+WholeNumber = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Interval = tuple[Number, Number]
 
 
 class OpenDict(TypedDict):
-    """Base class of the objects in files such as run.json. Fields that are not listed are kept."""
+    """Base class of the objects in files such as run.json. Fields that are not listed are kept.
+
+    A later version may have added fields without changing the meaning of the others.
+    """
 
     __pydantic_config__ = ConfigDict(extra="allow")
 
@@ -38,35 +41,35 @@ class OpenDict(TypedDict):
 class SavedSettings(OpenDict):
     """Settings of the run. `max_steps` must be there; `Settings.from_dict` checks the others."""
 
-    max_steps: Count
+    max_steps: WholeNumber
 
 
 class SavedTask(OpenDict):
     """Description of the task. The format has the fields of `AnswerFormat`."""
 
-    name: LooseText
+    name: AnyText
     format: dict
-    train: Count
-    holdout: Count
-    fingerprint: LooseText
+    train: WholeNumber
+    holdout: WholeNumber
+    fingerprint: AnyText
 
 
 class SavedReward(OpenDict):
     """Description of a reward."""
 
-    name: LooseText
+    name: AnyText
     weight: Number
-    call: LooseText
-    source: LooseText
-    hash: LooseText
-    state: NotRequired[LooseText]
+    call: AnyText
+    source: AnyText
+    hash: AnyText
+    state: NotRequired[AnyText]
     range: NotRequired[Interval | None]
 
 
 class SavedGpu(OpenDict):
     """Description of a GPU."""
 
-    name: LooseText
+    name: AnyText
 
 
 class SavedMachine(OpenDict):
@@ -75,26 +78,29 @@ class SavedMachine(OpenDict):
     gpu: SavedGpu | None
 
 
+# Not an `OpenDict`, which would refuse a metric whose name has a lone surrogate.
 class SavedRow(TypedDict):
-    """The field that every row of metrics.jsonl has."""
+    """The field that every row of metrics.jsonl has. Its other fields are unchecked."""
 
-    step: Count
+    step: WholeNumber
 
 
-@dataclass(kw_only=True)
-class RunInfo:
+ROWS_SCHEMA = TypeAdapter(list[SavedRow])
+
+
+class RunInfo(OpenDict):
     """Content of `run.json`: what a run was started with, and how it ended.
 
-    A training fills in this object, and `Run.write_info` writes it without the optional fields that
-    are None. `Run.info` reads the file back as a dict.
+    A training fills in this dict, `write_run_info` writes it, and `Run.info` reads it back.
     """
 
-    format_version: Literal[1] = 1
-    """Version of this file's format. Increase it when a field changes its meaning."""
+    format_version: NotRequired[Literal[1]]
+    """Version of the file's format, which `write_run_info` adds. Increase it there and here when a
+    field changes its meaning."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
     """Status as last written. A crashed run is still "running" here, so `Run.status` checks whether
     its process exists."""
-    started: LooseText
+    started: AnyText
     """Time with the offset of the clock, in ISO 8601."""
     settings: SavedSettings
     """`Settings.to_dict()`."""
@@ -106,53 +112,50 @@ class RunInfo:
     """Platform, cores and GPU."""
     versions: dict
     """Versions of the packages."""
-    dtype: LooseText
+    dtype: AnyText
     """Dtype that the model computed in."""
-    engine: LooseText
+    engine: AnyText
     """Name of the engine that samples the completions."""
-    pid: int | None = None
-    """Number of the process that trains."""
-    host: LooseText | None = None
+    pid: NotRequired[int | None]
+    """Process id of the training."""
+    host: NotRequired[AnyText | None]
     """Name of the machine that trains."""
-    base_weights_hash: LooseText | None = None
+    base_weights_hash: NotRequired[AnyText | None]
     """Hash of the base model's weights."""
-    is_base_local: bool | None = None
+    is_base_local: NotRequired[bool | None]
     """True if the base model was a folder. Recorded, because a relative path can look like a
     name on the Hub."""
-    reference: LooseText | None = None
+    reference: NotRequired[AnyText | None]
     """Model that the KL is measured against, in words (`training.kl_reference`)."""
-    effective: dict | None = None
-    """Fields of `EffectiveSettings`."""
-    grader_description: LooseText | None = None
+    effective: NotRequired[dict | None]
+    """Settings that the trainer really used (`EffectiveSettings`)."""
+    grader_description: NotRequired[AnyText | None]
     """Description of the reward that decides which held-out answers are correct."""
-    resumed: list[dict] | None = None
+    resumed: NotRequired[list[dict] | None]
     """Step and changes of each resumption."""
-    adapter_step: int | None = None
+    adapter_step: NotRequired[int | None]
     """Step of the checkpoint that `adapter/` was copied from."""
-    stopped_by: LooseText | None = None
+    stopped_by: NotRequired[AnyText | None]
     """Alert or observer that ended the training."""
-    error: LooseText | None = None
+    error: NotRequired[AnyText | None]
     """Error that ended the training."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+
+RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """Read and check a `run.json`. Fields that `RunInfo` does not have are left out.
+    """Read and check a `run.json`. Fields that are null are left out.
 
     Raises:
-        ValueError: The file is damaged, a field is missing or of another type, or a later version
-            of grpo_nb wrote the file. The message names file, field and value.
+        ValueError: The file is damaged, a field is missing or of another type, or it has a later
+            `format_version`. The message names file, field and value.
     """
     with reporting_damage_in(path):
-        content = json.loads(path.read_text("utf-8"))
-        # A later version may have added fields without changing the meaning of the others.
-        info = RUN_INFO_SCHEMA.validate_python(content)
+        info = RUN_INFO_SCHEMA.validate_python(json.loads(path.read_text("utf-8")))
         # Raises an error if the recorded format is not valid.
-        AnswerFormat(**info.task["format"])
-    return info
+        AnswerFormat(**info["task"]["format"])
+    return {name: value for name, value in info.items() if value is not None}
 
 
 # Without protected namespaces, because pydantic 2.9 warns about the field `model_id`.
@@ -169,42 +172,42 @@ class SavedEvaluation(OpenModel):
     accuracy_interval: Interval | None
     in_format_interval: Interval | None
     anywhere_interval: Interval | None
-    anywhere_rule: LooseText
+    anywhere_rule: AnyText
     """Explanation of how a correct answer is found anywhere in a completion."""
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
-    model_id: LooseText | None
+    model_id: AnyText | None
     """Identity of the adapter as in `Run.model_id`; None if it was not recorded."""
 
 
 class SavedTest(OpenModel):
     """Paired test of one measure."""
 
-    verdict: LooseText
+    verdict: AnyText
 
 
 @dataclass(frozen=True)
 class MajorityBaseline:
     """The most frequent gold answer of the questions, compared with the accuracy of the model."""
 
-    answer: LooseText
+    answer: AnyText
     """The most frequent gold answer."""
     share: float
     """Share of the questions that this answer alone would get right."""
     is_beaten: bool
     """True if the whole 95 % interval of the model's accuracy lies above `share`."""
-    sentence: LooseText
+    sentence: AnyText
     """The comparison in words."""
 
 
 class SavedComparison(OpenModel):
     """Numbers of a held-out comparison, as read from comparison.json."""
 
-    sentence: LooseText
-    verdict: LooseText
+    sentence: AnyText
+    verdict: AnyText
     before: SavedEvaluation
     after: SavedEvaluation
-    tests: dict[LooseText, SavedTest | None]
+    tests: dict[AnyText, SavedTest | None]
     """Test by measure; None for a measure that was not taken on both sides."""
     majority: MajorityBaseline | None
     contamination: Contamination | None
@@ -214,7 +217,3 @@ class SavedComparison(OpenModel):
         """Verdict on correct answers anywhere in the completion, None if not measured."""
         test = self.tests.get("anywhere")
         return None if test is None else test.verdict
-
-
-RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
-ROWS_SCHEMA = TypeAdapter(list[SavedRow])

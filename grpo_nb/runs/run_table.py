@@ -27,7 +27,7 @@ class RunSummary(NamedTuple):
     """The run."""
     cells: tuple[str, ...]
     """Name, status, steps, reward and held-out answers."""
-    value_texts: list[str]
+    comparable_texts: list[str]
     """Settings, versions of packages, rewards and task, as `name=value`."""
 
 
@@ -68,10 +68,10 @@ class RunTable(ReprMixin, Sequence):
 
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         # A value that all runs have is no difference, so it is left out.
-        counts = Counter(itertools.chain(*(summary.value_texts for summary in self.summaries)))
+        counts = Counter(itertools.chain(*(summary.comparable_texts for summary in self.summaries)))
         rows = []
         for summary in self.summaries:
-            differing = [text for text in summary.value_texts if counts[text] < len(self)]
+            differing = [text for text in summary.comparable_texts if counts[text] < len(self)]
             rows.append((*summary.cells, ", ".join(differing)))
         yield Table(
             rows,
@@ -133,13 +133,13 @@ def _summary_of(run: Run) -> RunSummary:
     """
     rows = run.rows
     # The last row has the highest step, because a resumed run removes the rows that it repeats.
-    done = rows[-1]["step"] if rows else 0
+    last_step = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
     info = run.info
     cells = (
         run.name,
         run.status,
-        f"{done} of {run.settings.max_steps}",
+        f"{last_step} of {run.settings.max_steps}",
         f"{rise.last_mean:.2f}" if rise.step_count else "not measured",
         _holdout_in_words(run.comparison),
     )
@@ -153,8 +153,8 @@ def _summary_of(run: Run) -> RunSummary:
         # The two hashes show a change of its code, its parameters or the values that it holds.
         identity = reward["hash"][:8] + reward.get("state", "")[:8]
         values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({identity})"
-    value_texts = [f"{name}={value}" for name, value in values.items()]
-    return RunSummary(run, cells, value_texts)
+    comparable_texts = [f"{name}={value}" for name, value in values.items()]
+    return RunSummary(run, cells, comparable_texts)
 
 
 def _holdout_in_words(comparison: SavedComparison | None) -> str:

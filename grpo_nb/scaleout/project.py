@@ -24,6 +24,7 @@ from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
 from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RUN_INFO_SCHEMA, RunInfo, read_run_info
+from grpo_nb.runs.writing import write_questions, write_run_info, write_step
 
 #: Subfolder with a copied base model. run.yaml and origin.json have this word in place of the
 #: model's path; only the embedded model keeps its name in origin.json.
@@ -94,7 +95,7 @@ class Project(ReprMixin):
             finished = json.loads(finished_file.read_text("utf-8"))
             started = finished["started"]
             trained_model = finished["model"]
-            written_model = self.origin.effective["model"]
+            written_model = self.origin["effective"]["model"]
         # run.yaml can be changed. An export with the wrong base model would be wrong silently.
         if trained_model != written_model:
             raise ValueError(
@@ -119,20 +120,20 @@ class Project(ReprMixin):
             )
         # 3. Correct the path of the copied base model if the project was moved.
         if run.settings.model != self.base_model:
-            run_info = RunInfo(**run.info)
-            run_info.settings["model"] = self.base_model
-            run.write_info(run_info)
+            run_info = run.info
+            run_info["settings"]["model"] = self.base_model
+            write_run_info(run, run_info)
         return run
 
     @property
     def base_model(self) -> str:
         """The base model of the run: a name, or the path of the copy in this folder."""
-        model = self.origin.settings["model"]
+        model = self.origin["settings"]["model"]
         return str((self.path / COPIED_BASE).resolve()) if model == COPIED_BASE else model
 
     def _shown_parts(self) -> Iterator[Part]:
         yield f"Training script: {self.path / 'train.py'}"
-        if self.origin.settings.get("loss_type") == "bnpo":
+        if self.origin["settings"].get("loss_type") == "bnpo":
             yield BNPO_NOTE
 
 
@@ -150,7 +151,7 @@ def open_project(folder: str | Path) -> Project:
     _refuse_links_in_project(path)
     origin_file = path / "origin.json"
     origin = read_run_info(origin_file)
-    model = origin.settings.get("model")
+    model = origin["settings"].get("model")
     # With a path, the sender of the folder could choose a model anywhere on this machine.
     if model not in (COPIED_BASE, EMBEDDED_MODEL) and not is_hub_name(model):
         raise ValueError(
@@ -180,7 +181,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     source = project.path
     run = Run(target)
     with reporting_damage_in(f"{source} (origin.json or result/)"):
-        run.write_info(_trained_run_info(project, finished))
+        write_run_info(run, _trained_run_info(project, finished))
         _write_steps(run, source / "result/steps.jsonl")
     copy_files(source / "result/adapter", target / "adapter", "adapter_*")
     # A comparison measures the trained adapter against this one, so that it does not count what
@@ -189,7 +190,7 @@ def _write_trained_run(target: Path, project: Project, finished: dict[str, Any])
     # A comparison of the run warns about held-out questions that were trained on.
     with reporting_damage_in(source / "train.jsonl"):
         questions = [row["question"] for row in read_json_lines(source / "train.jsonl")]
-    run.write_questions(questions, read_json_lines(source / "holdout.jsonl"))
+    write_questions(run, questions, read_json_lines(source / "holdout.jsonl"))
     # Some models have no chat template. Then nothing is copied.
     for folder in (target, target / "adapter"):
         copy_files(source, folder, "chat_template.jinja")
@@ -199,20 +200,20 @@ def _trained_run_info(project: Project, finished: dict[str, Any]) -> RunInfo:
     """Return the `RunInfo` of what was trained in a project."""
     origin = project.origin
     # rewards.py and the weights may have been changed before the training.
-    records = {record["name"]: record for record in origin.rewards}
+    records = {record["name"]: record for record in origin["rewards"]}
     rewards = [
         records.get(name, NEW_REWARD) | {"name": name, "weight": weight}
         for name, weight in finished["reward_weights"].items()
     ]
     return RUN_INFO_SCHEMA.validate_python(
         {
-            **vars(origin),
+            **origin,
             **{name: finished[name] for name in FIELDS_OF_TRAIN_PY},
             "status": "finished",
             "settings": _trained_settings(project, finished).to_dict(),
             "rewards": rewards,
             # Packages that only grpo_nb uses keep the versions of the original run.
-            "versions": origin.versions | finished["versions"],
+            "versions": origin["versions"] | finished["versions"],
             "effective": None,
         }
     )
@@ -234,14 +235,14 @@ def _write_steps(run: Run, file: Path) -> None:
             table = completions_table(step_record, step, settings.num_generations, weights)
             row.update(duplicates_entry(table["completion"], table["group"]))
         row["alerts"] = [alert.to_dict() for alert in health.update(row)]
-        run.write_step(row, table)
+        write_step(run, row, table)
 
 
 def _trained_settings(project: Project, finished: dict[str, Any]) -> Settings:
     """Return the settings of a training, which run.yaml and `--set` may have changed."""
-    settings = copy.deepcopy(project.origin.settings)
+    settings = copy.deepcopy(project.origin["settings"])
     arguments = finished["trainer"]
-    written_arguments = project.origin.effective["trainer"]
+    written_arguments = project.origin["effective"]["trainer"]
     for name, value in arguments.items():
         # Take over changes only, because the settings may write an unchanged value in another way
         # than the argument. grpo_nb has no settings for bf16, use_vllm and others.

@@ -1,7 +1,7 @@
 """Record each logged step of a training: write it, show it, and decide whether to save or stop.
 
 For each step that TRL logs, the `Recorder` makes a row and the table of its completions, lets the
-observers add to the row, asks the health rules, writes both with `Run.write_step`, shows them, and
+observers add to the row, asks the health rules, writes both with `write_step`, shows them, and
 tells the trainer whether to save a checkpoint and whether to stop. Alerts depend only on the rows,
 so a resumed run gets the same alerts.
 """
@@ -38,6 +38,7 @@ from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
 from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
 from grpo_nb.runs.run_folder import Run
+from grpo_nb.runs.writing import write_figure, write_step
 from grpo_nb.scoring.grader import deciding_reward, make_grader
 from grpo_nb.upstream.trl import last_generation
 
@@ -161,7 +162,7 @@ class Recorder(TrainerCallback):
                 alert.rule for alert in self.health.alerts if alert.state == "critical"
             ]
         # 2. Write before showing: a figure that fails loses nothing.
-        self.run.write_step(row, table)
+        write_step(self.run, row, table)
         self._show(row, new_alerts)
         # 3. Save the last step, whatever ends the training.
         if self.is_interrupted or self.stopped_by or self.error:
@@ -251,7 +252,7 @@ class Recorder(TrainerCallback):
         """End the bar, write the curves as an image, and draw the last figure."""
         if self.bar is not None:
             self.bar.close()
-        self.run.save_figure()
+        write_figure(self.run)
         if self._plot is not None and self._can_show:
             self._plot.update(is_last=True)
 

@@ -1,6 +1,5 @@
 """Resume a run: find it, check that it is the same training, rewind it to its newest checkpoint."""
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -92,7 +91,7 @@ def claim_run(
         FileNotFoundError: There is no run at that path.
         ValueError: The run cannot be resumed, with the reason.
     """
-    root = Path(run_info.settings["run_root"]).expanduser()
+    root = Path(run_info["settings"]["run_root"]).expanduser()
     run = _requested_run(root, name, resume)
     if run is None:
         return None
@@ -101,7 +100,7 @@ def claim_run(
     lock_run(run.path, held_locks)
     old_info = run.info
     # Through JSON, so that tuples become lists as in the file.
-    new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
+    new_info = json.loads(json.dumps(run_info, default=str))
     max_steps = new_info["settings"]["max_steps"]
     was_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
     may_be_returned = was_finished and resume == "auto"
@@ -252,15 +251,14 @@ def resumed_run_info(found: FoundRun, run_info: RunInfo) -> RunInfo:
     step = found.checkpoint.step
     if found.changes:
         warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(found.changes)}.")
-    return dataclasses.replace(
-        run_info,
-        started=old_info["started"],
-        reference=old_info.get("reference", BASE_REFERENCE),
-        # Of the adapter and the held-out scores that the folder has already.
-        adapter_step=old_info.get("adapter_step"),
-        grader_description=old_info.get("grader_description"),
-        resumed=[*old_info.get("resumed", ()), {"step": step, "changed": found.changes}],
-    )
+    # Facts on the start, and on the adapter and the held-out scores that are in the folder.
+    kept = {"started", "adapter_step", "grader_description"} & old_info.keys()
+    return {
+        **run_info,
+        **{name: old_info[name] for name in kept},
+        "reference": old_info.get("reference", BASE_REFERENCE),
+        "resumed": [*old_info.get("resumed", ()), {"step": step, "changed": found.changes}],
+    }
 
 
 def rewind(found: FoundRun) -> None:

@@ -25,6 +25,7 @@ from grpo_nb.runs.checkpoints import NewestCheckpoint, keep_newest, newest_check
 from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
+from grpo_nb.runs.writing import write_questions, write_run_info
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.kl_reference import (
@@ -162,17 +163,17 @@ def train(
             # TRL refuses. `effective_settings` must come before `build_trainer`: each `GRPOConfig`
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`),
             # and the trainer needs the state that its own `GRPOConfig` left.
-            run_info.effective = dataclasses.asdict(effective_settings(settings, model))
+            run_info["effective"] = dataclasses.asdict(effective_settings(settings, model))
             with explaining_machine_faults(prepared.settings_as_run):
                 trainer = build_trainer(prepared)
-            run_info.reference = choose_kl_reference(model, run_info.reference)
-            if found is not None and run_info.reference == START_REFERENCE:
+            run_info["reference"] = choose_kl_reference(model, run_info.get("reference"))
+            if found is not None and run_info["reference"] == START_REFERENCE:
                 # TRL made `ref` from the adapter in memory. The run's reference is the adapter that
                 # it started from.
                 load_adapter(model, run.start_path, "ref")
             if settings.holdout_every:
                 holdout_observer = HoldoutObserver(prepared)
-                run_info.grader_description = holdout_observer.grader.correctness_rule
+                run_info["grader_description"] = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
             trainer.state_owners = by_state_key([*prepared.rewards, *observers])
             trainer.states()  # raises an error now if a checkpoint could not save a state
@@ -181,7 +182,7 @@ def train(
                 _make_run_folder(run, prepared, run_info, held_locks)
             else:
                 rewind(found)
-                run.write_info(run_info)
+                write_run_info(run, run_info)
             # 4. Train, and complete the folder and its `run_info` however the training ends.
             recorder = Recorder(run, trainer, settings, observers)
             _train_and_complete(recorder, prepared, run_info, found)
@@ -212,8 +213,8 @@ def _make_run_folder(
     run.path.mkdir(parents=True)
     try:
         lock_run(run.path, held_locks)
-        run.write_info(run_info)  # first of all files, because it makes the folder a run
-        run.write_questions(prepared.task.train["question"], prepared.task.holdout)
+        write_run_info(run, run_info)  # first of all files, because it makes the folder a run
+        write_questions(run, prepared.task.train["question"], prepared.task.holdout)
         # The first checkpoint has this adapter too, but it is deleted later.
         save_adapter(prepared.model, run.start_path)
         write_json_lines(run.start_path / "train.jsonl", prepared.task.train)
@@ -260,19 +261,19 @@ def _train_and_complete(
                 raise recorder.error
         is_cut_short = trainer.state.global_step < max_steps
         if recorder.is_interrupted and is_cut_short:
-            run_info.status = "interrupted"
+            run_info["status"] = "interrupted"
         elif recorder.stopped_by and is_cut_short:
-            run_info.status = "stopped"
+            run_info["status"] = "stopped"
             # Name each only once: two observers can share a name, and two alerts a rule.
-            run_info.stopped_by = ", ".join(dict.fromkeys(recorder.stopped_by))
+            run_info["stopped_by"] = ", ".join(dict.fromkeys(recorder.stopped_by))
         else:
-            run_info.status = "finished"
+            run_info["status"] = "finished"
     except KeyboardInterrupt:
-        run_info.status = "interrupted"
+        run_info["status"] = "interrupted"
     # A reward can call sys.exit(), or pass on the `CancelledError` of asyncio.
     except BaseException as error:
-        run_info.status = "failed"
-        run_info.error = error_summary(error)
+        run_info["status"] = "failed"
+        run_info["error"] = error_summary(error)
         raise
     finally:
         if os.getpid() == training_pid:
@@ -289,12 +290,16 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
     try:
         _write_adapter(run, run_info)
     except Exception as error:
-        run_info.status = "failed"
+        run_info["status"] = "failed"
         # An error that ended the training stays the error of the run.
-        run_info.error = run_info.error or error_summary(error)
+        run_info.setdefault("error", error_summary(error))
         _warn_of_incomplete_end(error)
-    actions = [partial(run.write_info, run_info), recorder.close, partial(write_model_card, run)]
-    if run_info.status == "finished":
+    actions = [
+        partial(write_run_info, run, run_info),
+        recorder.close,
+        partial(write_model_card, run),
+    ]
+    if run_info["status"] == "finished":
         # To add steps later, only the last checkpoint is needed.
         actions.append(partial(keep_newest, run.path / "checkpoints", 1))
     # Try each action, even if an earlier one failed.
@@ -325,10 +330,10 @@ def _write_adapter(run: Run, run_info: RunInfo) -> None:
             put_in_place(staged, run.adapter_path)
         # Later cells use the model in memory, which must have the adapter that was saved.
         load_adapter(run.model, run.adapter_path)
-        run_info.adapter_step = step
+        run_info["adapter_step"] = step
     # After a divergence the last step has no checkpoint, because `_save_checkpoint` of the trainer
     # refuses values that are not finite.
-    if run_info.status == "finished" and step != run_info.settings["max_steps"]:
+    if run_info["status"] == "finished" and step != run_info["settings"]["max_steps"]:
         raise ValueError(
             f"the last step has no complete checkpoint, so the adapter is that of step {step}"
         )

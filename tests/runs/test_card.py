@@ -287,8 +287,16 @@ def test_local_base_stays_local_in_another_folder(tmp_path: Path) -> None:
     assert "mine (local)" in model_card(run)
 
 
-def test_number_of_tokens_is_no_secret() -> None:
-    assert without_private_parts({"max_tokens": 12}) == {"max_tokens": 12}
+def test_tokens_of_a_tokenizer_are_no_secret() -> None:
+    public = {"max_tokens": 12, "eos_token": "<|end|>", "pad_token": "<pad>"}
+    assert without_private_parts({**public, "hf_token": "hf_1"}) == public
+
+
+def test_fingerprint_of_a_sent_run_stays_a_text(run: gn.runs.Run) -> None:
+    info = run.info
+    info["task"]["fingerprint"] = "`x` <img src=x>"
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert "<img src=x" not in rendered(model_card(run))
 
 
 def test_base_from_the_hub_stays_there_next_to_a_folder_of_its_name(

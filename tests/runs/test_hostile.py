@@ -12,6 +12,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.health import check_health
 from grpo_nb.runs.card import model_card
+from grpo_nb.runs.writing import write_step
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of
 from tests.support.written_run import compare_by_hand, write_run
@@ -95,7 +96,7 @@ def write_completions(run: gn.runs.Run) -> None:
         }
     )
     rewards = {name: [1.0, 0.0] for name in run.weights}
-    run.write_step({"step": 3}, table.assign(**rewards))
+    write_step(run, {"step": 3}, table.assign(**rewards))
 
 
 def assert_harmless(shown: str, *, is_html: bool) -> None:

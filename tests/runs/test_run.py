@@ -10,6 +10,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import holding_lock
 from grpo_nb.runs.groups import StepGroups, completion_texts, completions_table
 from grpo_nb.runs.rows import row_from_logs
+from grpo_nb.runs.writing import write_figure, write_questions, write_step
 from grpo_nb.scoring.advantages import group_advantages
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
@@ -33,8 +34,8 @@ def make_run(
             "right": [1.0, 0.0],
         }
         table = pandas.DataFrame({**scored, "total": [2.0, 0.0], "advantage": [0.7, -0.7]})
-        made.write_step(row, table if row["step"] in (2, 4) else None)
-    made.write_questions(["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
+        write_step(made, row, table if row["step"] in (2, 4) else None)
+    write_questions(made, ["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
     compare_by_hand(made)
     return made
 
@@ -53,9 +54,9 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no completions of step 3\."):
         run.step(3)
     with pytest.raises(TypeError):
-        run.write_step({"step": 6, "reward": object()}, None)
+        write_step(run, {"step": 6, "reward": object()}, None)
     assert len(run.rows) == 5, "and nothing of it was written"
-    run.save_figure()
+    write_figure(run)
     assert (run.path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     compared = run.comparison
     assert (compared.verdict, compared.after.accuracy, compared.interval) == (
@@ -202,15 +203,22 @@ BATCH = {
 def test_logged_text_with_a_lone_surrogate_is_stored(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
     logs = {**BATCH, "extra": {"judge says": ["half \ud83d", "whole"]}}
-    run.write_step({"step": 1}, completions_table(logs, 1, 2, {"right": 1.0}))
+    write_step(run, {"step": 1}, completions_table(logs, 1, 2, {"right": 1.0}))
     assert list(run.completions(1)["judge says"]) == ["half \\ud83d", "whole"]
+
+
+def test_logged_text_of_a_reserved_name_is_left_out() -> None:
+    """A column `turns` would make each completion an episode with tools."""
+    logs = {**BATCH, "extra": {"turns": ["short", "long"]}}
+    table = completions_table(logs, 1, 2, {"right": 1.0})
+    assert list(completion_texts(table)) == ["2", "3"]
 
 
 def test_missing_logged_text_is_not_shown(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
     logs = {**BATCH, "extra": {"reason": [None, "half right"], "note": ["a note"]}}
     table = completions_table(logs, 1, 2, {"right": 1.0})
-    run.write_step({"step": 1}, table)
+    write_step(run, {"step": 1}, table)
     for groups in (run.step(1), StepGroups.from_table("A dry run", table, {"right": 1.0})):
         html = groups._repr_html_()
         assert html.count("reason:") == html.count("note:") == 1
@@ -224,7 +232,7 @@ def test_missing_logged_text_is_not_shown(tmp_path: Path) -> None:
 def test_completions_without_a_column_name_their_file(tmp_path: Path, column: str) -> None:
     run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
     table = completions_table(BATCH, 1, 2, {"right": 1.0})
-    run.write_step({"step": 1}, table.drop(columns=column))
+    write_step(run, {"step": 1}, table.drop(columns=column))
     with pytest.raises(ValueError, match=rf"step_000001\.parquet is damaged.*{column}'"):
         run.step(1)
 

@@ -11,6 +11,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.runs.writing import write_step
 from grpo_nb.scoring.advantages import group_advantages
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -44,7 +45,7 @@ def add_step(
             {"step": step, "severity": "warning", "rule": "zero_variance", "advice": "Raise it."}
             | alert
         ]
-    run.write_step(row, pandas.DataFrame({"step": step, **columns, "completion": texts, **scored}))
+    write_step(run, row, pandas.DataFrame({"step": step, **columns, "completion": texts, **scored}))
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def run(empty: gn.runs.Run) -> gn.runs.Run:
         elif step == 4:
             add_step(empty, step, is_flat=True, message=HOSTILE)
         else:
-            empty.write_step({"step": step, "reward": 0.1 * step}, None)
+            write_step(empty, {"step": step, "reward": 0.1 * step}, None)
     return empty
 
 

@@ -101,7 +101,9 @@ def test_run_trained_on_a_gpu_is_shown_and_loaded_so(copy: Path) -> None:
 def test_training_of_a_bnpo_run_comes_back_as_dapo(
     trained_project: gn.scaleout.Project, copy: Path
 ) -> None:
-    rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, loss_type="bnpo"))
+    rewrite(
+        copy / "origin.json", settings=dict(trained_project.origin["settings"], loss_type="bnpo")
+    )
     assert gn.scaleout.open(copy).run.settings.loss_type == "dapo"
 
 
@@ -325,8 +327,10 @@ def test_local_folder_with_the_name_of_the_model_is_no_hindrance(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rewrite(copy / "origin.json", settings=dict(trained_project.origin.settings, model="acme/tiny"))
-    effective = trained_project.origin.effective | {"model": "acme/tiny"}
+    rewrite(
+        copy / "origin.json", settings=dict(trained_project.origin["settings"], model="acme/tiny")
+    )
+    effective = trained_project.origin["effective"] | {"model": "acme/tiny"}
     rewrite(copy / "origin.json", is_base_local=False, effective=effective)
     rewrite(copy / "result" / "finished.json", model="acme/tiny")
     (tmp_path / "acme" / "tiny").mkdir(parents=True)
@@ -423,10 +427,12 @@ def test_smaller_batch_keeps_the_size_of_a_generation(
 ) -> None:
     """With --set gradient_accumulation_steps=1 steps_per_generation=4, of two completions each."""
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    arguments = trained_project.origin.effective["trainer"] | sizes
-    effective = trained_project.origin.effective | {"trainer": arguments}
+    arguments = trained_project.origin["effective"]["trainer"] | sizes
+    effective = trained_project.origin["effective"] | {"trainer": arguments}
     rewrite(
-        copy / "origin.json", settings=trained_project.origin.settings | sizes, effective=effective
+        copy / "origin.json",
+        settings=trained_project.origin["settings"] | sizes,
+        effective=effective,
     )
     file = copy / "result" / "finished.json"
     trainer = json.loads(file.read_text())["trainer"]

@@ -366,7 +366,7 @@ def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> 
     assert '"bitsandbytes==' in program
     assert "use_vllm" not in values["trainer"], "it needs packages of its own"
     assert values["model"] == "acme/tiny", "a model of the Hub stays there"
-    assert project.origin.is_base_local is False
+    assert project.origin["is_base_local"] is False
     assert not (project.path / "base").exists(), "a model of the Hub stays there"
 
 

@@ -92,7 +92,7 @@ def write_run(
         dtype="float32",
         model=FakeModel(),
     )
-    info = new_run_info(prepared).to_dict() | {"status": "finished", "base_weights_hash": None}
+    info = new_run_info(prepared) | {"status": "finished", "base_weights_hash": None}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
 from grpo_nb.evaluation.holdout import load_holdout
+from grpo_nb.runs.writing import write_questions
 from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.answers import is_right_answer
 from grpo_nb.tasks.contamination import find_contamination, question_hashes
@@ -152,7 +153,7 @@ def test_accepted_answers_are_kept_with_a_run(tmp_path: Path) -> None:
     from grpo_nb.runs.run_folder import Run
 
     rows = rows_of([names[0] for names in CAPITALS], accepted_answers=CAPITALS)
-    Run(tmp_path).write_questions([], gn.load_task(rows, holdout=2).holdout)
+    write_questions(Run(tmp_path), [], gn.load_task(rows, holdout=2).holdout)
     kept = [json.loads(line) for line in (tmp_path / "holdout.jsonl").read_text().splitlines()]
     assert all(row["accepted_answers"][0] == row["answer"] for row in kept)
 

@@ -16,6 +16,7 @@ import grpo_nb as gn
 from grpo_nb.config import planning
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import EngineChoice
+from grpo_nb.runs.writing import write_run_info
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import PreparedTraining
 from grpo_nb.training.recorder import Recorder
@@ -78,8 +79,8 @@ def rewrite_status(run: gn.runs.Run, status: str) -> None:
     from grpo_nb.runs.run_info import read_run_info
 
     info = read_run_info(run.path / "run.json")
-    info.status = status
-    run.write_info(info)
+    info["status"] = status
+    write_run_info(run, info)
 
 
 def test_run_stopped_at_its_last_step_is_finished(tiny, tiny_settings: gn.Settings) -> None:
@@ -400,20 +401,21 @@ def test_first_interrupt_only_sets_the_flag_to_end() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_close_saves_the_figure_where_the_display_fails() -> None:
+def test_close_saves_the_figure_where_the_display_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("no font")
 
     saved = []
     recorder = SimpleNamespace(
         bar=None,
-        run=SimpleNamespace(save_figure=lambda: saved.append(True)),
+        run="the run",
         _plot=SimpleNamespace(update=fail),
         _can_show=True,
     )
+    monkeypatch.setattr("grpo_nb.training.recorder.write_figure", saved.append)
     with pytest.raises(RuntimeError, match="no font"):
         Recorder.close(recorder)
-    assert saved == [True]
+    assert saved == ["the run"]
 
 
 def test_training_in_a_thread_ends_as_in_the_main_thread(tiny, tiny_settings) -> None:

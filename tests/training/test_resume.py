@@ -109,7 +109,7 @@ def find_run(
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = RunInfo(**make_info(**now))
     with ExitStack() as locks:
-        return resumed_run_info(claim_run(None, run.path, info, locks), info).to_dict()
+        return resumed_run_info(claim_run(None, run.path, info, locks), info)
 
 
 def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
