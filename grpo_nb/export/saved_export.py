@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, ReprMixin, Table, bold
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run, open_run
-from grpo_nb.runs.run_info import LooseText, OpenDict
+from grpo_nb.runs.run_info import AnyText, OpenDict
 
 VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -30,10 +30,10 @@ class VerificationFields(OpenDict):
     """Fields of `verification.json` that every export has."""
 
     kind: Literal["merged", "adapter", "gguf"]
-    run: LooseText
-    adapter: LooseText
+    run: AnyText
+    adapter: AnyText
     """SHA-256 of the run's adapter file."""
-    sentence: LooseText
+    sentence: AnyText
     checks: dict[str, Literal[True] | None]
     measured: dict
     files: dict
