@@ -140,7 +140,7 @@ def model_id_of(source: ModelSource) -> str:
         return ""
     part = "adapter" if source.version == "trained" else "start"
     # A missing adapter has no id, so that no comparison is attributed to it.
-    return source.run.model_id(part) or ""
+    return source.run.adapter_id(part) or ""
 
 
 def version_before_training(run: Run) -> Literal["base", "start"]:

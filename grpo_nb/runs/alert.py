@@ -18,7 +18,7 @@ class Alert(ReprMixin):
     """A finding about a run, with its numbers, and what to change.
 
     When an alert is withdrawn, `severity` keeps its last value, and `state` becomes "withdrawn".
-    Programs filter and sort by `state`. Tables show `state_text`, which also has the step.
+    Programs filter and sort by `state`.
 
     >>> alert = Alert(rule="kl", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
@@ -52,13 +52,6 @@ class Alert(ReprMixin):
         """Severity of an open alert, otherwise `withdrawn`."""
         return self.severity if self.withdrawn_step is None else "withdrawn"
 
-    @property
-    def state_text(self) -> str:
-        """Severity of an open alert, otherwise when it was withdrawn."""
-        if self.withdrawn_step is None:
-            return self.severity
-        return f"withdrawn at step {self.withdrawn_step} (was {self.severity})"
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON. `Alert(**values)` makes an equal alert."""
         return dataclasses.asdict(self)
@@ -74,8 +67,10 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
     for alert in sorted(alerts, key=lambda alert: STATES_WORST_FIRST.index(alert.state)):
         # A rule that watches several things reports each of them by its name.
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
-        finding = f"{name}: {alert.message}"
-        rows.append((bold(alert.state_text), alert.step, finding, alert.advice))
+        status = alert.state
+        if alert.withdrawn_step is not None:
+            status = f"withdrawn at step {alert.withdrawn_step} (was {alert.severity})"
+        rows.append((bold(status), alert.step, f"{name}: {alert.message}", alert.advice))
     return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
 
 

@@ -79,6 +79,10 @@ def model_card(
     """
     info = run.info
     settings = run.settings
+    shown_settings = {**settings.to_dict(), **settings.extra}
+    # `run_root` is a path of one machine. The first line of the card names the model.
+    for name in ("extra", "model", "run_root"):
+        shown_settings.pop(name, None)
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
@@ -96,7 +100,7 @@ def model_card(
         verification=verification,
         figure=FIGURE_FILE if (run.path / FIGURE_FILE).is_file() else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
-        settings=without_private_parts({**settings.to_dict(), **settings.extra}),
+        settings=without_private_parts(shown_settings),
     )
     # The finished text is filtered too, because sentences and sources of rewards can also hold
     # private parts.

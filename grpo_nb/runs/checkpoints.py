@@ -115,8 +115,8 @@ def find_damage(folder: Path) -> str | None:
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints; `count` is at least 1.
 
-    A damaged checkpoint takes one of the `count` places, so call `set_aside_damaged` first if there
-    may be any.
+    A damaged checkpoint takes one of the `count` places. Therefore call `set_aside_damaged` first,
+    which renames the damaged ones that are newer than the newest complete one.
     """
     for _, folder in checkpoint_folders(root)[:-count]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.

@@ -153,7 +153,7 @@ def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
     """Return the held-out measures with their 95 % intervals and their last values."""
     curves = []
     for measure in HOLDOUT_MEASURES:
-        values = finite_values(rows, measure.key)
+        values = finite_values(rows, measure.row_key)
         if len(values):
             label = f"{measure.label} {values.iloc[-1]:.0%}"
             # An interval can be missing, hence `reindex`. Another program may have logged an
@@ -269,8 +269,8 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
     labels_above = len(labels)
     for line in sorted(ends, key=ends.get):
         labels_above -= 1
-        # The 0.5 is half of its own height.
         lowest = height + distance
+        # The 0.5 leaves room for the upper half of this label.
         highest = 1 - distance * (labels_above + 0.5)
         height = min(highest, max(ends[line], lowest))
         axes.text(

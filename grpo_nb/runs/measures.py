@@ -15,14 +15,14 @@ class HoldoutMeasure(NamedTuple):
     """Column of `Evaluation.rows` with the grade of each answer."""
 
     @property
-    def key(self) -> str:
+    def row_key(self) -> str:
         """Key of the share in a row of a run."""
         return f"holdout/{self.name}"
 
     @property
     def interval_keys(self) -> list[str]:
         """Keys of the lower and upper end of the 95 % interval in a row of a run."""
-        return [f"{self.key}_low", f"{self.key}_high"]
+        return [f"{self.row_key}_low", f"{self.row_key}_high"]
 
 
 #: The measures of held-out answers, in the order in which they are shown. Answers can improve in
@@ -33,7 +33,7 @@ HOLDOUT_MEASURES = (
     HoldoutMeasure("anywhere", label="correct anywhere", column="is_correct_anywhere"),
 )
 #: Key of the share of correct answers in a row of a run.
-ACCURACY_KEY = HOLDOUT_MEASURES[0].key
+ACCURACY_KEY = HOLDOUT_MEASURES[0].row_key
 
 
 def percent_text(share: float | None, interval: Sequence[float] | None) -> str:

@@ -177,8 +177,8 @@ def decide_outcome(
     - The two models of the comparison are the start of this run and the adapter that the run has
       now. This is not checked if the comparison did not record its models.
     - None of the held-out questions is known to have been trained on.
-    - Not fewer answers are correct if they are searched anywhere in the completion. Otherwise the
-      format alone may have improved.
+    - If the right answer is searched anywhere in the completion, the model does not find it less
+      often than before. Otherwise the format alone may have improved.
     - The model beats the majority-class baseline, if there is one.
     - The reward rose.
 
@@ -186,8 +186,8 @@ def decide_outcome(
         rise: The test of the reward over the steps, from `Run.rise`.
         comparison: The held-out comparison as saved with a run; None if there is none. The
             `Comparison` that `gn.compare` returns has the same fields.
-        start_id: `Run.model_id` of the model that the run started from.
-        adapter_id: `Run.model_id` of the trained adapter.
+        start_id: `Run.adapter_id` of the model that the run started from.
+        adapter_id: `Run.adapter_id` of the trained adapter.
 
     >>> rise = Rise(first_mean=0.2, last_mean=0.9, p_value=0.001, step_count=12)
     >>> decide_outcome(rise, comparison=None).has_worked

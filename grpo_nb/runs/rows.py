@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 #: A row of a run: the metrics of a logged step, by name.
 Row = Mapping[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
-#: whatever their scores were. If a row lacks this key, its step reused earlier completions.
+#: whatever their scores were. The recorder relies on that: the step of a row without this key
+#: reused the completions of an earlier one.
 MEAN_LENGTH_KEY = "completions/mean_length"
 
 
@@ -33,6 +34,7 @@ def row_from_logs(
         measured.pop("kl", None)
     # The health rules own the key `alerts`, but a reward may log a number of that name.
     measured.pop("alerts", None)
+    # `max_steps` can differ between rows, because a resumed run may be longer.
     return measured | {"step": step, "max_steps": max_steps}
 
 

@@ -90,7 +90,7 @@ class Run(ReprMixin):
         """Content of `run.json`, as a dict.
 
         Raises:
-            ValueError: The file is damaged, lacks a field, or was written by a later version.
+            ValueError: The file is damaged, lacks a field, or has a later `format_version`.
         """
         return read_run_info(self._checked_path("run.json"))
 
@@ -222,7 +222,7 @@ class Run(ReprMixin):
                 f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
-        # Only episodes with tools have turns.
+        # Not `turns`, which only episodes with tools have.
         required = [*REQUIRED_COLUMNS, *self.weights]
         tables = []
         for number in steps:
@@ -273,11 +273,11 @@ class Run(ReprMixin):
         return decide_outcome(
             self.rise(),
             comparison,
-            start_id=self.model_id("start"),
-            adapter_id=self.model_id("adapter"),
+            start_id=self.adapter_id("start"),
+            adapter_id=self.adapter_id("adapter"),
         )
 
-    def model_id(self, part: Literal["adapter", "start"]) -> str | None:
+    def adapter_id(self, part: Literal["adapter", "start"]) -> str | None:
         """Return the name of an adapter in comparisons, such as `adapter 1f3a5b7c9d2e4f60`.
 
         The name is "adapter" or "start" and the first 16 digits of the hash of the weights; None if
@@ -348,7 +348,7 @@ class Run(ReprMixin):
         yield self.sentence
         # A run that is finished or is being trained needs no advice.
         if self.status not in ("finished", "running"):
-            # A run of unknown status may still be training on another machine, hence "If".
+            # "If", because a run of unknown status may still be training on another machine.
             yield (
                 "If nothing trains it any more, resume it: "
                 f"gn.train(..., resume={str(self.path)!r})"

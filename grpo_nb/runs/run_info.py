@@ -21,7 +21,8 @@ from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: A text, which may hold lone surrogates: JSON can hold them, and pydantic's own `str` refuses them.
+#: A text, which may hold a lone surrogate: `json.loads` makes one of "\ud800", and pydantic's own
+#: `str` refuses it.
 AnyText = InstanceOf[str]
 #: A whole number from 0 to 2**53 - 1. Floats represent all of them exactly.
 WholeNumber = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
@@ -160,7 +161,10 @@ def read_run_info(path: Path) -> RunInfo:
 
 # Without protected namespaces, because pydantic 2.9 warns about the field `model_id`.
 class OpenModel(BaseModel, extra="allow", protected_namespaces=()):
-    """Part of comparison.json. The listed fields are checked, all others kept as they are."""
+    """Part of comparison.json, which is used as an object, where run.json is used as a dict.
+
+    The listed fields are checked, all others kept as they are.
+    """
 
 
 class SavedEvaluation(OpenModel):
@@ -177,7 +181,7 @@ class SavedEvaluation(OpenModel):
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
     model_id: AnyText | None
-    """Identity of the adapter as in `Run.model_id`; None if it was not recorded."""
+    """Identity of the adapter as in `Run.adapter_id`; None if it was not recorded."""
 
 
 class SavedTest(OpenModel):

@@ -48,7 +48,7 @@ class RunViewer(Panel):
             self._slider,
             section(
                 "The step",
-                "as run.step(number): its groups, completions in the order of their advantages",
+                "its groups, as run.step(number) shows them, with the best completions first",
                 self._step_view,
             ),
         ]

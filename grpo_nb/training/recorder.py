@@ -307,5 +307,5 @@ class HoldoutObserver:
         for measure in HOLDOUT_MEASURES:
             interval = evaluation.interval_of(measure.name)
             if interval is not None:
-                row[measure.key] = evaluation.share_of(measure.name)
+                row[measure.row_key] = evaluation.share_of(measure.name)
                 row.update(zip(measure.interval_keys, interval, strict=True))

@@ -119,7 +119,7 @@ def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
 def compared_run(folder: Path, **sides: str) -> Run:
     """Write a run whose saved comparison says which models it is of."""
     run = write_run(folder)
-    ids = {"before": run.model_id("start"), "after": run.model_id("adapter")} | sides
+    ids = {"before": run.adapter_id("start"), "after": run.adapter_id("adapter")} | sides
     compare_by_hand(
         run, **{name: COMPARISON[name] | {"model_id": ids[name]} for name in ("before", "after")}
     )
@@ -147,13 +147,13 @@ def test_outcome_of_an_older_adapter_did_not_work(tmp_path: Path) -> None:
 def test_outcome_without_the_adapter_did_not_work(tmp_path: Path, recorded: str) -> None:
     run = compared_run(tmp_path / "first", after=recorded)
     (run.adapter_path / "adapter_model.safetensors").unlink()
-    assert run.model_id("adapter") is None
+    assert run.adapter_id("adapter") is None
     assert not run.outcome().has_worked
 
 
 def test_model_without_its_adapter_is_recorded_as_no_model_of_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
-    assert model_id_of(RunModel(run)) == run.model_id("adapter")
+    assert model_id_of(RunModel(run)) == run.adapter_id("adapter")
     (run.adapter_path / "adapter_model.safetensors").unlink()
     assert model_id_of(RunModel(run)) == ""
 
