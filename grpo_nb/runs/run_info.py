@@ -146,7 +146,7 @@ RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """Read and check a `run.json`. Fields that are null are left out.
+    """Read and check a `run.json`. Fields that are null are left out; no version means the first.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or it has a later
@@ -156,7 +156,8 @@ def read_run_info(path: Path) -> RunInfo:
         info = RUN_INFO_SCHEMA.validate_python(json.loads(path.read_text("utf-8")))
         # Raises an error if the recorded format is not valid.
         AnswerFormat(**info["task"]["format"])
-    return {name: value for name, value in info.items() if value is not None}
+    recorded = {name: value for name, value in info.items() if value is not None}
+    return {"format_version": 1, **recorded}
 
 
 # Without protected namespaces, because pydantic 2.9 warns about the field `model_id`.

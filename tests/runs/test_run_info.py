@@ -30,9 +30,9 @@ def test_written_run_info_has_the_version_of_its_format(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["format_version"] == 1
 
 
-def test_run_info_without_version_is_read(tmp_path: Path) -> None:
+def test_run_info_without_version_is_read_as_the_first(tmp_path: Path) -> None:
     assert "format_version" not in json.loads(write(tmp_path).read_text())
-    assert read_run_info(tmp_path / "run.json")["status"] == "finished"
+    assert read_run_info(tmp_path / "run.json")["format_version"] == 1
 
 
 def test_run_info_leaves_out_unrecorded_fields(tmp_path: Path) -> None:

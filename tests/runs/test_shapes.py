@@ -115,8 +115,8 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
 # Whole files, as text, and what the message says.
 FILES: dict[str, tuple[str, str, str]] = {
     "run.json, empty": ("run.json", "{}", "status Field required"),
-    "run.json, a list": ("run.json", "[]", "Input should be a dictionary"),
-    "run.json, null": ("run.json", "null", "Input should be a dictionary"),
+    "run.json, a list": ("run.json", "[]", "Input should be a valid dictionary"),
+    "run.json, null": ("run.json", "null", "Input should be a valid dictionary"),
     "run.json, deeper than Python": ("run.json", "[" * 100_000, "RecursionError"),
     "metrics.jsonl, a list": (
         "metrics.jsonl",
