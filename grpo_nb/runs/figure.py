@@ -287,12 +287,11 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
 
 def figure_of_runs(runs: Sequence[Run]) -> Figure:
     """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
-    curves = {panel: [] for panel in PANELS_OF_RUNS.values()}
-    for run in runs:
-        rows = run.rows
-        label = run.name[:RUN_NAME_CHARACTERS]
-        for metric, panel in PANELS_OF_RUNS.items():
-            curves[panel].append(Curve(label, finite_values(rows, metric)))
+    # Each file of rows is read once.
+    named_rows = [(run.name[:RUN_NAME_CHARACTERS], run.rows) for run in runs]
+    curves = {}
+    for metric, panel in PANELS_OF_RUNS.items():
+        curves[panel] = [Curve(name, finite_values(rows, metric)) for name, rows in named_rows]
     return _draw_panels(curves)
 
 

@@ -127,10 +127,11 @@ class CompletionGroup:
         last = 0
         # Compared as text, because NaN is not equal to itself.
         for _, equal_rows in itertools.groupby(rows, key=str):
-            (row, text), *others = equal_rows
+            equal_rows = list(equal_rows)
             first = last + 1
-            last = first + len(others)
-            numbers = f"{first} to {last}" if others else str(first)
+            last += len(equal_rows)
+            numbers = str(first) if first == last else f"{first} to {last}"
+            row, text = equal_rows[0]
             shown.append((numbers, row, text))
         return shown
 

@@ -23,8 +23,7 @@ class RunViewer(Panel):
         run: A run from `train` or `open_run`, or the path of its folder.
 
     Raises:
-        FileNotFoundError: There is no run at that path.
-        ValueError: The run has no completions yet.
+        FileNotFoundError: There is no run at that path, or it has no completions yet.
 
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
@@ -35,7 +34,7 @@ class RunViewer(Panel):
         self.panel_title = f"Run {self.run.name}: {self.run.status}"
         steps = self.run.steps
         if not steps:
-            raise ValueError(f"the run {self.run.name!r} has no completions yet.")
+            raise FileNotFoundError(f"the run {self.run.name!r} has no completions yet.")
         # Without continuous updates, because each step that is passed would read a file.
         slider = widgets.SelectionSlider(
             options=steps, value=steps[-1], description="Step", continuous_update=False

@@ -133,7 +133,7 @@ def test_viewer_of_a_running_run_opens_at_its_newest_step(run: gn.runs.Run) -> N
 
 
 def test_viewer_without_completions_says_so(empty: gn.runs.Run) -> None:
-    with pytest.raises(ValueError, match="the run 'made' has no completions yet"):
+    with pytest.raises(FileNotFoundError, match="the run 'made' has no completions yet"):
         gn.RunViewer(empty)
 
 
