@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from grpo_nb.rewards.question_units import has_another_unit
 from grpo_nb.tasks.answers import normalize_answer, read_letter
 from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
-from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
 """Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2.
@@ -29,23 +29,6 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
-_UNIT = rf"(?:{UNIT_WORD})(?:/(?:{UNIT_WORD}))?"
-_ASKED_UNIT = re.compile(
-    r"\b(?:how many|in|nearest(?! cent)|to(?= [a-z]{3})) (?!second\b)"
-    rf"((?>{_UNIT}))(?! \d)",
-    re.IGNORECASE,
-)
-"""The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
-
-An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A short
-word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
-word with a number after it: "in week 3".
-"""
-_NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
-"""A unit right after a digit, a sign such as $, or a word of three letters or more.
-
-The `in` and the `s` in "in Tom's shop" are not units.
-"""
 # Without one of these, an answer as it is written has no arithmetic: a sign, a digit before a space
 # or an `e`, or a character outside ASCII, which may be a sign.
 _MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
@@ -116,46 +99,6 @@ def _value_as_written(answer: str) -> str:
 def _without_brackets(text: str) -> str:
     # They must not hide that `y = (x^2)/x` is a copy of x^2/x.
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
-
-
-def has_another_unit(given: str, gold: str, question: str) -> bool:
-    """Return True if an answer has a unit of measurement that does not fit the question.
-
-    A gold answer without a unit says nothing about it. So the answer must have a unit that the
-    question asks for. If it asks for none, the unit must be one that the question names. If it
-    names none either, any unit fits.
-
-    >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
-    >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
-    (False, True)
-    """
-    number = read_number(given)
-    gold_number = read_number(gold)
-    if number is None or gold_number is None or gold_number.unit:
-        return False
-    # 50% is the number 0.5 in another spelling.
-    if number.unit == "%" and number.value == gold_number.value:
-        return False
-    given_units = _units_in(number.unit)
-    if not given_units:
-        return False
-    question = re.sub("(?i)per ?cent(age)?", "%", question)
-    # The last sentence counts first, because earlier ones may hold data or an example.
-    for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
-        asked_units = map(_units_in, _ASKED_UNIT.findall(sentence))
-        asked_units = list(filter(None, asked_units))
-        if asked_units:
-            # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
-            return not any(units <= given_units for units in asked_units)
-    named_units = _units_in(" ".join(_NAMED_UNIT.findall(question)))
-    return bool(named_units) and not given_units <= named_units
-
-
-def _units_in(text: str) -> set[str]:
-    """Return the names of the units of measurement in a text, such as hour and meter for m/h."""
-    names = map(measurement_unit, re.findall(UNIT_WORD, text))
-    # A name may have two units: mph is mile/hour.
-    return set(re.findall(UNIT_WORD, " ".join(names)))
 
 
 def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:

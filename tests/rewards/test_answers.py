@@ -323,8 +323,8 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
         pytest.param(
             "Tom buys 4 apples at $2 each. How many dollars does he pay in the shop?",
             "8",
-            ["$8", "8 dollars", "$8 per week", "8 apples"],
-            ["8 cents", "8%", "8 hours"],
+            ["$8", "8 dollars", "8 apples"],
+            ["8 cents", "8%", "8 hours", "$8 per week"],
             id="asked with how many",
         ),
         pytest.param(
@@ -391,6 +391,97 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
             ["0.5 s", "0.5 in"],
             id="percent is a spelling",
         ),
+        pytest.param(
+            "How many square centimetres are in 1.5 square metres?",
+            "15000",
+            ["15000 cm^2", r"15000 \text{ cm}^2", "15000 cm\u00b2", "15000 square centimetres"],
+            [r"15000 \text{ cm}^3", "15000 cm", "15000 m^2"],
+            id="power of the right unit",
+        ),
+        pytest.param(
+            "A square in the plan has a side of 5 cm. What is its area?",
+            "25",
+            ["25 cm^2", "25"],
+            ["25 cm", "25 cm^3", "25 m^2"],
+            id="area and length",
+        ),
+        pytest.param(
+            "A car drives 120 km in 2 hours. How far does it drive in 5 hours?",
+            "300",
+            ["300 km"],
+            ["300 km/h", "300 hours", "300 km^2"],
+            id="distance and speed",
+        ),
+        pytest.param(
+            "A car drives 120 km in 2 hours. What is its average speed?",
+            "60",
+            ["60 km/h", "60 kilometers per hour"],
+            ["60 km", "60 hours"],
+            id="speed and distance",
+        ),
+        pytest.param(
+            "A tank empties at 3 L/min. How long does it take to empty 60 L?",
+            "20",
+            ["20 min"],
+            ["20 L", "20 L/min"],
+            id="time and rate",
+        ),
+        pytest.param(
+            "A pump fills 10 litres per minute. How many litres per hour is this?",
+            "600",
+            ["600 litres per hour", "600 L/h", "600 L"],
+            ["600 L/min", "600 hours"],
+            id="per hour and per minute",
+        ),
+        pytest.param(
+            "A machine makes 5 bolts a minute. How many bolts does it make an hour?",
+            "300",
+            ["300 bolts per hour", "300 bolts"],
+            ["300 bolts per minute"],
+            id="things per hour",
+        ),
+        pytest.param(
+            "How many dollars does she earn in 8 hours at $15 per hour?",
+            "120",
+            ["$120"],
+            ["$120 per hour", "120 cents"],
+            id="rate as data",
+        ),
+        pytest.param(
+            "What is her wage in dollars per hour?",
+            "15",
+            ["$15", "$15 per hour"],
+            ["15 cents", "$15 per week"],
+            id="money may leave the rate out",
+        ),
+        pytest.param(
+            "Convert the speed of 2 m/s to km per hour.",
+            "7.2",
+            ["7.2 km/h"],
+            ["7.2 km", "7.2 m/s"],
+            id="rate in words",
+        ),
+        pytest.param(
+            "What percent of 80 kg is 28 kg?",
+            "35",
+            ["35%"],
+            ["35 kg"],
+            id="percent asked with what",
+        ),
+        pytest.param(
+            "The rate rose from 20% to 23%. By how many percentage points did it rise?",
+            "3",
+            ["3"],
+            ["3%"],
+            id="percentage points",
+        ),
+        pytest.param(
+            "How hot is it in degrees Celsius?",
+            "20",
+            ["20 \u00b0C", "20 degrees Celsius"],
+            ["20 \u00b0F"],
+            id="degrees of a scale",
+        ),
     ],
 )
 def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
@@ -404,6 +495,40 @@ def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
     )
     paid = [answer for answer, score in zip(answers, scores, strict=True) if score]
     assert paid == fitting
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "score_of_answer"),
+    [
+        pytest.param(
+            "Convert 150 degrees to radians.",
+            r"\frac{5\pi}{6}",
+            {r"\frac{5\pi}{6} \text{ rad}": 1.0, r"\frac{5\pi}{6}^\circ": 0.0},
+            id="degrees for radians",
+        ),
+        pytest.param(
+            "What is arctan(1)?",
+            r"\frac{\pi}{4}",
+            {r"\frac{\pi}{4}": 1.0, r"\frac{\pi}{4}^\circ": 0.0},
+            id="multiple of pi",
+        ),
+        pytest.param(
+            "A circle has a radius of 3 cm. What is its area?",
+            r"9\pi",
+            {r"9\pi \text{ cm}^2": 1.0, r"9\pi \text{ cm}": 0.0, r"9\pi \text{ m}^2": 0.0},
+            id="area and length",
+        ),
+    ],
+)
+def test_unit_of_a_formula_must_fit_the_question(
+    question: str, gold: str, score_of_answer: dict[str, float]
+) -> None:
+    count = len(score_of_answer)
+    completions = list(map(slot, score_of_answer))
+    scores = rewards.maths()(
+        prompts=[question] * count, completions=completions, answer=[gold] * count
+    )
+    assert scores == list(score_of_answer.values())
 
 
 @pytest.mark.parametrize("reward", [rewards.correctness(), rewards.maths()], ids=str)
@@ -451,4 +576,4 @@ def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
             paid.append(row)
     assert len(rows) == 1074
     assert len(refused) <= 129, refused
-    assert len(paid) <= 2, paid
+    assert paid == []

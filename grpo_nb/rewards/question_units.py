@@ -1,0 +1,187 @@
+"""Compare the unit of an answer with the unit that its question asks for."""
+
+import re
+from functools import lru_cache
+
+from grpo_nb.rewards.math_latex import normalize_latex
+from grpo_nb.rewards.math_symbols import split_unit
+from grpo_nb.tasks.markup import normalize_signs
+from grpo_nb.tasks.number_reading import read_number
+from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
+
+_FACTOR = rf"(?:{UNIT_WORD})(?:\^\d)?"
+_UNIT = rf"{_FACTOR}(?:/{_FACTOR})*"
+# Pattern -> spelling that replaces its matches in a question or in the name of a unit.
+_SPELLINGS = {
+    r"\\(?:text|mathrm)|[{}]": "",
+    r"\^\\circ": "\u00b0",
+    r"\bdegrees? (?=celsius|fahrenheit)|(?<=watt)[ -](?=hour)": "",
+    r"\bper ?cent(?:age)?\b(?! points?)": "%",
+    # The "in" of "a square in cm" asks for a unit.
+    r"\b(?:square|sq\.?) (?!in\b)([a-z]+)": r"\1^2",
+    r"\b(?:cubic|cu\.?) (?!in\b)([a-z]+)": r"\1^3",
+    r"(?<=[a-z])(?: squared|2)\b": "^2",
+    r"(?<=[a-z])(?: cubed|3)\b": "^3",
+    # m s^-1 is m/s.
+    r"(?<=\w)[ *]([a-z]+)\^-(?:1\b)?": r"/\1^",
+    r"\^(?!\d)": "",
+    r"\s*/\s*": "/",
+    # A rate in words keeps a space before its sign.
+    r"\s+(?:per|(?:an?|each|every)(?= (?:minute|hour|day|week|year)\b))\s+": " /",
+    r"\bhow long (?=.*\b(?:take|last)s?\b)": "what time ",
+}
+_DATA = re.compile(
+    r"(?<!nearest )(?<![\w.^])[$\u20ac\u00a3\u00a5\u20b9]?\d[\d.,]*"
+    rf"(?: ?(?!(?:in|to|as)\b){_FACTOR})?(?: ?/{_FACTOR})*"
+)
+"""A number with its unit, such as `150 km/h`: it is given in the question, and not asked for."""
+# Not an ordinal, as in "in second place", and not a word with a number after it: "in week 3".
+_ASKED_UNIT = re.compile(
+    rf"""
+    \b(?:
+        # A rate after these may be left out: $15 for "How many dollars per hour?".
+        (?:how[ ]many(?:[ ](?:more|whole|full))?|in(?=[ ](?:dollar|euro|cent)s?\b))
+        [ ](?!second\b)((?>{_UNIT}))
+        |(?:in|nearest(?:[ ][\d.]+)?(?![ ]cent)|to(?![ ](?:[a-z]|us)\b(?!/)))
+        [ ](?!second\b)((?>{_UNIT}(?:[ ]/{_FACTOR})?))
+    )(?![ ]\d)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
+
+An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A letter
+after `to` is not a unit: "from B to A".
+"""
+_NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
+"""A unit right after a digit, a sign such as $, or a word of three letters or more.
+
+The `in` and the `s` in "in Tom's shop" are not units.
+"""
+_DIMENSION_OF_UNIT = {
+    unit: dimension
+    for dimension, units in {
+        "length": "meter kilometer centimeter millimeter micrometer nanometer inch foot yard mile",
+        "length^3": "liter deciliter milliliter",
+        "mass": "gram kilogram milligram tonne ounce",
+        "money": "$ cent \u20ac \u00a3 \u00a5 \u20b9",
+        "time": "second millisecond microsecond nanosecond minute hour day week year",
+    }.items()
+    for unit in units.split()
+}
+# A word may have two dimensions: a rope and a film are long.
+_QUANTITIES_OF_DIMENSION = {
+    "length": "distance perimeter circumference height width depth radius diameter length far tall "
+    "wide deep long",
+    "length^2": "area",
+    "length^3": "volume",
+    "length/time": "speed velocity fast",
+    "money": "cost price money pay earn",
+    "time": "time length long fast",
+}
+_QUANTITIES = "|".join(_QUANTITIES_OF_DIMENSION.values()).replace(" ", "|")
+_ASKED_QUANTITY = re.compile(
+    r"\b(?:what|which|how|find|calculate|determine|compute|give)"
+    r"(?: (?!(?:of|with|whose|if|from|in|for)\b)[\w'-]+){0,5}?"
+    rf" ({_QUANTITIES})\b(?! (?:flow|rate))",
+    re.IGNORECASE,
+)
+"""The quantity that a question asks for: "What is the total area ...?", "How far ...?"
+
+In "the side of a square with the area 4", the side is asked for.
+"""
+
+
+def has_another_unit(given: str, gold: str, question: str) -> bool:
+    r"""Return True if an answer has a unit of measurement that does not fit the question.
+
+    A gold answer without a unit says nothing about it. So the answer must have a unit that the
+    question asks for. If it asks for none, the unit must be one that the question names, and it
+    must be a unit of the quantity that the question asks for. If the question names no unit, any
+    unit fits. But an angle in degrees is never a multiple of \pi.
+
+    >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
+    >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
+    (False, True)
+    >>> has_another_unit("25 cm", "25", "A square has a side of 5 cm. What is its area?")
+    True
+    """
+    given_unit = _unit_of(given)
+    units = _units_in(_respell(given_unit))
+    if not units or _unit_of(gold):
+        return False
+    if given_unit == "\u00b0" and r"\pi" in normalize_latex(gold):
+        return True
+    # 50% is the number 0.5 in another spelling.
+    if given_unit == "%" and read_number(f"{read_number(given).value}") == read_number(gold):
+        return False
+    question = _respell(question)
+    # The last sentence counts first, because earlier ones may hold data or an example.
+    for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
+        sentence = _DATA.sub("0", sentence)
+        # One of the two groups of a match is empty.
+        asked_texts = map("".join, _ASKED_UNIT.findall(sentence))
+        asked_units = list(filter(None, map(_units_in, asked_texts)))
+        asked_units += [{word} for word in ("%", "percentage point") if word in sentence]
+        asked_rates = _rates_in(_units_in(sentence))
+        has_another_rate = not _rates_in(units) <= asked_rates
+        if asked_units:
+            # The rate may follow later: "How many dollars does she earn per hour?"
+            return has_another_rate or not any(asked <= units for asked in asked_units)
+        if asked_rates and has_another_rate:
+            return True
+        quantity = _ASKED_QUANTITY.search(sentence)
+        if quantity and not asked_rates:
+            if not _measures(units, quantity[1].casefold()):
+                return True
+            break
+    named_units = _names_of(_units_in(" ".join(_NAMED_UNIT.findall(question))))
+    return bool(named_units) and not _names_of(units) <= named_units
+
+
+def _unit_of(answer: str) -> str:
+    """Return the name of the unit of a number or of a formula; empty without a unit."""
+    number = read_number(answer)
+    return split_unit(normalize_latex(answer))[1] if number is None else number.unit
+
+
+# Cached, because the completions of a group have the same question.
+@lru_cache(maxsize=1_024)
+def _respell(text: str) -> str:
+    """Return a text with one spelling of powers, rates and percent signs.
+
+    >>> _respell("in square metres per hour"), _respell("m s^-2")
+    ('in metres^2 /hour', 'm/s^2')
+    """
+    text = normalize_signs(text)
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text, flags=re.IGNORECASE)
+    return text
+
+
+def _units_in(text: str) -> set[str]:
+    """Return the units of measurement in a text: kilometer and /hour for km/h, meter^2 for m^2."""
+    # A name may have two units: mph is mile/hour.
+    names = re.sub(UNIT_WORD, lambda word: measurement_unit(word[0]), text)
+    return set(re.findall(f"/?{_FACTOR}", names))
+
+
+def _rates_in(units: set[str]) -> set[str]:
+    return {unit for unit in units if unit.startswith("/")}
+
+
+def _names_of(units: set[str]) -> set[str]:
+    return set(re.findall(UNIT_WORD, " ".join(units)))
+
+
+def _measures(units: set[str], quantity: str) -> bool:
+    """Return True if units measure a quantity, such as kilometer and /hour the speed.
+
+    True also for units whose dimension is not known here.
+    """
+    factors = [
+        re.sub(UNIT_WORD, lambda word: _DIMENSION_OF_UNIT.get(word[0], "?"), unit) for unit in units
+    ]
+    # The rate comes last: length/time.
+    dimension = "".join(sorted(factors, reverse=True))
+    return "?" in dimension or quantity in _QUANTITIES_OF_DIMENSION.get(dimension, "").split()
