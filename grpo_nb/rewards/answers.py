@@ -162,8 +162,8 @@ class exact_text(SlotReward):
 
     By default, only the white space between words and the encoding of an accented letter may
     differ. Use it for names and code words, where `7.0` must not equal `7`. Labels need
-    `is_literal=False`, which ignores capitals and wrappers. Source: the exact match of SQuAD
-    (arXiv:1606.05250), but here capitals, punctuation and articles count.
+    `is_literal=False`, which ignores capitals and wrappers. Unlike the exact match of SQuAD
+    (arXiv:1606.05250), it counts capitals, punctuation and articles.
 
     Args:
         weight: Weight in the total reward.

@@ -44,7 +44,7 @@ _NOT_MATHS = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
     r"|0\d+"  # 007
     r"|\d{1,4}([-/.])\d{1,2}\1\d{1,4}"  # 2025-06-03
-    r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
+    r"|(?!.*\d[A-Za-z],)(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min, but not 2x, 3y
     re.DOTALL,
 )
 """Gold answers that look like formulas and are not."""
@@ -54,9 +54,16 @@ _LOOKS_LIKE_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 Others are compared as words. One capital may be the letter of an option.
 """
 _MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:")
-"""Gold answers that are right only as they are written. math-verify reads a number in another base,
-such as 101_{2}, as a product, and the ratio 1:3:2 as a quotient, which equals 1:2:3.
+"""Gold answers that math-verify misreads, so that only the same spelling is right.
+
+It reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as a quotient,
+which equals 1:2:3.
 """
+_CALCULATION = re.compile(
+    rf"(?P<name>(?:{SYMBOL}\s*=)?)(?P<steps>.*)=(?P<result>.*)",
+    re.DOTALL,
+)
+"""A calculation with its result: 5*12 + 8 = 68, or x = 2^5 = 32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,8 @@ class maths(SlotReward):
     * The slot must hold one answer: `41 = 42` and `42 \text{ is wrong}` score 0.0. TRL gives 1.0 to
       both.
     * If the gold answer is a number, the answer must be one too, compared as `correctness` does.
-      Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0.
+      Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0. A
+      calculation with its result (`23 + 19 = 42`) is right if all its sides are equal.
     * If the gold answer has parts, the answer must have the same parts: in any order for a list, in
       the same order for a tuple or an interval. A gold answer of several boxes is a list. `x < 5`
       and `(-\infty, 5)` are the same interval, and `x < 1 or x > 5` is a union of intervals.
@@ -114,7 +122,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
-    # As `correctness` compares numbers, letters, JSON and text.
+    # The comparison of `correctness`: numbers, letters, JSON and text.
     is_plainly_same = is_right_answer(given, gold)
     # 1. Gate.
     is_too_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
@@ -141,7 +149,7 @@ def _equals_normalized(given: str, gold: str) -> bool:
     if without_spaces(given) == without_spaces(gold):
         return True
     if read_number(gold) is not None:
-        return is_right_answer(given, gold)
+        return is_right_answer(given, gold) or _has_result(given, gold)
     if _LOOKS_LIKE_MATHS.search(gold):
         return _equals_as_formula(given, gold)
     # Words. math-verify would read them as products of letters, so that "on" equals "no".
@@ -149,6 +157,20 @@ def _equals_normalized(given: str, gold: str) -> bool:
         # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
         given = without_spaces(given).replace("*", "")
     return normalize_answer(given) == normalize_answer(gold)
+
+
+def _has_result(given: str, gold: str) -> bool:
+    r"""Return True if a calculation has this number as its result, and all its sides are equal.
+
+    >>> _has_result("23 + 19 = 42", "42"), _has_result("41 = 42", "42")
+    (True, False)
+    """
+    match = _CALCULATION.fullmatch(given)
+    if match is None or not is_right_answer(match["name"] + match["result"], gold):
+        return False
+    # Nothing is before the sign of "= 42".
+    steps = filter(str.strip, match["steps"].split("="))
+    return all(_equals_by_math_verify(step, match["result"]) for step in steps)
 
 
 def _equals_as_formula(given: str, gold: str) -> bool:
@@ -167,8 +189,8 @@ def _equals_as_formula(given: str, gold: str) -> bool:
         return _equals_by_math_verify(given, gold)
     if given_answer.readings or gold_answer.readings:
         return False
-    # Two values, each with or without a left side: `y = 2x` equals `x + x`. But `x = x + 1` does
-    # not give the gold answer `x + 1` a name: it is an equation for x.
+    # Two values, each with or without a left side: `y = 2x` equals `x + x`. But `x = x + 1` is an
+    # equation for x, and not a name for the value `x + 1`.
     gold_symbols = re.findall(SYMBOL, split_unit(gold)[0])
     if given_answer.left_side in gold_symbols and not gold_answer.left_side:
         return False

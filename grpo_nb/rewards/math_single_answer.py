@@ -30,8 +30,8 @@ _HARMLESS_TOKEN = re.compile(
     r"|upsilon|phi|chi|psi|omega)"
 )
 """Tokens that an answer may contain more often than the gold answer: operators, brackets, single
-digits and letters, functions and Greek letters. Relations are counted before, so they are harmless
-here. The backslash of a name may be missing.
+digits and letters, functions and Greek letters. Relations are here too, because `is_single_answer`
+counts them before. The backslash of a name may be missing.
 """
 
 

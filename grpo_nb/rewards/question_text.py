@@ -19,8 +19,8 @@ _ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
 
 A command of LaTeX is such a sign too.
 """
-_NAME = re.compile(r"^\\?[a-z]\w*=")
-r"""A name before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
+_LEFT_SIDE = re.compile(r"^\\?[a-z]\w*=")
+r"""A left side before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
 _AROUND_NUMBER = re.compile(r"^[^\d.]+(?=[\d.])|(?<=\d)[^\d%]+(?:\^-?\d)?$")
 """The text around a number: the `$` of `$84/2`, and the unit of `84/2 apples` and `84/2 m^2`."""
 # Any place that is not inside a word. Unlike \b, also between two signs, as in +-.
@@ -29,9 +29,6 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
-# Without one of these, an answer as it is written has no arithmetic: a sign, a digit before a space
-# or an `e`, or a character outside ASCII, which may be a sign.
-_MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
 # Most answers are a number without a unit, which leaves nothing to compute or to convert.
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
 # Not the system prompt: it may show how an answer is written, such as 1/2.
@@ -41,7 +38,8 @@ _ROLES_OF_QUESTION = ("user", "tool")
 def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return False if an answer is copied from the question or has another unit than asked.
 
-    The answer must be equal to the gold answer. Without a question in the row, every answer fits.
+    Call it only with an answer that equals the gold answer. Without a question in the row, every
+    answer fits.
     """
     question = _question_in(row)
     if not question or _PLAIN_NUMBER.fullmatch(given):
@@ -63,8 +61,6 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     >>> is_copied_from_question("42", "42.0", "Is it 41 or 42?")
     False
     """
-    if not _MAY_BE_ARITHMETIC.search(given):
-        return False
     given = _value_as_written(given)
     # Quotation marks within an answer are those of JSON, which has no arithmetic.
     if '"' in given or not _ARITHMETIC_SIGN.search(given):
@@ -72,7 +68,7 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
     if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
         return False
-    question = _without_brackets(question)
+    question = _searchable(question)
     # Python compiles a pattern slowly, so the question is searched without one first.
     if given not in question:
         return False
@@ -90,26 +86,24 @@ def _value_as_written(answer: str) -> str:
     >>> _value_as_written("x = 84/2 apples"), _value_as_written("y = (x^2 - 1)/(x - 1)")
     ('84/2', 'x^2-1/x-1')
     """
-    text = _NAME.sub("", _without_brackets(strip_markup(answer)))
+    text = _LEFT_SIDE.sub("", _searchable(strip_markup(answer)))
     return text if read_number(answer) is None else _AROUND_NUMBER.sub("", text)
 
 
 # Cached, because the completions of a group have the same question.
 @lru_cache(maxsize=512)
-def _without_brackets(text: str) -> str:
-    # They must not hide that `y = (x^2)/x` is a copy of x^2/x.
+def _searchable(text: str) -> str:
+    # Brackets must not hide that `y = (x^2)/x` is a copy of x^2/x.
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
 
 
 def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
-    """Return the letter of an answer such as `B) x = 1`, if the question has this text for B.
+    """Replace an answer such as `B) x = 1` by `B` if this is option B, and else by "".
 
-    Returns:
-        * The letter, if the question has this text after the letter and its mark, which is one of
-          `)`, `]`, `.`, `:` and `-`.
-        * An empty text, if it has not, or if the text goes on to another option: `B) Rome C) Oslo`.
-        * The answer as it is, if the question is not known, if the letter is not the gold letter,
-          or if no text follows it.
+    The question must have the text after the letter and one of the marks `)`, `]`, `.`, `:` and
+    `-`. The empty text is compared as wrong. It is also returned if the answer goes on to another
+    option: `B) Rome C) Oslo`. An answer is returned as it is if the question is not known, if the
+    letter is not the gold letter, or if no text follows it.
 
     If only the letter counted, `B) x = 1` would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", as in `B) x = 2 or x = 3`, which elsewhere
@@ -127,9 +121,9 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
         return given
     # `read_letter` also removes ** from the answer.
     question = _normalize_for_search(question.replace("**", ""))
-    # The letter must have a mark: alone it may be the article in "not a dog". In "If b - 3 = 2, b
-    # is? A) 3 B) 5", the dash is a minus. So a dash counts only if the letter has no clearer mark
-    # later on.
+    # The letter must have a mark: alone it may be the article in "not a dog". The first dash of "If
+    # b - 3 = 2, b is? A) 3 B) 5" is a minus. So a dash is a mark only if no `B)`, `B]`, `B.` or
+    # `B:` comes after it.
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
@@ -145,15 +139,17 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
     )
     if match is None:
         return ""
-    # All options have the same mark: after `B)`, `E.` starts no option. Nor does the (x) of
-    # `B) f(x) = 1`, because it follows a letter.
+    # All options have the same mark: after `B)`, `E.` starts no option. Nor does the x) of
+    # `B) f(x) = 1`, because it follows a bracket, or the y) of `B) f(x, y) = 1`.
     other_option = rf"(?:^|[\s,;])[(\[]?[A-Za-z]\s*{re.escape(match['mark'])}"
+    text_after = re.sub(r"\([^()]{2,}\)", "", text_after)
     return "" if re.search(other_option, text_after) else letter
 
 
 def _question_in(row: Mapping[str, Any]) -> str:
     """Return the prompt of a row without the messages of the system and the model; "" if none."""
-    prompt = row.get("prompts") or ""
+    # A call outside a training may have the columns of the data only.
+    prompt = row.get("prompts") or row.get("question") or ""
     if isinstance(prompt, str):
         return prompt
     turns = [turn for turn in prompt if turn.get("role") in _ROLES_OF_QUESTION]

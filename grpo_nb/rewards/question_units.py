@@ -112,31 +112,34 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
         return False
     if given_unit == "\u00b0" and r"\pi" in normalize_latex(gold):
         return True
+    gold_number = read_number(gold)
     # 50% is the number 0.5 in another spelling.
-    if given_unit == "%" and read_number(f"{read_number(given).value}") == read_number(gold):
+    if given_unit == "%" and gold_number and gold_number.value == read_number(given).value:
         return False
     question = _respell(question)
     # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         sentence = _DATA.sub("0", sentence)
+        has_another_rate = any(unit.startswith("/") for unit in units - _units_in(sentence))
         # One of the two groups of a match is empty.
         asked_texts = map("".join, _ASKED_UNIT.findall(sentence))
         asked_units = list(filter(None, map(_units_in, asked_texts)))
         asked_units += [{word} for word in ("%", "percentage point") if word in sentence]
-        asked_rates = _rates_in(_units_in(sentence))
-        has_another_rate = not _rates_in(units) <= asked_rates
         if asked_units:
             # The rate may follow later: "How many dollars does she earn per hour?"
             return has_another_rate or not any(asked <= units for asked in asked_units)
-        if asked_rates and has_another_rate:
-            return True
         quantity = _ASKED_QUANTITY.search(sentence)
-        if quantity and not asked_rates:
-            if not _measures(units, quantity[1].casefold()):
+        if " /" in sentence:
+            # Only a rate is asked for: "How many bolts does it make per hour?"
+            if has_another_rate:
                 return True
+        elif quantity and not _measures(units, quantity[1].casefold()):
+            return True
+        if quantity:
             break
-    named_units = _names_of(_units_in(" ".join(_NAMED_UNIT.findall(question))))
-    return bool(named_units) and not _names_of(units) <= named_units
+    named_units = _units_in(" ".join(_NAMED_UNIT.findall(question)))
+    names = {unit.strip("/^23") for unit in named_units}
+    return bool(names) and any(unit.strip("/^23") not in names for unit in units)
 
 
 def _unit_of(answer: str) -> str:
@@ -164,14 +167,6 @@ def _units_in(text: str) -> set[str]:
     # A name may have two units: mph is mile/hour.
     names = re.sub(UNIT_WORD, lambda word: measurement_unit(word[0]), text)
     return set(re.findall(f"/?{_FACTOR}", names))
-
-
-def _rates_in(units: set[str]) -> set[str]:
-    return {unit for unit in units if unit.startswith("/")}
-
-
-def _names_of(units: set[str]) -> set[str]:
-    return set(re.findall(UNIT_WORD, " ".join(units)))
 
 
 def _measures(units: set[str], quantity: str) -> bool:

@@ -211,6 +211,14 @@ def test_copy_of_an_earlier_message_scores_zero(has_question: bool) -> None:
     assert reward(completions=[slot("84/2")], answer=["42"], prompts=[prompt], **columns) == [0.0]
 
 
+def test_question_column_takes_the_place_of_a_missing_prompt() -> None:
+    completions = [slot("84/2"), slot("42")]
+    scores = correctness()(
+        completions=completions, answer=["42"] * 2, question=["What is 84 / 2?"] * 2
+    )
+    assert scores == [0.0, 1.0]
+
+
 def test_fraction_shown_in_the_system_prompt_is_no_copy() -> None:
     prompt = [
         {"role": "system", "content": "Write fractions, such as 1/2."},
