@@ -35,41 +35,41 @@ _DATA = re.compile(
     rf"(?: ?(?!(?:in|to|as)\b){_FACTOR})?(?: ?/{_FACTOR})*"
 )
 """A number with its unit, such as `150 km/h`: it is given in the question, and not asked for."""
-# Not an ordinal, as in "in second place", and not a word with a number after it: "in week 3".
 _ASKED_UNIT = re.compile(
     rf"""
     \b(?:
         # A rate after these may be left out: $15 for "How many dollars per hour?".
-        (?:how[ ]many(?:[ ](?:more|whole|full))?|in(?=[ ](?:dollar|euro|cent)s?\b))
-        [ ](?!second\b)((?>{_UNIT}))
+        (?:how[ ]many(?:[ ]0)?|in(?=[ ](?:dollar|euro|cent)s?\b))
+        [ ](?!of\b|second\b)((?>{_UNIT}(?:[ ](?!in\b){_UNIT})?))  # many metres, many more metres
         |(?:in|nearest(?:[ ][\d.]+)?(?![ ]cent)|to(?![ ](?:[a-z]|us)\b(?!/)))
-        [ ](?!second\b)((?>{_UNIT}(?:[ ]/{_FACTOR})?))
-    )(?![ ]\d)
+        [ ](?!second\b)((?>{_UNIT}(?:[ ]/{_FACTOR})?))(?![ ]\d)
+    )
     """,
     re.IGNORECASE | re.VERBOSE,
 )
 """The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
 
 An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A letter
-after `to` is not a unit: "from B to A".
+after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a word with a
+number after it: "in week 3".
 """
 _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
 """A unit right after a digit, a sign such as $, or a word of three letters or more.
 
 The `in` and the `s` in "in Tom's shop" are not units.
 """
-_DIMENSION_OF_UNIT = {
-    unit: dimension
-    for dimension, units in {
-        "length": "meter kilometer centimeter millimeter micrometer nanometer inch foot yard mile",
-        "length^3": "liter deciliter milliliter",
-        "mass": "gram kilogram milligram tonne ounce",
-        "money": "$ cent \u20ac \u00a3 \u00a5 \u20b9",
-        "time": "second millisecond microsecond nanosecond minute hour day week year",
-    }.items()
-    for unit in units.split()
+# Other units, such as newton, fit any quantity.
+_UNITS_OF_DIMENSION = {
+    "length": "meter kilometer centimeter millimeter micrometer nanometer inch foot yard mile",
+    "length^3": "liter deciliter milliliter",
+    "mass": "gram kilogram milligram tonne ounce",
+    "money": "$ cent \u20ac \u00a3 \u00a5 \u20b9",
+    "time": "second millisecond microsecond nanosecond minute hour day week year",
 }
-# A word may have two dimensions: a rope and a film are long.
+_DIMENSION_OF_UNIT: dict[str, str] = {}
+for _dimension, _units in _UNITS_OF_DIMENSION.items():
+    _DIMENSION_OF_UNIT |= dict.fromkeys(_units.split(), _dimension)
+# A word may have two dimensions, because a rope and a film are long.
 _QUANTITIES_OF_DIMENSION = {
     "length": "distance perimeter circumference height width depth radius diameter length far tall "
     "wide deep long",
@@ -110,42 +110,58 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     units = _units_in(_respell(given_unit))
     if not units or _unit_of(gold):
         return False
-    if given_unit == "\u00b0" and r"\pi" in normalize_latex(gold):
-        return True
+    question = _respell(question)
+    if given_unit == "\u00b0":
+        if r"\pi" in normalize_latex(gold):
+            return True
+        # The degrees of a temperature need no scale.
+        if {"\u00b0C", "\u00b0F"} & _units_in(question):
+            return False
     gold_number = read_number(gold)
     # 50% is the number 0.5 in another spelling.
     if given_unit == "%" and gold_number and gold_number.value == read_number(given).value:
         return False
-    question = _respell(question)
+    rates = {unit for unit in units if unit.startswith("/")}
     # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         sentence = _DATA.sub("0", sentence)
-        has_another_rate = any(unit.startswith("/") for unit in units - _units_in(sentence))
-        # One of the two groups of a match is empty.
-        asked_texts = map("".join, _ASKED_UNIT.findall(sentence))
-        asked_units = list(filter(None, map(_units_in, asked_texts)))
-        asked_units += [{word} for word in ("%", "percentage point") if word in sentence]
+        # A rate may be far from its unit: "How many dollars does she earn per hour?"
+        has_another_rate = not rates <= _units_in(sentence)
+        asked_units = _asked_units(sentence)
         if asked_units:
-            # The rate may follow later: "How many dollars does she earn per hour?"
-            return has_another_rate or not any(asked <= units for asked in asked_units)
+            # Where a number of things is asked for, only a rate fits: 300 bolts per hour.
+            fits = any(asked <= units if asked else rates == units for asked in asked_units)
+            return has_another_rate or not fits
+        asks_for_rate = " /" in sentence
         quantity = _ASKED_QUANTITY.search(sentence)
-        if " /" in sentence:
-            # Only a rate is asked for: "How many bolts does it make per hour?"
-            if has_another_rate:
-                return True
-        elif quantity and not _measures(units, quantity[1].casefold()):
+        if asks_for_rate and has_another_rate:
+            return True
+        if quantity and not asks_for_rate and not _measures(units, quantity[1].casefold()):
             return True
         if quantity:
             break
-    named_units = _units_in(" ".join(_NAMED_UNIT.findall(question)))
-    names = {unit.strip("/^23") for unit in named_units}
-    return bool(names) and any(unit.strip("/^23") not in names for unit in units)
+    names = _names_of(_units_in(" ".join(_NAMED_UNIT.findall(question))))
+    return bool(names) and not _names_of(units) <= names
 
 
 def _unit_of(answer: str) -> str:
     """Return the name of the unit of a number or of a formula; empty without a unit."""
     number = read_number(answer)
     return split_unit(normalize_latex(answer))[1] if number is None else number.unit
+
+
+def _asked_units(sentence: str) -> list[set[str]]:
+    """Return the units that a sentence asks for; an empty set for things, as in "How many loaves".
+
+    >>> _asked_units("How many loaves can you buy?"), _asked_units("What is it in cm^2?")
+    ([set()], [{'centimeter^2'}])
+    """
+    asked_units = [{"%"}] if "%" in sentence else []
+    for counted, other in _ASKED_UNIT.findall(sentence):
+        units = _units_in(counted or other)
+        if units or counted:
+            asked_units.append(units)
+    return asked_units
 
 
 # Cached, because the completions of a group have the same question.
@@ -167,6 +183,11 @@ def _units_in(text: str) -> set[str]:
     # A name may have two units: mph is mile/hour.
     names = re.sub(UNIT_WORD, lambda word: measurement_unit(word[0]), text)
     return set(re.findall(f"/?{_FACTOR}", names))
+
+
+def _names_of(units: set[str]) -> set[str]:
+    """Return the names of units without powers and rates: centimeter for centimeter^2."""
+    return {unit.strip("/^23") for unit in units}
 
 
 def _measures(units: set[str], quantity: str) -> bool:

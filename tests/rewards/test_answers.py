@@ -486,9 +486,30 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
         pytest.param(
             "How hot is it in degrees Celsius?",
             "20",
-            ["20 \u00b0C", "20 degrees Celsius"],
+            ["20 \u00b0C", "20 degrees Celsius", "20 degrees"],
             ["20 \u00b0F"],
             id="degrees of a scale",
+        ),
+        pytest.param(
+            "How many 250 mL glasses can be filled from 2 L?",
+            "8",
+            ["8 glasses", "8"],
+            ["8 mL", "8 L"],
+            id="number of things",
+        ),
+        pytest.param(
+            "How many more kilometres must she run?",
+            "8",
+            ["8 km"],
+            ["8 m", "8 h"],
+            id="word before the unit",
+        ),
+        pytest.param(
+            "A car drives 120 m in 2 s. What is its speed in m/s?",
+            "60",
+            ["60 m/s", "60 m s^{-1}"],
+            ["60 m s^{-2}", "60 m", "60 cm s^{-1}"],
+            id="negative power",
         ),
     ],
 )
