@@ -142,6 +142,8 @@ def unit_name(text: str) -> str | None:
     ('mile/hour', 'apple', None, None)
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
     ('kilometer/hour', 'meter^2', 'year')
+    >>> unit_name("N m"), unit_name("kW h")
+    ('newton*meter', 'kilowatthour')
     """
     text = normalize_unit(text)
     # Each word becomes the name of a unit, a thing that is counted, or "?".
@@ -150,6 +152,8 @@ def unit_name(text: str) -> str | None:
     )
     if text and ("?" in name or not _UNIT.fullmatch(text)):
         return None
+    # N m is a product. But kW h is the unit kilowatthour.
+    name = re.sub(r"(?<=[a-z\d])(?<!watt) (?=[a-z])", "*", name)
     return _DROPPED_FROM_NAME.sub("", name)
 
 
