@@ -111,15 +111,13 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     if not units or _unit_of(gold):
         return False
     question = _respell(question)
-    if given_unit == "\u00b0":
-        if r"\pi" in normalize_latex(gold):
-            return True
-        # The degrees of a temperature need no scale.
-        if {"\u00b0C", "\u00b0F"} & _units_in(question):
-            return False
+    if given_unit == "\u00b0" and r"\pi" in normalize_latex(gold):
+        return True
+    # The degrees of a temperature need no scale. And 50% is 0.5 in another spelling.
     gold_number = read_number(gold)
-    # 50% is the number 0.5 in another spelling.
-    if given_unit == "%" and gold_number and gold_number.value == read_number(given).value:
+    is_temperature = given_unit == "\u00b0" and {"\u00b0C", "\u00b0F"} & _units_in(question)
+    is_share = given_unit == "%" and gold_number and gold_number.value == read_number(given).value
+    if is_temperature or is_share:
         return False
     rates = {unit for unit in units if unit.startswith("/")}
     # The last sentence counts first, because earlier ones may hold data or an example.
