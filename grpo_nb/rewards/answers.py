@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import fits_question, option_to_letter
+from grpo_nb.rewards.question_text import fits_question, resolve_option
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_answer
 
 _LONGEST_SLOT = 20_000
@@ -151,7 +151,7 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        given = option_to_letter(given, gold, row)
+        given = resolve_option(given, gold, row)
         is_right = is_right_answer(given, gold, self.tolerance)
         return is_right and fits_question(given, gold, row)
 

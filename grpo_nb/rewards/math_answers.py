@@ -34,7 +34,7 @@ from grpo_nb.rewards.math_symbols import (
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import fits_question, option_to_letter
+from grpo_nb.rewards.question_text import fits_question, resolve_option
 from grpo_nb.tasks.answers import is_right_answer, normalize_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -109,7 +109,7 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        given = option_to_letter(given, gold, row)
+        given = resolve_option(given, gold, row)
         return is_same_maths(given, gold) and fits_question(given, gold, row)
 
 
@@ -210,11 +210,11 @@ def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
     # The index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
     are_roots = ROOTS in given.readings and ANY_ORDER in gold.readings
     if are_roots or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
-        return _equal_in_any_order(given_parts, gold.parts)
+        return _equals_in_any_order(given_parts, gold.parts)
     return all(map(_equals_normalized, given_parts, gold.parts))
 
 
-def _equal_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
+def _equals_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if two equally long lists have equal parts, in any order."""
     unmatched = list(gold_parts)
     for given_part in given_parts:

@@ -97,7 +97,7 @@ def _searchable(text: str) -> str:
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
 
 
-def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
+def resolve_option(given: str, gold: str, row: Mapping[str, Any]) -> str:
     """Replace an answer such as `B) x = 1` by `B` if this is option B, and else by "".
 
     The question must have the text after the letter and one of the marks `)`, `]`, `.`, `:` and
@@ -110,9 +110,9 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
     makes an answer wrong.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
-    >>> option_to_letter("B) x = 2 or x = 3", "B", row)
+    >>> resolve_option("B) x = 2 or x = 3", "B", row)
     'B'
-    >>> option_to_letter("B) x = 1", "B", row), option_to_letter("B", "B", row)
+    >>> resolve_option("B) x = 1", "B", row), resolve_option("B", "B", row)
     ('', 'B')
     """
     question = _question_in(row)

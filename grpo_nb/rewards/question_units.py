@@ -13,7 +13,8 @@ _FACTOR = rf"(?:{UNIT_WORD})(?:\^\d)?"
 _UNIT = rf"{_FACTOR}(?:/{_FACTOR})*"
 # Pattern -> spelling that replaces its matches in a question or in the name of a unit.
 _SPELLINGS = {
-    r"\\(?:text|mathrm)|[{}]": "",
+    # The first dollar of $\text{cm}^2$ is not money.
+    r"\\(?:text|mathrm)|[{}]|\$(?=[a-z\\])": "",
     r"\^\\circ": "\u00b0",
     r"\bdegrees? (?=celsius|fahrenheit)|(?<=watt)[ -](?=hour)": "",
     r"\bper ?cent(?:age)?\b(?! points?)": "%",
@@ -145,7 +146,11 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
 def _unit_of(answer: str) -> str:
     """Return the name of the unit of a number or of a formula; empty without a unit."""
     number = read_number(answer)
-    return split_unit(normalize_latex(answer))[1] if number is None else number.unit
+    if number is not None:
+        return number.unit
+    formula = normalize_latex(answer)
+    # The h of 2\pi h may be a variable.
+    return "" if re.search(" [A-Za-z]$", formula) else split_unit(formula)[1]
 
 
 def _asked_units(sentence: str) -> list[set[str]]:

@@ -547,6 +547,18 @@ def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
             {r"9\pi \text{ cm}^2": 1.0, r"9\pi \text{ cm}": 0.0, r"9\pi \text{ m}^2": 0.0},
             id="area and length",
         ),
+        pytest.param(
+            "A cylinder has a radius of 1 cm and the height h. What is its volume?",
+            r"h \pi",
+            {r"\pi h": 1.0, r"h \pi \text{ cm}^2": 0.0},
+            id="variable",
+        ),
+        pytest.param(
+            r"What is the area of the circle with radius 3 in $\text{cm}^2$?",
+            r"9\pi",
+            {r"9\pi \text{ cm}^2": 1.0, r"9\pi \text{ cm}": 0.0},
+            id="unit between dollar signs",
+        ),
     ],
 )
 def test_unit_of_a_formula_must_fit_the_question(
