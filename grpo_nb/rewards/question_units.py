@@ -54,6 +54,8 @@ An answer to the nearest metre is in metres, but $5.25 is an answer to the neare
 after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a word with a
 number after it: "in week 3".
 """
+# Not a number in words: "What is ten percent of 50 kg?"
+_ASKED_PERCENTAGE = re.compile(r"(?i)(?:^|\(|\b(?:what|which|many|an?|the|its) ?)%")
 _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
 """A unit right after a digit, a sign such as $, or a word of three letters or more.
 
@@ -159,7 +161,7 @@ def _asked_units(sentence: str) -> list[set[str]]:
     >>> _asked_units("How many loaves can you buy?"), _asked_units("What is it in cm^2?")
     ([set()], [{'centimeter^2'}])
     """
-    asked_units = [{"%"}] if "%" in sentence else []
+    asked_units = [{"%"}] if _ASKED_PERCENTAGE.search(sentence) else []
     for counted, other in _ASKED_UNIT.findall(sentence):
         units = _units_in(counted or other)
         if units or counted:

@@ -477,6 +477,9 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
             id="percent asked with what",
         ),
         pytest.param(
+            "What is ten percent of 80 kg?", "8", ["8 kg"], ["8 g"], id="percent of an amount"
+        ),
+        pytest.param(
             "The rate rose from 20% to 23%. By how many percentage points did it rise?",
             "3",
             ["3"],
