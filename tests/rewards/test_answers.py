@@ -552,8 +552,8 @@ def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
         ),
         pytest.param(
             "A cylinder has a radius of 1 cm and the height h. What is its volume?",
-            r"h \pi",
-            {r"\pi h": 1.0, r"h \pi \text{ cm}^2": 0.0},
+            r"\pi h",
+            {r"1\pi h": 1.0, r"\pi h \text{ cm}^2": 0.0},
             id="variable",
         ),
         pytest.param(
