@@ -29,6 +29,9 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
+# Arithmetic needs one of these: a sign, a digit before a space or an `e`, or a character outside
+# ASCII. Most answers have none, and the steps after this search would take time.
+_MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
 # Most answers are a number without a unit, which leaves nothing to compute or to convert.
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
 # Not the system prompt: it may show how an answer is written, such as 1/2.
@@ -61,6 +64,8 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     >>> is_copied_from_question("42", "42.0", "Is it 41 or 42?")
     False
     """
+    if not _MAY_BE_ARITHMETIC.search(given):
+        return False
     given = _value_as_written(given)
     # Quotation marks within an answer are those of JSON, which has no arithmetic.
     if '"' in given or not _ARITHMETIC_SIGN.search(given):

@@ -127,7 +127,7 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         sentence = _DATA.sub("0", sentence)
         # A rate may be far from its unit: "How many dollars does she earn per hour?"
-        has_another_rate = not rates <= _units_in(sentence)
+        has_another_rate = bool(rates) and not rates <= _units_in(sentence)
         asked_units = _asked_units(sentence)
         if asked_units:
             # Where a number of things is asked for, only a rate fits: 300 bolts per hour.
@@ -155,13 +155,15 @@ def _unit_of(answer: str) -> str:
     return "" if re.search(" [A-Za-z]$", formula) else split_unit(formula)[1]
 
 
-def _asked_units(sentence: str) -> list[set[str]]:
+# This and the next two are cached, because the completions of a group have the same question.
+@lru_cache(maxsize=1_024)
+def _asked_units(sentence: str) -> list[frozenset[str]]:
     """Return the units that a sentence asks for; an empty set for things, as in "How many loaves".
 
     >>> _asked_units("How many loaves can you buy?"), _asked_units("What is it in cm^2?")
-    ([set()], [{'centimeter^2'}])
+    ([frozenset()], [frozenset({'centimeter^2'})])
     """
-    asked_units = [{"%"}] if _ASKED_PERCENTAGE.search(sentence) else []
+    asked_units = [frozenset("%")] if _ASKED_PERCENTAGE.search(sentence) else []
     for counted, other in _ASKED_UNIT.findall(sentence):
         units = _units_in(counted or other)
         if units or counted:
@@ -169,7 +171,6 @@ def _asked_units(sentence: str) -> list[set[str]]:
     return asked_units
 
 
-# Cached, because the completions of a group have the same question.
 @lru_cache(maxsize=1_024)
 def _respell(text: str) -> str:
     """Return a text with one spelling of powers, rates and percent signs.
@@ -183,19 +184,20 @@ def _respell(text: str) -> str:
     return text
 
 
-def _units_in(text: str) -> set[str]:
+@lru_cache(maxsize=4_096)
+def _units_in(text: str) -> frozenset[str]:
     """Return the units of measurement in a text: kilometer and /hour for km/h, meter^2 for m^2."""
     # A name may have two units: mph is mile/hour.
     names = re.sub(UNIT_WORD, lambda word: measurement_unit(word[0]), text)
-    return set(re.findall(f"/?{_FACTOR}", names))
+    return frozenset(re.findall(f"/?{_FACTOR}", names))
 
 
-def _names_of(units: set[str]) -> set[str]:
+def _names_of(units: frozenset[str]) -> set[str]:
     """Return the names of units without powers and rates: centimeter for centimeter^2."""
     return {unit.strip("/^23") for unit in units}
 
 
-def _measures(units: set[str], quantity: str) -> bool:
+def _measures(units: frozenset[str], quantity: str) -> bool:
     """Return True if units measure a quantity, such as kilometer and /hour the speed.
 
     True also for units whose dimension is not known here.
