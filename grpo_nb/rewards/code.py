@@ -94,7 +94,9 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
         case ast.Call() as node:
             expected = True
         case _:
-            raise ValueError("it is not `assert f(1) == 2`, `assert f(1)` or `assert not f(1)`")
+            raise ValueError(
+                "it is not an assert of a call, with == and a value, or with `not` before the call"
+            )
     args = [ast.literal_eval(argument) for argument in node.args]
     kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
     return CodeTest(

@@ -20,7 +20,7 @@ def scores_of(answers: list[str], gold: str) -> list[float | None]:
 
 
 JOINTS = [" or ", ", ", ",", " = ", r" \text{ or } ", "; ", r" \lor ", r" \quad ", "\n", " "]
-JOINTS += ["/", ":", r"\,", "~", " & ", ")(", r"\\"]
+JOINTS += ["/", ":", r"\,", "~", " & ", ")(", r"\\", " | "]
 
 
 @pytest.mark.parametrize("joint", JOINTS)
@@ -378,6 +378,10 @@ def test_several_plus_minus_are_not_half_of_their_values() -> None:
     gold = r"\pm 1 \pm \sqrt{2}"
     given = [gold, r"1 + \sqrt{2}, -1 - \sqrt{2}", r"1 + \sqrt{2}"]
     assert scores_of(given, gold) == [1.0, 0.0, 0.0]
+
+
+def test_absolute_value_equals_the_root_of_a_square() -> None:
+    assert scores_of(["|x|", "|x| + 1", "x", "|x| 7"], r"\sqrt{x^2}") == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_interval_with_reversed_brackets_is_no_list() -> None:
