@@ -99,9 +99,9 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     r"""Return True if an answer has a unit of measurement that does not fit the question.
 
     A gold answer without a unit says nothing about it. So the answer must have a unit that the
-    question asks for. If it asks for none, the unit must be one that the question names, and it
-    must be a unit of the quantity that the question asks for. If the question names no unit, any
-    unit fits. But an angle in degrees is never a multiple of \pi.
+    question asks for: its power and its rate count too. If the question asks for no unit, the
+    answer must have one that it names, and that measures the quantity that it asks for. If the
+    question names no unit, any unit fits. But an angle in degrees is never a multiple of \pi.
 
     >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
     >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
@@ -122,6 +122,15 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     is_share = given_unit == "%" and gold_number and gold_number.value == read_number(given).value
     if is_temperature or is_share:
         return False
+    return _are_refused(units, question)
+
+
+def _are_refused(units: frozenset[str], question: str) -> bool:
+    """Return True if the units of an answer do not fit a respelled question.
+
+    >>> _are_refused(frozenset({"centimeter"}), "a square has a side of 5 cm. What is its area")
+    True
+    """
     rates = {unit for unit in units if unit.startswith("/")}
     # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
@@ -133,10 +142,11 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
             # Where a number of things is asked for, only a rate fits: 300 bolts per hour.
             fits = any(asked <= units if asked else rates == units for asked in asked_units)
             return has_another_rate or not fits
+        # "How much does she earn per day?" asks for a rate, and not for its unit.
         asks_for_rate = " /" in sentence
-        quantity = _ASKED_QUANTITY.search(sentence)
         if asks_for_rate and has_another_rate:
             return True
+        quantity = _ASKED_QUANTITY.search(sentence)
         if quantity and not asks_for_rate and not _measures(units, quantity[1].casefold()):
             return True
         if quantity:
