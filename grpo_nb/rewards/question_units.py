@@ -29,7 +29,7 @@ _SPELLINGS = {
     r"\s*/\s*": "/",
     # A rate in words keeps a space before its sign.
     r"\s+(?:per|(?:an?|each|every)(?= (?:minute|hour|day|week|year)\b))\s+": " /",
-    r"\bhow long (?=.*\b(?:take|last)s?\b)": "what time ",
+    r"\bhow long (?=.*\b(?:takes?|lasts?|need for)\b)": "what time ",
 }
 _DATA = re.compile(
     r"(?<!nearest )(?<![\w.^])[$\u20ac\u00a3\u00a5\u20b9]?\d[\d.,]*"
@@ -142,8 +142,9 @@ def _are_refused(units: frozenset[str], question: str) -> bool:
             # Where a number of things is asked for, only a rate fits: 300 bolts per hour.
             fits = any(asked <= units if asked else rates == units for asked in asked_units)
             return has_another_rate or not fits
-        # "How much does she earn per day?" asks for a rate, and not for its unit.
-        asks_for_rate = " /" in sentence
+        # "How much does she earn per day?" asks for a rate, and not for its unit. But "There are 60
+        # minutes in an hour" asks for none.
+        asks_for_rate = re.search("(?<! in) /", sentence) is not None
         if asks_for_rate and has_another_rate:
             return True
         quantity = _ASKED_QUANTITY.search(sentence)
