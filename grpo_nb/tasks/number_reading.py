@@ -22,6 +22,7 @@ _LONGEST_NUMBER = 100  # characters
 
 _INTEGER = (
     r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)"  # 1,250,000 or 1 250 000
+    r"|[1-9]\d?(?:,\d\d)+,\d{3}"  # 12,50,000, as in India
     r"|(?!0\d)\d+)"  # 42, but not 042
 )
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d*)?|\.\d+)"
