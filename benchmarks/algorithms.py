@@ -296,7 +296,7 @@ def without_baseline() -> Iterator[None]:
     """Train with REINFORCE (Williams, 1992) inside of `with`: the advantage is the reward itself."""
     from grpo_nb.training import prepare
 
-    class WithoutBaseline(prepare.ResumableTrainer):
+    class WithoutBaseline(prepare.RunTrainer):
         def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
             self._rewards = super()._calculate_rewards(*args, **kwargs)
             return self._rewards

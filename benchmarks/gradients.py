@@ -332,11 +332,11 @@ def loss_gradients(
     import torch
 
     from grpo_nb.training.prepare import build_trainer, check_training
-    from grpo_nb.training.trainer import ResumableTrainer
+    from grpo_nb.training.trainer import RunTrainer
 
     shared_batch: dict[str, Any] = {}
 
-    class SameCompletions(ResumableTrainer):
+    class SameCompletions(RunTrainer):
         """Use the completions of the first trainer in all others."""
 
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:

@@ -145,7 +145,8 @@ def _are_refused(units: frozenset[str], question: str) -> bool:
         # "How much does she earn per day?" asks for a rate, and not for its unit. But "There are 60
         # minutes in an hour" asks for none.
         asks_for_rate = re.search("(?<! in) /", sentence) is not None
-        if asks_for_rate and has_another_rate:
+        asks_for_amount = "how much" in sentence.casefold()
+        if has_another_rate and (asks_for_rate or asks_for_amount):
             return True
         quantity = _ASKED_QUANTITY.search(sentence)
         if quantity and not asks_for_rate and not _measures(units, quantity[1].casefold()):

@@ -12,7 +12,7 @@ runs/<name>/
                           with tools
   checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
-                          (`training.run_start`)
+                          (`training.new_run`)
   adapter/                the trained LoRA, copied from the newest checkpoint, with the templates
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, every answer

@@ -178,7 +178,7 @@ def _recorded_steps(run: Run) -> list[dict[str, Any]]:
         return []
     logs_by_step = {row["step"]: row for row in run.rows}
     recorded_steps = []
-    # `training.run_start` describes these files.
+    # `training.new_run` describes these files.
     for file in sorted(run.start_path.glob("generation_*.json")):
         with reporting_damage_in(file):
             generation = json.loads(file.read_text("utf-8"))

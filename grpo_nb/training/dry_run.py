@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.kl_reference import deleting_reference_adapter
 from grpo_nb.training.prepare import build_trainer, check_training, try_rewards
-from grpo_nb.training.trainer import ResumableTrainer
+from grpo_nb.training.trainer import RunTrainer
 
 
 def dry_run(
@@ -66,7 +66,7 @@ def dry_run(
             restoring_modes(model),
             restoring_reward_states(prepared.rewards),
             deleting_reference_adapter(model),
-            explaining_machine_faults(prepared.engine_settings),
+            explaining_machine_faults(prepared.settings_as_run),
         ):
             trainer = build_trainer(prepared, _DryRunTrainer)
             # No experiment tracker records a dry run.
@@ -89,7 +89,7 @@ class _FirstStepScored(Exception):
     """Raised when the completions of the first step are sampled and scored."""
 
 
-class _DryRunTrainer(ResumableTrainer):
+class _DryRunTrainer(RunTrainer):
     """Trainer whose first training step ends where the loss would be computed."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:

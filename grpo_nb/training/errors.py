@@ -23,7 +23,7 @@ from grpo_nb.scoring.scores import (
 )
 
 
-def with_named_errors(reward: RewardFunction) -> RewardFunction:
+def with_checks(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
     Scores that TRL could not use (too few, infinite, not numbers) raise an error here too, because
@@ -50,7 +50,8 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
             data_columns = {
                 key: value for key, value in keywords.items() if isinstance(value, list)
             }
-            # `raise_reward_error` scores rows again, so a paid judge charges for them twice.
+            # To find the row, `raise_reward_error` scores rows again. A paid judge charges for them
+            # twice.
             raise_reward_error(
                 reward,
                 data_columns,
@@ -68,10 +69,10 @@ def with_named_errors(reward: RewardFunction) -> RewardFunction:
 
 @contextlib.contextmanager
 def explaining_machine_faults(settings: Settings, run_folder: Path | None = None) -> Iterator[None]:
-    """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
+    """Turn an error of the block that the machine caused into an `EnvironmentProblem` with advice.
 
     Args:
-        settings: Settings of the engine that runs (`PreparedTraining.engine_settings`).
+        settings: Settings of the engine that runs (`PreparedTraining.settings_as_run`).
         run_folder: Folder of the run; None for a dry run.
 
     Raises:

@@ -48,8 +48,8 @@ def choose_kl_reference(model: Any, earlier_reference: str | None) -> str:
 def deleting_reference_adapter(model: Any) -> Iterator[None]:
     """Delete TRL's reference adapter `ref` after the block.
 
-    If `ref` stayed, saving the model would write it to a subfolder. transformers' loader, once it
-    finds such subfolders, loads nothing else: the trained adapter would be lost without a warning.
+    If `ref` stayed, saving the model would write it to a subfolder. transformers' loader loads
+    such subfolders and nothing else, so the trained adapter would be lost without a warning.
     """
     try:
         yield

@@ -4,9 +4,8 @@ A training and a dry run use the same functions. `effective_settings` shows how 
 configuration differs from the settings.
 """
 
-import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +30,8 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import RESERVED_COLUMNS
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.errors import with_named_errors
-from grpo_nb.upstream.trl import silence_experimental_warnings
+from grpo_nb.training.errors import with_checks
+from grpo_nb.upstream.trl import restoring_adapter_values, silence_experimental_warnings
 from grpo_nb.upstream.unsloth import give_vllm_lora_copies, set_cpu_dtype, trl_config_class
 from grpo_nb.upstream.vllm import hiding_stdout
 
@@ -42,7 +41,7 @@ from transformers import GenerationConfig, PrinterCallback, TrainerState
 from trl import GRPOConfig
 
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import ResumableTrainer
+from grpo_nb.training.trainer import RunTrainer
 
 #: Arguments of `GRPOConfig` for the records of a run. The settings' `extra` takes precedence.
 RECORDING_ARGUMENTS = {
@@ -76,7 +75,7 @@ class PreparedTraining:
     """Dtype that the model computes in, from `choose_dtype`."""
 
     @property
-    def engine_settings(self) -> Settings:
+    def settings_as_run(self) -> Settings:
         """The settings with `shared_prompts` and `fast_inference` as they really run.
 
         Memory plan, memory advice and held-out scores use these settings, because the requested
@@ -189,23 +188,24 @@ def try_rewards(prepared: PreparedTraining) -> None:
         prepared.rewards,
         [answer],
         rows=task.start_episode(row),  # with the environment, if the task has tools
-        completion_ids=[[0]],
+        completion_ids=[[0]],  # any ids, because the answer is not tokenized
         trainer_state=TrainerState(max_steps=prepared.settings.max_steps),
     )
 
 
 def build_trainer(
-    prepared: PreparedTraining, trainer_class: type[ResumableTrainer] = ResumableTrainer
-) -> ResumableTrainer:
+    prepared: PreparedTraining, trainer_class: type[RunTrainer] = RunTrainer
+) -> RunTrainer:
     """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
         prepared: The parts of the training.
-        trainer_class: `ResumableTrainer` or a subclass.
+        trainer_class: `RunTrainer` or a subclass.
     """
     model = prepared.model
     if has_vllm_engine(model):
         give_vllm_lora_copies()  # also for a model that grpo_nb did not load
+    match_unsloth_dtype(prepared.dtype)
     drop_leftover_requests(model)  # requests of a sampling that was interrupted
     engine = CpuEngine(model) if prepared.engine_choice.can_use_cpu_engine else None
     # The trainer creates its output folder at once, so a temporary folder stands in for it.
@@ -215,9 +215,7 @@ def build_trainer(
     ):
         arguments = {
             **RECORDING_ARGUMENTS,
-            **set_dtype_and_return_arguments(
-                prepared.settings, prepared.engine_choice, prepared.dtype
-            ),
+            **arguments_on_this_machine(prepared.settings, prepared.engine_choice, prepared.dtype),
             "output_dir": folder,
             "reward_weights": list(prepared.weights.values()),
         }
@@ -237,7 +235,7 @@ def build_trainer(
         trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
-            reward_funcs=[with_named_errors(reward) for reward in prepared.rewards],
+            reward_funcs=[with_checks(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
@@ -248,28 +246,32 @@ def build_trainer(
     return trainer
 
 
-def set_dtype_and_return_arguments(
-    settings: Settings, engine_choice: EngineChoice, dtype: str
-) -> dict[str, Any]:
-    """Set Unsloth's dtype on a CPU, and return the arguments for `GRPOConfig` on this machine.
+def match_unsloth_dtype(dtype: str) -> None:
+    """Set Unsloth's dtype on a CPU to the one that the model computes in.
 
     On a CPU, Unsloth has one dtype for the whole process, and loading another model may have
-    changed this dtype. Call this function right before a `GRPOConfig` is built.
+    changed it. Call this function before a `GRPOConfig` is built.
     """
-    gpu = find_gpu()
-    if gpu is None:
+    if find_gpu() is None:
         set_cpu_dtype(use_bfloat16=dtype == "bfloat16")
+
+
+def arguments_on_this_machine(
+    settings: Settings, engine_choice: EngineChoice, dtype: str
+) -> dict[str, Any]:
+    """Return the arguments for `GRPOConfig` on this machine."""
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     return passed_arguments(
-        settings, gpu=gpu, dtype=dtype, can_use_vllm=engine_choice.vllm_obstacle is None
+        settings, gpu=find_gpu(), dtype=dtype, can_use_vllm=engine_choice.vllm_obstacle is None
     )
 
 
 def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettings:
-    """Return the dtype, and the settings that will not run as written, with what runs and why.
+    """Return a table of the settings that run otherwise than written, with the reasons.
 
-    The configuration is built as for a training and compared with the settings.
+    The dtype always has a row. The configuration is built as for a training and compared with the
+    settings.
 
     Args:
         settings: The settings of the run.
@@ -287,12 +289,13 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
     engine_choice = choose_engine(model, settings)
     # The returned table replaces what Unsloth prints about its changes.
     with hiding_stdout():
-        passed = set_dtype_and_return_arguments(settings, engine_choice, dtype)
+        match_unsloth_dtype(dtype)
+        passed = arguments_on_this_machine(settings, engine_choice, dtype)
         # A configuration does not write to its output folder; only a trainer does.
         arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": "unused"}
         # TRL refuses some values of `optim` that Unsloth accepts, so TRL's configuration is built
-        # without `optim`. That is harmless, because `compare_configurations` compares passed
-        # arguments with the settings, not with TRL's defaults.
+        # without `optim`. `optim` is a passed argument, and `compare_configurations` compares those
+        # with the settings, so TRL's default is not used.
         optim = arguments.pop("optim")
         trl_config = trl_config_class()(**arguments)
         built_config = GRPOConfig(**arguments, optim=optim)
@@ -306,22 +309,3 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
         if getattr(settings, name) and obstacle is not None:
             changed[name] = ChangedSetting(True, False, obstacle)
     return EffectiveSettings({**changed, **result.changed}, result.arguments)
-
-
-@contextlib.contextmanager
-def restoring_adapter_values(model: Any) -> Iterator[None]:
-    """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
-
-    TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.
-    (Unsloth's trainer on a GPU does not.) TRL copies the adapter to `ref` before it rounds, so
-    `ref` needs no restoring.
-    """
-    # Rounding replaces `data` by a new tensor, so a reference to the old one is enough.
-    trained = [
-        (parameter, parameter.data) for parameter in model.parameters() if parameter.requires_grad
-    ]
-    try:
-        yield
-    finally:
-        for parameter, value in trained:
-            parameter.data = value

@@ -9,6 +9,7 @@ so a resumed run gets the same alerts.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import signal
 import threading
@@ -46,7 +47,7 @@ from transformers import TrainerCallback
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import PreparedTraining
-    from grpo_nb.training.trainer import ResumableTrainer
+    from grpo_nb.training.trainer import RunTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
@@ -65,7 +66,7 @@ class Recorder(TrainerCallback):
 
     Args:
         run: The run whose folder is written to. Its existing rows are continued.
-        trainer: The run's `ResumableTrainer`.
+        trainer: The run's `RunTrainer`.
         settings: The run's settings.
         observers: Called with each row, in this order. The health rules come after them, because
             the rules read what observers add.
@@ -82,7 +83,7 @@ class Recorder(TrainerCallback):
     def __init__(
         self,
         run: Run,
-        trainer: ResumableTrainer,
+        trainer: RunTrainer,
         settings: Settings,
         observers: Sequence[Observer],
     ) -> None:
@@ -106,7 +107,7 @@ class Recorder(TrainerCallback):
         self._can_show = True
 
     @contextlib.contextmanager
-    def finishing_step_at_interrupt(self) -> Iterator[None]:
+    def ending_after_step_at_interrupt(self) -> Iterator[None]:
         """End the training after the current step at the first Ctrl-C within the block.
 
         A second Ctrl-C ends the training at once. Outside the main thread, where no interrupt
@@ -131,7 +132,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.save_first_or_load_adapter()
+        self.trainer.prepare_checkpoints()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -154,7 +155,7 @@ class Recorder(TrainerCallback):
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
-        # Only a critical row stops the training. The names include critical alerts of earlier rows.
+        # Stop only if this row is critical. Then name all alerts that are critical now.
         if self.settings.stop_on_alert and self.health.is_critical:
             self.stopped_by += [
                 alert.rule for alert in self.health.alerts if alert.state == "critical"
@@ -198,7 +199,7 @@ class Recorder(TrainerCallback):
         """
         for observer in self.observers:
             # The observer gets copies, so that it cannot change the record.
-            extended_row = dict(row)
+            extended_row = copy.deepcopy(row)
             try:
                 if observer(extended_row, None if table is None else table.copy()):
                     self.stopped_by.append(reward_name(observer))
@@ -293,7 +294,7 @@ class HoldoutObserver:
             return
         # Answer with the engine that trains, because the memory plan counts only that engine.
         greedy = Decoding(
-            settings=prepared.engine_settings,
+            settings=prepared.settings_as_run,
             chat_template_kwargs=prepared.task.chat_template_kwargs,
             tools=prepared.task.tools,
         )

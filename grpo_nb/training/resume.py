@@ -38,24 +38,25 @@ FIXED_TASK_PARTS = {
     "holdout": "number of held-out rows",
     "is_ordered": "is_ordered of the task",
 }
-#: Fields of `RunInfo` whose change is reported, because the numbers may differ slightly.
-REPORTED_FIELDS = ("engine", "dtype", "host")
+#: Fields of `RunInfo` that may change. The change is reported, because the numbers may differ
+#: slightly.
+CHANGEABLE_FIELDS = ("engine", "dtype", "host")
 
 
-class Resumption(NamedTuple):
-    """The run that `train` resumes or returns, with the checkpoint to resume from."""
+class FoundRun(NamedTuple):
+    """A run that `train` resumes or returns, with its newest checkpoint."""
 
     run: Run
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what has changed since the earlier part of the run."""
-    is_complete: bool = False
-    """True if `train` returns the run as it is."""
+    needs_no_training: bool = False
+    """True if `train` returns the finished run as it is."""
 
 
-def find_run(
-    name: str | None, resume: str | Path | None, run_info: RunInfo, locks: ExitStack
-) -> Resumption | None:
+def claim_run(
+    name: str | None, resume: str | Path | None, run_info: RunInfo, held_locks: ExitStack
+) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
     | run                                    | resume="auto" | resume=path |
@@ -74,14 +75,15 @@ def find_run(
 
     "Changed code" includes a changed state. All changes of a resumed run are reported. A finished
     run whose adapter is missing counts as unfinished, and gets the adapter of its last checkpoint.
-    A run that failed before its first checkpoint is deleted if `name` is its name.
+    A run of this machine that failed before its first checkpoint is given up: it is deleted if
+    `name` is its name, and otherwise left as it is.
 
     Args:
         name: The name that was given to `train`.
         resume: None, "auto", or the path of a run, as given to `train`.
         run_info: The `RunInfo` that a new run would start with now.
-        locks: Stack that holds the lock of the run until the caller closes it, so that no other
-            process can resume the run meanwhile.
+        held_locks: Stack that holds the lock of the run until the caller closes it, so that no
+            other process can resume the run meanwhile.
 
     Returns:
         The run and its checkpoint; None if a new run starts.
@@ -94,9 +96,9 @@ def find_run(
     run = _requested_run(root, name, resume)
     if run is None:
         return None
-    # Read before the run is locked: a locked run counts as running.
+    # `run.status` looks at the lock, so read it before this process holds the lock.
     status = run.status
-    lock_run(run.path, locks)
+    lock_run(run.path, held_locks)
     old_info = run.info
     # Through JSON, so that tuples become lists as in the file.
     new_info = json.loads(json.dumps(run_info.to_dict(), default=str))
@@ -105,18 +107,18 @@ def find_run(
     may_be_returned = was_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
-    # A run that ended before its first checkpoint has nothing to resume, and would block its name.
+    # 1. Give the run up if it ended before its first checkpoint: nothing of it can be resumed.
     is_empty = not (checkpoint.path or checkpoint.skip_reasons or run.rows)
     if resume == "auto" and is_empty and status in ("failed", "interrupted", "crashed"):
-        # Without `name`, the new run has another name.
+        # Only a folder with the requested name is in the way of the new run.
         if name:
             shutil.rmtree(run.path)
-        locks.close()
+        held_locks.close()
         return None
 
-    # 1. Refuse the run if it was another training.
-    may_change = {*CHANGEABLE_SETTINGS, *old_info["versions"], *REPORTED_FIELDS}
+    # 2. Refuse the run if it was another training.
     changed_values = _changed_values(old_info, new_info)
+    may_change = {*CHANGEABLE_SETTINGS, *CHANGEABLE_FIELDS, *old_info["versions"]}
     blocking_changes = [text for name, text in changed_values.items() if name not in may_change]
     reward_changes = _changes_in_rewards(old_info, new_info)
     # "auto" must not return or extend a finished run for other rewards, because the user did not
@@ -129,11 +131,11 @@ def find_run(
             "new run, pass resume=None and another name."
         )
 
-    # 2. Return it, or resume it at its newest checkpoint.
+    # 3. Return it, or resume it at its newest checkpoint.
     if may_be_returned and max_steps == old_info["settings"]["max_steps"]:
-        return Resumption(run, checkpoint, [], is_complete=True)
+        return FoundRun(run, checkpoint, [], needs_no_training=True)
     if checkpoint.path is None:
-        reason = "; ".join(checkpoint.skip_reasons) or "none was written before the run ended"
+        reason = "; ".join(checkpoint.skip_reasons) or "there is none"
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
             "a new run, pass resume=None and another name."
@@ -149,18 +151,18 @@ def find_run(
             "resume=None and another name."
         )
     skipped = [f"checkpoint passed over: {reason}" for reason in checkpoint.skip_reasons]
-    return Resumption(run, checkpoint, [*changed_values.values(), *reward_changes, *skipped])
+    return FoundRun(run, checkpoint, [*changed_values.values(), *reward_changes, *skipped])
 
 
-def lock_run(folder: Path, locks: ExitStack) -> None:
-    """Lock the folder of a run until `locks` is closed.
+def lock_run(folder: Path, held_locks: ExitStack) -> None:
+    """Lock the folder of a run until `held_locks` is closed.
 
     Raises:
         ValueError: Another process trains the run.
         PermissionError: The lock file belongs to another user, or is read-only.
     """
     try:
-        locks.enter_context(holding_lock(folder))
+        held_locks.enter_context(holding_lock(folder))
     except FolderLockedError:
         raise ValueError(
             f"the run {folder.name!r} is being trained right now by another process or thread. Two "
@@ -220,10 +222,10 @@ def _compared_values(info: Mapping[str, Any]) -> dict[str, Any]:
         for part, description in FIXED_TASK_PARTS.items()
         if part in info["task"]
     }
-    reported = {field: info[field] for field in REPORTED_FIELDS if field in info}
+    reported = {field: info[field] for field in CHANGEABLE_FIELDS if field in info}
     # A list, because the order of the rewards matters too.
     rewards = [(reward["name"], reward["weight"]) for reward in info["rewards"]]
-    # The setting `dtype` may be "auto", so the dtype of `RunInfo` replaces it.
+    # The setting `dtype` may be "auto". The dtype of `RunInfo` comes later, so it is compared.
     return {**info["settings"], **task, "rewards": rewards, **info["versions"], **reported}
 
 
@@ -238,34 +240,37 @@ def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]
     return sentences
 
 
-def resumed_run_info(resumption: Resumption, run_info: RunInfo) -> RunInfo:
+def resumed_run_info(found: FoundRun, run_info: RunInfo) -> RunInfo:
     """Warn of changes, and return the `RunInfo` of the resumed run.
 
     Args:
-        resumption: The run to resume.
+        found: The run to resume.
         run_info: The `RunInfo` that a new run would start with now.
     """
-    run = resumption.run
+    run = found.run
     old_info = run.info
-    step = resumption.checkpoint.step
-    if resumption.changes:
-        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(resumption.changes)}.")
+    step = found.checkpoint.step
+    if found.changes:
+        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(found.changes)}.")
     return dataclasses.replace(
         run_info,
         started=old_info["started"],
         reference=old_info.get("reference", BASE_REFERENCE),
-        resumed=[*old_info.get("resumed", ()), {"step": step, "changed": resumption.changes}],
+        # Of the adapter and the held-out scores that the folder has already.
+        adapter_step=old_info.get("adapter_step"),
+        grader_description=old_info.get("grader_description"),
+        resumed=[*old_info.get("resumed", ()), {"step": step, "changed": found.changes}],
     )
 
 
-def rewind(resumption: Resumption) -> None:
+def rewind(found: FoundRun) -> None:
     """Delete the rows and completions after the checkpoint of a run.
 
     A comparison and damaged checkpoints are set aside. If the rewind itself is interrupted, calling
     it again completes it.
     """
-    run = resumption.run
-    step = resumption.checkpoint.step
+    run = found.run
+    step = found.checkpoint.step
     # The steps after the checkpoint are trained again, so their rows would be there twice.
     write_json_lines(run.path / "metrics.jsonl", [row for row in run.rows if row["step"] <= step])
     for recorded_step in run.steps:
@@ -275,4 +280,4 @@ def rewind(resumption: Resumption) -> None:
     comparison = run.path / "comparison"
     if comparison.exists():
         put_in_place(comparison, run.path / f"comparison-step-{step}")
-    set_aside_damaged(run.path / "checkpoints", resumption.checkpoint)
+    set_aside_damaged(run.path / "checkpoints", found.checkpoint)

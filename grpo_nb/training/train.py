@@ -17,11 +17,12 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.files import copy_files, put_in_place, staged_folder
 from grpo_nb.core.problems import error_summary, warn_user
-from grpo_nb.models.adapter import load_adapter
+from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.templates import save_templates
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import NewestCheckpoint, keep_newest, newest_checkpoint
+from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
@@ -31,6 +32,12 @@ from grpo_nb.training.kl_reference import (
     choose_kl_reference,
     deleting_reference_adapter,
 )
+from grpo_nb.training.new_run import (
+    new_run_info,
+    require_free_path,
+    require_valid_name,
+    write_generation,
+)
 from grpo_nb.training.prepare import (
     PreparedTraining,
     build_trainer,
@@ -39,14 +46,7 @@ from grpo_nb.training.prepare import (
     try_rewards,
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
-from grpo_nb.training.resume import Resumption, find_run, lock_run, resumed_run_info, rewind
-from grpo_nb.training.run_start import (
-    new_run_info,
-    require_free_path,
-    require_valid_name,
-    write_generation,
-    write_start_folder,
-)
+from grpo_nb.training.resume import FoundRun, claim_run, lock_run, resumed_run_info, rewind
 from grpo_nb.training.trainer import by_state_key, restore_states
 
 if TYPE_CHECKING:
@@ -88,15 +88,16 @@ def train(
 
             - None: no run is resumed; a new one starts.
             - "auto": the newest run under `settings.run_root`, or the run called `name`. If there
-              is none, a new run starts. A finished run is returned with its adapter, or continued
-              if `max_steps` is larger now. A run that failed before its first checkpoint is started
-              anew.
+              is none, a new run starts. A finished run is returned, and its adapter is loaded into
+              `model`; if `max_steps` is larger now, it is continued. A run that failed on this
+              machine before its first checkpoint is started anew.
             - A path: the run in that folder. If it is finished, `max_steps` must be larger now.
 
             Other data, rewards or settings (also any part of `extra`) raise an error, except
-            settings that do not change how a step trains, such as `save_steps`. A change of these,
-            of `dtype`, engine, machine or package versions is only reported. So is another code or
-            state of a reward, but "auto" does not take a finished run for such a reward.
+            settings that do not change how a step trains, such as `save_steps`. A change of such a
+            setting, or of dtype, engine, machine or package versions, is only reported. A changed
+            reward (its code or state) is reported too, but "auto" refuses a finished run whose
+            reward has changed.
         observers: One function or several, called at each logged step. They may add new keys to the
             row of the step, and may stop the training (`gn.training.Observer`).
 
@@ -104,8 +105,8 @@ def train(
         TypeError: An argument is of another type, for example because two are swapped.
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
             resume.
-        EnvironmentProblem: Too little memory, or the GPU failed. On a CPU, `gn.plan` is asked
-            before the training starts; on a GPU it only warns.
+        EnvironmentProblem: Too little memory, or the GPU failed. If the training does not fit the
+            memory plan (`gn.plan`), a CPU run is refused before it starts; a GPU run only warns.
         OSError: The disk is full. Everything saved before is kept. If only the final adapter
             cannot be written, `train` warns, and returns the run with the status "failed".
             `resume="auto"` writes the adapter later.
@@ -128,7 +129,8 @@ def train(
     new_name = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}" if name is None else name
     require_valid_name(new_name)
     folder = Path(settings.run_root).expanduser() / new_name
-    # A new run needs a free folder. With "auto", a run of this name would be resumed instead.
+    # A new run needs a free folder. With "auto", a run of this name is resumed instead, or given up
+    # if it failed before its first checkpoint.
     if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
         require_free_path(folder)
     observers = [observers] if callable(observers) else list(observers)
@@ -141,29 +143,30 @@ def train(
     prepared = check_training(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     run_info = new_run_info(prepared)
-    with ExitStack() as locks:
+    with ExitStack() as held_locks:
         # 1. Find the run to resume, and check that the training fits into memory.
-        resumption = find_run(name, resume, run_info, locks)
-        if resumption is not None:
-            folder = resumption.run.path
+        found = claim_run(name, resume, run_info, held_locks)
+        if found is not None:
+            folder = found.run.path
         run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
-        if resumption is not None and resumption.is_complete:
-            return _restore_finished_run(run, resumption.checkpoint)
+        if found is not None and found.needs_no_training:
+            return _restore_finished_run(run, found.checkpoint)
         plan(
-            prepared.engine_settings, prepared.task, model=model, tokenizer=tokenizer
+            prepared.settings_as_run, prepared.task, model=model, tokenizer=tokenizer
         ).require_fit()
         try_rewards(prepared)
-        if resumption is not None:
-            run_info = resumed_run_info(resumption, run_info)
+        if found is not None:
+            run_info = resumed_run_info(found, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses. `effective_settings` must come before `build_trainer`: each `GRPOConfig`
             # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`),
             # and the trainer needs the state that its own `GRPOConfig` left.
             run_info.effective = dataclasses.asdict(effective_settings(settings, model))
-            trainer = build_trainer(prepared)
+            with explaining_machine_faults(prepared.settings_as_run):
+                trainer = build_trainer(prepared)
             run_info.reference = choose_kl_reference(model, run_info.reference)
-            if resumption is not None and run_info.reference == START_REFERENCE:
+            if found is not None and run_info.reference == START_REFERENCE:
                 # TRL made `ref` from the adapter in memory. The run's reference is the adapter that
                 # it started from.
                 load_adapter(model, run.start_path, "ref")
@@ -174,14 +177,14 @@ def train(
             trainer.state_owners = by_state_key([*prepared.rewards, *observers])
             trainer.states()  # raises an error now if a checkpoint could not save a state
             # 3. Make the folder of a new run, or rewind the old run to its newest checkpoint.
-            if resumption is None:
-                _make_run_folder(run, prepared, run_info, locks)
+            if found is None:
+                _make_run_folder(run, prepared, run_info, held_locks)
             else:
-                rewind(resumption)
+                rewind(found)
                 run.write_info(run_info)
             # 4. Train, and complete the folder and its `run_info` however the training ends.
             recorder = Recorder(run, trainer, settings, observers)
-            _train_and_complete(recorder, prepared, run_info, resumption)
+            _train_and_complete(recorder, prepared, run_info, found)
     return run
 
 
@@ -199,18 +202,21 @@ def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
 
 
 def _make_run_folder(
-    run: Run, prepared: PreparedTraining, run_info: RunInfo, locks: ExitStack
+    run: Run, prepared: PreparedTraining, run_info: RunInfo, held_locks: ExitStack
 ) -> None:
-    """Make the folder of a new run, lock it until `locks` is closed, and write what it starts from.
+    """Make and lock the folder of a new run, and write what the run starts from.
 
-    The files are `run.json`, the adapter, the questions, the training rows and the templates.
+    The files are `run.json`, the adapter, the questions, the training rows and the templates. The
+    lock is held until `held_locks` is closed.
     """
     run.path.mkdir(parents=True)
     try:
-        lock_run(run.path, locks)
+        lock_run(run.path, held_locks)
         run.write_info(run_info)  # first of all files, because it makes the folder a run
         run.write_questions(prepared.task.train["question"], prepared.task.holdout)
-        write_start_folder(run, prepared.model, prepared.task)
+        # The first checkpoint has this adapter too, but it is deleted later.
+        save_adapter(prepared.model, run.start_path)
+        write_json_lines(run.start_path / "train.jsonl", prepared.task.train)
         save_templates(run.path, prepared.tokenizer)
     except BaseException:
         # After an error or Ctrl-C, an incomplete folder would only block the name of the run.
@@ -222,7 +228,7 @@ def _train_and_complete(
     recorder: Recorder,
     prepared: PreparedTraining,
     run_info: RunInfo,
-    resumption: Resumption | None,
+    found: FoundRun | None,
 ) -> None:
     """Train, and write adapter, figure, card and run.json however the training ends."""
     run = recorder.run
@@ -236,17 +242,18 @@ def _train_and_complete(
     training_pid = os.getpid()
     try:
         with (
-            explaining_machine_faults(prepared.engine_settings, run.path),
-            recorder.finishing_step_at_interrupt(),
+            explaining_machine_faults(prepared.settings_as_run, run.path),
+            recorder.ending_after_step_at_interrupt(),
         ):
-            if resumption is None:
+            if found is None:
                 trainer.train()
-            elif resumption.checkpoint.step < max_steps:
-                trainer.train(resume_from_checkpoint=str(resumption.checkpoint.path))
+            elif found.checkpoint.step < max_steps:
+                trainer.train(resume_from_checkpoint=str(found.checkpoint.path))
             else:
                 # The run was lost after its last step, before its adapter was written. No step is
-                # left to train, but transformers would train one more.
-                restore_states(trainer.state_owners, resumption.checkpoint.path)
+                # left to train, but transformers would train one more. `_complete_folder` writes
+                # the adapter.
+                restore_states(trainer.state_owners, found.checkpoint.path)
                 # All steps are done, so the run is finished even if Ctrl-C is pressed now.
                 trainer.state.global_step = max_steps
             if recorder.error is not None:
@@ -288,7 +295,7 @@ def _complete_folder(recorder: Recorder, run_info: RunInfo) -> None:
         _warn_of_incomplete_end(error)
     actions = [partial(run.write_info, run_info), recorder.close, partial(write_model_card, run)]
     if run_info.status == "finished":
-        # More steps can be added from the last checkpoint, so the others only take space.
+        # To add steps later, only the last checkpoint is needed.
         actions.append(partial(keep_newest, run.path / "checkpoints", 1))
     # Try each action, even if an earlier one failed.
     for action in actions:

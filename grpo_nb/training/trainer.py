@@ -51,7 +51,7 @@ State = TypeAliasType(
 STATE_SCHEMA = TypeAdapter(State)
 
 
-class ResumableTrainer(GRPOTrainer):
+class RunTrainer(GRPOTrainer):
     """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
 
     As in transformers, a checkpoint has optimizer, scheduler, random state and counters. This
@@ -75,7 +75,7 @@ class ResumableTrainer(GRPOTrainer):
         state_owners: Objects that keep the state of rewards and observers from step to step, with
             the keys of `by_state_key`. Set it before `train()`.
         record_generation: Called with each of the first generations, to write it
-            (`run_start.write_generation`). By default, nothing is written.
+            (`new_run.write_generation`). By default, nothing is written.
     """
 
     def __init__(
@@ -118,14 +118,15 @@ class ResumableTrainer(GRPOTrainer):
         # TRL's `steps_per_generation` counts micro-batches.
         return self.args.steps_per_generation * self.num_iterations
 
-    def save_first_or_load_adapter(self) -> None:
+    def prepare_checkpoints(self) -> None:
         """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
         Call this before the first step, when everything else is built and loaded, so that nothing
         changes the adapter afterwards.
         """
         if self._checkpoint_to_load is None:
-            self._save_checkpoint(None, None)  # a run that dies in its first steps can be resumed
+            # A run that dies in its first steps can be resumed.
+            self._save_checkpoint(model=None, trial=None)
             return
         load_adapter(self.model, self._checkpoint_to_load)
         self._saved_step = self.state.global_step
@@ -222,6 +223,7 @@ class ResumableTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        # The second value would be log-probabilities of the sampler, which only vLLM reports.
         return self.engine.sample(prompt_ids, self.generation_config), None
 
     def _get_per_token_logps_and_entropies(
@@ -256,6 +258,7 @@ class ResumableTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
+        # This is the first method of TRL that has the data rows and the token ids of a generation.
         generations_done = micro_batch_count(self) // self._micro_batches_per_generation
         if generations_done < RECORDED_GENERATIONS:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
@@ -275,7 +278,9 @@ def by_state_key(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     owners = {}
     for function in functions:
         owner = state_owner(function)
-        if hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict"):
+        has_state = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
+        # A network, such as a reward model, is frozen. Its weights are no state of the training.
+        if has_state and not isinstance(owner, torch.nn.Module):
             owners[f"{len(owners)} {reward_name(function)}"] = owner
     return owners
 

@@ -1,15 +1,16 @@
-"""Private symbols of TRL that the kit relies on."""
+"""Private symbols of TRL that the kit relies on, and what the kit undoes after TRL."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from grpo_nb.upstream.symbols import require_symbol
 
-#: Methods of `GRPOTrainer` that `ResumableTrainer` overrides or calls. `_load_from_checkpoint`,
+#: Methods of `GRPOTrainer` that `RunTrainer` overrides or calls. `_load_from_checkpoint`,
 #: `_save_optimizer_and_scheduler`, `_save_rng_state` and `_save_scaler` come from `Trainer`
 #: (transformers/trainer.py). trl/trainer/grpo_trainer.py defines the others.
 TRAINER_METHODS = (
@@ -37,7 +38,7 @@ CHAT_TEMPLATE_FUNCTIONS = (
 
 
 def require_trainer_methods(trainer_class: type) -> None:
-    """Raise unless a `GRPOTrainer` has the methods that `ResumableTrainer` overrides or calls.
+    """Raise unless a `GRPOTrainer` has the methods that `RunTrainer` overrides or calls.
 
     A method that TRL renamed would be overridden without effect: a resumed run would start over, or
     tools would run without a time limit.
@@ -213,3 +214,22 @@ def run_tool_loop(
         multimodal_fields={},
     )
     return ToolLoopResult(tool_masks, turns, completion_ids)
+
+
+@contextlib.contextmanager
+def restoring_adapter_values(model: Any) -> Iterator[None]:
+    """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
+
+    TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.
+    (Unsloth's trainer on a GPU does not.) TRL copies the adapter to `ref` before it rounds, so
+    `ref` needs no restoring.
+    """
+    # Rounding replaces `data` by a new tensor, so a reference to the old one is enough.
+    trained = [
+        (parameter, parameter.data) for parameter in model.parameters() if parameter.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for parameter, value in trained:
+            parameter.data = value

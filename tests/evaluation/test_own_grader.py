@@ -251,7 +251,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         model=None,
         tokenizer=None,
         rewards=rewards,
-        engine_settings=settings,
+        settings_as_run=settings,
     )
     watch = HoldoutObserver(prepared)
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]

@@ -23,7 +23,7 @@ from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.generation.episodes import prepare_tokenizer_for_tools
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, check_training
-from grpo_nb.training.trainer import ResumableTrainer
+from grpo_nb.training.trainer import RunTrainer
 from grpo_nb.upstream.trl import ToolLoopResult, tool_loop_trainer
 from tests.support.village import FORM, Village, loaded_village, progress, speak_for, village_task
 
@@ -100,7 +100,7 @@ def test_generate_runs_episodes_token_by_token_as_training(
     task = task.with_tools(environment=VillageWithHint, rounds=2)
     speak_for(monkeypatch, tokenizer, ways=1)
     trainer = build_trainer(
-        check_training(model, tokenizer, task, rewards, settings), ResumableTrainer
+        check_training(model, tokenizer, task, rewards, settings), RunTrainer
     )
     assert trainer.engine is not None
     rows = [task.train[index] for index in range(8)]

@@ -364,7 +364,7 @@ def test_trainer_uses_an_engine_only_if_the_model_has_one(engine: object, monkey
     model.vllm_engine = engine
     settings = gn.preset("t4")
     engine_choice = choose_engine(model, settings)
-    arguments = prepare.set_dtype_and_return_arguments(settings, engine_choice, "float16")
+    arguments = prepare.arguments_on_this_machine(settings, engine_choice, "float16")
     assert arguments.get("use_vllm", False) is (engine is not None)
 
 

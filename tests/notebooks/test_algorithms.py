@@ -105,7 +105,7 @@ def test_advantage_without_baseline_is_the_reward(
     from grpo_nb.training import prepare
 
     algorithms, _ = course
-    stock = prepare.ResumableTrainer
+    stock = prepare.RunTrainer
     seen = []
     loss = stock._compute_loss
 

@@ -73,7 +73,7 @@ def write_run(
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
     from grpo_nb.generation.choice import EngineChoice
-    from grpo_nb.training.run_start import new_run_info
+    from grpo_nb.training.new_run import new_run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
     task = task or gn.load_task("arithmetic", settings, train_size=6, holdout=4)

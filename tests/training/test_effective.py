@@ -78,7 +78,11 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
 ) -> None:
     from grpo_nb.config.hardware import choose_dtype
     from grpo_nb.generation.choice import choose_engine
-    from grpo_nb.training.prepare import GRPOConfig, set_dtype_and_return_arguments
+    from grpo_nb.training.prepare import (
+        GRPOConfig,
+        arguments_on_this_machine,
+        match_unsloth_dtype,
+    )
 
     other = "float32" if dtype == "bfloat16" else "bfloat16"
     settings = gn.preset(
@@ -96,9 +100,9 @@ def test_dtype_is_the_same_from_loading_to_evaluation(
     task = gn.load_task("arithmetic", settings, train_size=8, holdout=4, tokenizer=tokenizer)
 
     engine_choice = choose_engine(model, settings)
-    passed = set_dtype_and_return_arguments(
-        settings, engine_choice, choose_dtype(settings, None, model)
-    )
+    model_dtype = choose_dtype(settings, None, model)
+    match_unsloth_dtype(model_dtype)
+    passed = arguments_on_this_machine(settings, engine_choice, model_dtype)
     arguments = GRPOConfig(output_dir=str(tmp_path), **passed)
     assert arguments.bf16 is (dtype == "bfloat16")
     assert arguments.fp16 is False

@@ -45,7 +45,7 @@ def test_memory_advice_in_a_run_without_vllm_spares_vllm(
     )
     with (
         pytest.raises(gn.machine.EnvironmentProblem, match="max_completion_length=128"),
-        explaining_machine_faults(prepared.engine_settings, tmp_path),
+        explaining_machine_faults(prepared.settings_as_run, tmp_path),
     ):
         generate()
 
@@ -317,6 +317,18 @@ def test_failed_run_without_its_adapter_keeps_its_error_and_files(
     assert (run.path / "figures" / "training.png").is_file()
 
 
+def test_memory_that_is_full_before_the_first_step_gets_advice(
+    tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out_of_memory(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("grpo_nb.training.train.build_trainer", run_out_of_memory)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="per_device_train_batch_size"):
+        gn.train(*tiny, [brevity], tiny_settings, name="a")
+    assert not (Path(tiny_settings.run_root) / "a").exists()
+
+
 def test_memory_advice_without_cpu_engine_spares_its_switch(
     tiny, tiny_settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +340,7 @@ def test_memory_advice_without_cpu_engine_spares_its_switch(
     monkeypatch.setattr(
         CpuEngine, "model_obstacle", lambda model, longest_sequence=None: "an unknown layer"
     )
-    monkeypatch.setattr("grpo_nb.training.trainer.ResumableTrainer.train", run_out_of_memory)
+    monkeypatch.setattr("grpo_nb.training.trainer.RunTrainer.train", run_out_of_memory)
     settings = tiny_settings.replace(per_device_train_batch_size=1, gradient_accumulation_steps=16)
     with pytest.raises(gn.machine.EnvironmentProblem, match="No setting of this run is left"):
         gn.train(*tiny, [brevity], settings)
@@ -342,7 +354,7 @@ def test_run_that_never_began_leaves_its_name_free(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("grpo_nb.training.train.write_start_folder", fail)
+        patch.setattr("grpo_nb.training.train.save_adapter", fail)
         with pytest.raises(type(error)):
             gn.train(*tiny, [brevity], tiny_settings, name="a")
     assert not (Path(tiny_settings.run_root) / "a").exists()
@@ -381,7 +393,7 @@ def test_auto_refuses_a_name_taken_by_other_files_at_once(tiny, tiny_settings) -
 
 def test_first_interrupt_only_sets_the_flag_to_end() -> None:
     recorder = SimpleNamespace(is_interrupted=False, bar=None)
-    with Recorder.finishing_step_at_interrupt(recorder):
+    with Recorder.ending_after_step_at_interrupt(recorder):
         signal.raise_signal(signal.SIGINT)
         assert recorder.is_interrupted
         with pytest.raises(KeyboardInterrupt):

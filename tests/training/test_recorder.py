@@ -78,6 +78,18 @@ def test_observer_cannot_remove_what_is_recorded(tiny, settings) -> None:
     assert run.rows[0]["mean_total"] == pytest.approx(run.completions(1)["total"].mean())
 
 
+def test_observer_cannot_change_what_another_one_added(tiny, settings) -> None:
+    def adding(row: dict, completions: pandas.DataFrame) -> None:
+        row["parts"] = [1]
+
+    def appending(row: dict, completions: pandas.DataFrame) -> None:
+        row["parts"].append(2)
+
+    observers = [adding, appending]
+    run = gn.train(*tiny, [brevity], settings.replace(max_steps=1), observers=observers)
+    assert run.rows[0]["parts"] == [1]
+
+
 def test_observer_cannot_write_alerts(tiny, settings) -> None:
     def alarming(row: dict, completions: pandas.DataFrame) -> None:
         row["alerts"] = 3

@@ -16,8 +16,7 @@ import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, holding_lock
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import Resumption, resumed_run_info, rewind
-from grpo_nb.training.resume import find_run as find
+from grpo_nb.training.resume import FoundRun, claim_run, resumed_run_info, rewind
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
 
@@ -101,16 +100,16 @@ def settings(root: Path) -> gn.Settings:
 
 def find_run(
     settings: gn.Settings, name: str | None, resume: object, **changes: object
-) -> Resumption | None:
+) -> FoundRun | None:
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
-        return find(name, resume, info, locks)
+        return claim_run(name, resume, info, locks)
 
 
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = RunInfo(**make_info(**now))
     with ExitStack() as locks:
-        return resumed_run_info(find(None, run.path, info, locks), info).to_dict()
+        return resumed_run_info(claim_run(None, run.path, info, locks), info).to_dict()
 
 
 def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
@@ -133,7 +132,7 @@ def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Setti
     for name, resume in ((None, run.path), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
         assert more.checkpoint.step == 4
-        assert not more.is_complete, "the cell asks for more steps now"
+        assert not more.needs_no_training, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -145,7 +144,7 @@ def test_auto_returns_a_finished_run_of_the_same_training(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_complete
+    assert found.needs_no_training
     assert found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}),
@@ -167,7 +166,7 @@ def test_finished_run_without_adapter_is_restored(
     make_run(root / "a", steps=9, saved=(9,), status="finished")
     found = find_run(settings, None, resume.format(root=root))
     assert found.checkpoint.step == 9
-    assert not found.is_complete, "train writes the adapter of the checkpoint"
+    assert not found.needs_no_training, "train writes the adapter of the checkpoint"
 
 
 @pytest.mark.parametrize(("name", "resume"), [("a", "auto"), (None, "auto"), (None, "{root}/a")])
@@ -269,7 +268,7 @@ def test_rewind_removes_later_files(root: Path) -> None:
     put(run.path / "comparison-step-4" / "old", b"of a resume before")
     (write(run.path / "checkpoints", 6) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
-        rewind(Resumption(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+        rewind(FoundRun(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
@@ -305,7 +304,7 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
     run = make_run(root / "a")
     with ExitStack() as locks:
         info = RunInfo(**make_info(settings=settings.to_dict()))
-        find(None, "auto", info, locks)
+        claim_run(None, "auto", info, locks)
         with pytest.raises(FolderLockedError):
             holding_lock(run.path).__enter__()
     with holding_lock(run.path):
@@ -357,6 +356,13 @@ def test_auto_refuses_a_finished_run_of_another_reward_state(
         match="'a' was another training: the reward 'short' has changed: it holds other values",
     ):
         find_run(settings, None, "auto", **now)
+
+
+def test_resumed_record_keeps_facts_on_files_that_stay(root: Path) -> None:
+    """Until the resumed part ends, the adapter and the held-out scores are the earlier ones."""
+    facts = {"adapter_step": 4, "grader_description": "the right number"}
+    info = continued(make_run(root / "a", **facts))
+    assert {key: info[key] for key in facts} == facts
 
 
 # Checkpoints.

@@ -9,7 +9,7 @@ import numpy
 import pytest
 from trl import GRPOTrainer
 
-from grpo_nb.training.trainer import ResumableTrainer
+from grpo_nb.training.trainer import RunTrainer
 from tests.support.tool_updates import loaded, update, written_trainers
 from tests.support.written_trainer import small_model
 
@@ -49,7 +49,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 def test_kit_trainer_with_tools_has_trls_gradients(
     loss: str, more: dict, parts: tuple, tmp_path: Path
 ) -> None:
-    kinds = (ResumableTrainer, GRPOTrainer)
+    kinds = (RunTrainer, GRPOTrainer)
     ours, trls = (update(kind, *parts, tmp_path, loss_type=loss, **more) for kind in kinds)
     assert difference(ours, trls) < 1e-7
     assert ours["completions"] == trls["completions"]
@@ -68,7 +68,7 @@ def test_entropy_is_that_of_the_tokens_that_the_model_wrote(parts: tuple, tmp_pa
         patch.setattr(
             tool_updates, "won", lambda completions, **_: [0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0]
         )
-        ours = update(ResumableTrainer, *parts, tmp_path, loss_type="dapo")
+        ours = update(RunTrainer, *parts, tmp_path, loss_type="dapo")
         patch.setattr(tool_updates, "_SAID", [*tool_updates._SAID[:4], *tool_updates._SAID[:4]])
         first = update(GRPOTrainer, *parts, tmp_path, loss_type="dapo")
     # TRL's is of all rows, which are those of the first group twice here, but for their prompts.

@@ -14,7 +14,7 @@ from transformers import TrainerState
 import grpo_nb as gn
 from grpo_nb.config.planning import Plan, plan
 from grpo_nb.scoring.scores import RewardError
-from grpo_nb.training import prepare, run_start
+from grpo_nb.training import new_run, prepare
 from tests.run_fixtures import brevity
 from tests.support.adapters import way_back
 from tests.support.tiny import load_tiny
@@ -283,10 +283,10 @@ def test_taken_name_says_how_to_resume(tmp_path: Path) -> None:
         FileExistsError,
         match=r"a' exists, and a new run overwrites nothing. Give .* or pass resume='auto'",
     ):
-        run_start.require_free_path(tmp_path / "a")
+        new_run.require_free_path(tmp_path / "a")
 
 
-@pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
-def test_run_name_of_other_characters_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101, 3])
+def test_run_name_of_other_characters_is_refused(name: object) -> None:
     with pytest.raises(ValueError, match=r"cannot be the name of a run.*letters, digits"):
-        run_start.require_valid_name(name)
+        new_run.require_valid_name(name)

@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import ResumableTrainer, by_state_key, restore_states
+from grpo_nb.training.trainer import RunTrainer, by_state_key, restore_states
 from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
@@ -85,7 +85,7 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
     )
     asked = GRPOConfig(**{**defaults, **arguments})
     data = Dataset.from_dict({"prompt": rows})
-    own = {"engine": CpuEngine(model)} if issubclass(kind, ResumableTrainer) else {}
+    own = {"engine": CpuEngine(model)} if issubclass(kind, RunTrainer) else {}
     trainer = kind(
         model=model,
         reward_funcs=[reward],
@@ -116,7 +116,7 @@ def assert_same_runs(
     base, tmp_path, but: frozenset[str] = frozenset(), relative=2e-4, **arguments: object
 ) -> None:
     """The logged metrics (but some) and the change of every tensor are the same on both paths."""
-    ours, our_change, _ = run(base, ResumableTrainer, tmp_path / "ours", **arguments)
+    ours, our_change, _ = run(base, RunTrainer, tmp_path / "ours", **arguments)
     theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
     assert len(ours) == len(theirs) == arguments.get("max_steps", 2)
     for mine, other in zip(ours, theirs, strict=True):
@@ -179,7 +179,7 @@ def test_trainer_matches_trl_if_a_group_has_no_spread(base, tmp_path) -> None:
 def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
     """Pass a gradient of zeros to Adam, as in TRL, so that its momentum continues."""
     changes = {}
-    for kind in (ResumableTrainer, GRPOTrainer):
+    for kind in (RunTrainer, GRPOTrainer):
         calls = itertools.count()
 
         def then_alike(completions: list, calls=calls, **columns: object) -> list[float]:
@@ -197,9 +197,7 @@ def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
             adam_epsilon=1e-4,
         )
     for name, change in changes[GRPOTrainer].items():
-        assert (changes[ResumableTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, (
-            name
-        )
+        assert (changes[RunTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
 
 
 @pytest.mark.parametrize(
@@ -261,3 +259,13 @@ def test_state_behind_partial_and_method_is_saved_and_loaded(tmp_path: Path) -> 
     reward, observer = Tracker(0), Tracker(0)
     assert restore_states(owners(reward, observer), tmp_path) == []
     assert (reward.calls, observer.calls) == (3, 5)
+
+
+def test_weights_of_a_reward_model_are_no_state() -> None:
+    """They are frozen, and JSON could not hold them."""
+
+    class RewardModel(torch.nn.Linear):
+        def score(self, completions: list) -> None: ...
+
+    reward_model = RewardModel(2, 1)
+    assert by_state_key([reward_model, reward_model.score]) == {}

@@ -3,8 +3,8 @@
 With the start folder, `grpo_nb.scaleout` can repeat the first steps elsewhere. Its files:
 
 runs/<name>/start/
-  adapter_*                    LoRA that the run starts from. On a CPU, the KL is measured against
-                               it if it was already trained
+  adapter_*                    LoRA that the run starts from. If this LoRA was already trained, a
+                               run on a CPU measures its KL against it
   train.jsonl                  the training rows in their order
   generation_<step>.json       up to three files, from the first three generations: data row and
                                token ids of each completion. <step> counts the optimizer steps
@@ -27,14 +27,11 @@ from grpo_nb.core.files import write_json
 from grpo_nb.core.words import short_repr
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.packages import package_versions
-from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.base_weights import base_weights_hash
 from grpo_nb.rewards.base import range_of
-from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
-from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import PreparedTraining
@@ -53,9 +50,10 @@ def require_free_path(folder: Path) -> None:
         raise FileExistsError(f"{str(folder)!r} exists, and a new run overwrites nothing. {advice}")
 
 
-def require_valid_name(name: str) -> None:
+def require_valid_name(name: object) -> None:
     """Raise a `ValueError` unless a run can have this name."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
+    is_text = isinstance(name, str)
+    if not is_text or name == "auto" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(
             f"{short_repr(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
             "'_' and '-', and begin with a letter or digit. 'auto' is no name, but a value of "
@@ -106,13 +104,6 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         # The model card links the base model only if it is not a local folder.
         is_base_local=Path(settings.model).expanduser().exists(),
     )
-
-
-def write_start_folder(run: Run, model: Any, task: Task) -> None:
-    """Write the adapter and the training rows that a new run starts from."""
-    # The first checkpoint has this adapter too, but it is deleted later.
-    save_adapter(model, run.start_path)
-    write_json_lines(run.start_path / "train.jsonl", task.train)
 
 
 def write_generation(
