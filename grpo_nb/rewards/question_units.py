@@ -145,7 +145,7 @@ def _are_refused(units: frozenset[str], question: str) -> bool:
         # "How much does she earn per day?" asks for a rate, and not for its unit. But "There are 60
         # minutes in an hour" asks for none.
         asks_for_rate = re.search("(?<! in) /", sentence) is not None
-        asks_for_amount = "how much" in sentence.casefold()
+        asks_for_amount = re.search("(?i)(?<!by )how much", sentence) is not None
         if has_another_rate and (asks_for_rate or asks_for_amount):
             return True
         quantity = _ASKED_QUANTITY.search(sentence)

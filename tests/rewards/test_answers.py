@@ -456,6 +456,20 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
             id="rate as data",
         ),
         pytest.param(
+            "A tap leaks 2 litres a day. How much water is lost in a week?",
+            "14",
+            ["14 litres", "14 L"],
+            ["14 L/day", "14 mL"],
+            id="amount and rate",
+        ),
+        pytest.param(
+            "Wages rise from $10 an hour to $12 an hour. By how much?",
+            "2",
+            ["$2", "$2 per hour"],
+            ["$2 per minute"],
+            id="difference of rates",
+        ),
+        pytest.param(
             "What is her wage in dollars per hour?",
             "15",
             ["$15", "$15 per hour"],
