@@ -59,11 +59,6 @@ _MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:")
 It reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as a quotient,
 which equals 1:2:3.
 """
-_CALCULATION = re.compile(
-    rf"(?P<name>(?:{SYMBOL}\s*=)?)(?P<steps>.*)=(?P<result>.*)",
-    re.DOTALL,
-)
-"""A calculation with its result: 5*12 + 8 = 68, or x = 2^5 = 32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +75,7 @@ class maths(SlotReward):
     * The slot must hold one answer: `41 = 42` and `42 \text{ is wrong}` score 0.0. TRL gives 1.0 to
       both.
     * If the gold answer is a number, the answer must be one too, compared as `correctness` does.
-      Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0. A
-      calculation with its result (`23 + 19 = 42`) is right if all its sides are equal.
+      Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0.
     * If the gold answer has parts, the answer must have the same parts: in any order for a list, in
       the same order for a tuple or an interval. A gold answer of several boxes is a list. `x < 5`
       and `(-\infty, 5)` are the same interval, and `x < 1 or x > 5` is a union of intervals.
@@ -149,7 +143,7 @@ def _equals_normalized(given: str, gold: str) -> bool:
     if without_spaces(given) == without_spaces(gold):
         return True
     if read_number(gold) is not None:
-        return is_right_answer(given, gold) or _has_result(given, gold)
+        return is_right_answer(given, gold)
     if _LOOKS_LIKE_MATHS.search(gold):
         return _equals_as_formula(given, gold)
     # Words. math-verify would read them as products of letters, so that "on" equals "no".
@@ -157,20 +151,6 @@ def _equals_normalized(given: str, gold: str) -> bool:
         # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
         given = without_spaces(given).replace("*", "")
     return normalize_answer(given) == normalize_answer(gold)
-
-
-def _has_result(given: str, gold: str) -> bool:
-    r"""Return True if a calculation has this number as its result, and all its sides are equal.
-
-    >>> _has_result("23 + 19 = 42", "42"), _has_result("41 = 42", "42")
-    (True, False)
-    """
-    match = _CALCULATION.fullmatch(given)
-    if match is None or not is_right_answer(match["name"] + match["result"], gold):
-        return False
-    # Nothing is before the sign of "= 42".
-    steps = filter(str.strip, match["steps"].split("="))
-    return all(_equals_by_math_verify(step, match["result"]) for step in steps)
 
 
 def _equals_as_formula(given: str, gold: str) -> bool:
