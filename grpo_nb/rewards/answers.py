@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.question_text import fits_question, option_to_letter
+from grpo_nb.rewards.question_text import fits_question, resolve_option
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_answer
 
 _LONGEST_SLOT = 20_000
@@ -151,7 +151,7 @@ class correctness(SlotReward):
         require_number("tolerance", self.tolerance, 0)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        given = option_to_letter(given, gold, row)
+        given = resolve_option(given, gold, row)
         is_right = is_right_answer(given, gold, self.tolerance)
         return is_right and fits_question(given, gold, row)
 
@@ -162,8 +162,8 @@ class exact_text(SlotReward):
 
     By default, only the white space between words and the encoding of an accented letter may
     differ. Use it for names and code words, where `7.0` must not equal `7`. Labels need
-    `is_literal=False`, which ignores capitals and wrappers. Source: the exact match of SQuAD
-    (arXiv:1606.05250), but here capitals, punctuation and articles count.
+    `is_literal=False`, which ignores capitals and wrappers. Unlike the exact match of SQuAD
+    (arXiv:1606.05250), it counts capitals, punctuation and articles.
 
     Args:
         weight: Weight in the total reward.

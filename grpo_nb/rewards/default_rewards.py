@@ -10,9 +10,9 @@ from grpo_nb.tasks.task import Task
 def rewards_for(task: Task) -> list[Reward]:
     """Return rewards to start with: one for the right answer, and two for the format.
 
-    The answer weighs more than both format rewards together, so a right answer is worth more than
-    a perfect format with a wrong one (1.5). With `bare()` there is no format reward,
-    because every text is in that format.
+    The answer (2.0) weighs more than both format rewards together (1.5). So a right answer in a
+    format that is only partly right is worth more than a wrong answer in a perfect format. With
+    `bare()` there is no format reward, because every text is in that format.
 
     Expressions are scored by `maths`, labels such as "spam" by `exact_text` without regard to case,
     and all other answers by `correctness`, which also reads letters of options.

@@ -98,8 +98,8 @@ class judge(Reward):
         TypeError: `ask` cannot be called, or the rubric is not a text with words. When a batch is
             scored: `ask` returned something that is not a text, such as a coroutine.
         ValueError: `scale` is not a tuple of two numbers, the lower one first.
-        EnvironmentProblem: Every call of a batch failed. Any other call that fails gives None, and
-            so does the only call of a batch if the judge has replied before.
+        EnvironmentProblem: Every call of a batch failed. If only some calls fail, their answers get
+            None. A single failed call also gives None if the judge has replied before.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]

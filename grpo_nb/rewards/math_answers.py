@@ -34,7 +34,7 @@ from grpo_nb.rewards.math_symbols import (
     split_unit,
 )
 from grpo_nb.rewards.math_worker import are_equal_expressions
-from grpo_nb.rewards.question_text import fits_question, option_to_letter
+from grpo_nb.rewards.question_text import fits_question, resolve_option
 from grpo_nb.tasks.answers import is_right_answer, normalize_answer
 from grpo_nb.tasks.number_reading import read_number
 
@@ -44,7 +44,7 @@ _NOT_MATHS = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
     r"|0\d+"  # 007
     r"|\d{1,4}([-/.])\d{1,2}\1\d{1,4}"  # 2025-06-03
-    r"|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min
+    r"|(?!.*\d[A-Za-z],)(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min, but not 2x, 3y
     re.DOTALL,
 )
 """Gold answers that look like formulas and are not."""
@@ -54,8 +54,10 @@ _LOOKS_LIKE_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 Others are compared as words. One capital may be the letter of an option.
 """
 _MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:")
-"""Gold answers that are right only as they are written. math-verify reads a number in another base,
-such as 101_{2}, as a product, and the ratio 1:3:2 as a quotient, which equals 1:2:3.
+"""Gold answers that math-verify misreads, so that only the same spelling is right.
+
+It reads a number in another base, such as 101_{2}, as a product, and the ratio 1:3:2 as a quotient,
+which equals 1:2:3.
 """
 
 
@@ -101,7 +103,7 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        given = option_to_letter(given, gold, row)
+        given = resolve_option(given, gold, row)
         return is_same_maths(given, gold) and fits_question(given, gold, row)
 
 
@@ -114,7 +116,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     >>> is_same_maths(r"\{2, 1\}", "1, 2"), is_same_maths("1+x", "x+1")
     (True, True)
     """
-    # As `correctness` compares numbers, letters, JSON and text.
+    # The comparison of `correctness`: numbers, letters, JSON and text.
     is_plainly_same = is_right_answer(given, gold)
     # 1. Gate.
     is_too_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
@@ -167,8 +169,8 @@ def _equals_as_formula(given: str, gold: str) -> bool:
         return _equals_by_math_verify(given, gold)
     if given_answer.readings or gold_answer.readings:
         return False
-    # Two values, each with or without a left side: `y = 2x` equals `x + x`. But `x = x + 1` does
-    # not give the gold answer `x + 1` a name: it is an equation for x.
+    # Two values, each with or without a left side: `y = 2x` equals `x + x`. But `x = x + 1` is an
+    # equation for x, and not a name for the value `x + 1`.
     gold_symbols = re.findall(SYMBOL, split_unit(gold)[0])
     if given_answer.left_side in gold_symbols and not gold_answer.left_side:
         return False
@@ -188,11 +190,11 @@ def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
     # The index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
     are_roots = ROOTS in given.readings and ANY_ORDER in gold.readings
     if are_roots or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
-        return _equal_in_any_order(given_parts, gold.parts)
+        return _equals_in_any_order(given_parts, gold.parts)
     return all(map(_equals_normalized, given_parts, gold.parts))
 
 
-def _equal_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
+def _equals_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) -> bool:
     """Return True if two equally long lists have equal parts, in any order."""
     unmatched = list(gold_parts)
     for given_part in given_parts:

@@ -39,7 +39,7 @@ _SEPARATOR = (
 )
 """Pattern between two parts of a list."""
 
-# How parts may be read. A tuple or an interval is read as its pair of brackets.
+# How parts may be read.
 ANY_ORDER = "list in any order"
 IN_ORDER = "list in order"
 EQUATIONS = "equations"
@@ -54,13 +54,15 @@ _SET_BRACKETS = r"\{\}"
 class AnswerParts:
     r"""The parts of an answer, and how they may be read.
 
-    An answer and a gold answer are compared part by part if they share a reading:
+    An answer and a gold answer are compared part by part if they share a reading. A tuple or an
+    interval is read as its pair of brackets:
 
     | answer             | readings                              |
     | ------------------ | ------------------------------------- |
     | `x + 1`            | none: one expression                  |
     | `1, 2`             | list in any order, list in order      |
-    | `(1, 2)`, `(1, 2]` | its brackets                          |
+    | `(1, 2)`           | `()`                                  |
+    | `(1, 2]`           | `(]`                                  |
     | `x = 1, y = 2`     | equations, list in order, `()`        |
     | `x_1 = 1, x_2 = 2` | equations, list in order, `()`, roots |
     | `x = 1 or y = 2`   | alternatives                          |
@@ -115,7 +117,13 @@ class AnswerParts:
         left_sides = {_split_equation(part)[0] for part in parts}
         # Each part has a left side, and no two are the same.
         is_named = len(parts) == len(left_sides) > 1 and "" not in left_sides
-        letters = {left_side.partition("_")[0] for left_side in left_sides}
+        readings = {EQUATIONS, IN_ORDER, _ROUND} if is_named else {ANY_ORDER, IN_ORDER}
+        has_indices = is_named and len({side.partition("_")[0] for side in left_sides}) == 1
+        are_statements = is_named or any(map(_INEQUALITY_SIGN.search, parts))
+        if has_indices:
+            readings.add(ROOTS)
+        elif are_statements and re.search(_OR, text):
+            readings = {ALTERNATIVES}
         if not is_named:
             # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
             parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
@@ -123,14 +131,7 @@ class AnswerParts:
             # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
             # left sides have no order that everybody keeps: r and \theta.
             parts.sort()
-        elif len(letters) == 1:
-            return cls({EQUATIONS, IN_ORDER, _ROUND, ROOTS}, parts)
-        are_statements = is_named or any(map(_INEQUALITY_SIGN.search, parts))
-        if are_statements and re.search(_OR, text):
-            return cls({ALTERNATIVES}, parts)
-        if is_named:
-            return cls({EQUATIONS, IN_ORDER, _ROUND}, parts)
-        return cls({ANY_ORDER, IN_ORDER}, parts)
+        return cls(readings, parts)
 
 
 def _split_equation(text: str) -> tuple[str, str]:
@@ -221,8 +222,7 @@ def _interval_of(text: str) -> tuple[str, str]:
     signs = set(pieces[1::2])
     is_falling = signs.issubset((">", r"\ge"))
     is_rising = signs.issubset(("<", r"\le"))
-    # Without a sign, both are true, and with mixed signs neither.
-    if is_falling == is_rising or len(pieces) > 5:
+    if not signs or not (is_falling or is_rising) or len(pieces) > 5:
         return "", ""
     if is_falling:
         # `2 > x > 1` is `1 < x < 2`. The direction of the signs has no meaning from here on.

@@ -23,15 +23,15 @@ _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]
 """Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
 """
 _HARMLESS_TOKEN = re.compile(
-    r"[-+*/^_(){}\[\].'=<>0-9a-z]|\\[{}]"
+    r"[-+*/^_(){}\[\].'=<>|0-9a-z]|\\[{}]"
     r"|\\?(?:le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
     r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
     r"|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau"
     r"|upsilon|phi|chi|psi|omega)"
 )
 """Tokens that an answer may contain more often than the gold answer: operators, brackets, single
-digits and letters, functions and Greek letters. Relations are counted before, so they are harmless
-here. The backslash of a name may be missing.
+digits and letters, functions and Greek letters. Relations are here too, because `is_single_answer`
+counts them before. The backslash of a name may be missing.
 """
 
 

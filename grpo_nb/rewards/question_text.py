@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from grpo_nb.rewards.question_units import has_another_unit
 from grpo_nb.tasks.answers import normalize_answer, read_letter
 from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
-from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
 
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
 """Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2.
 
 A command of LaTeX is such a sign too.
 """
-_NAME = re.compile(r"^\\?[a-z]\w*=")
-r"""A name before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
+_LEFT_SIDE = re.compile(r"^\\?[a-z]\w*=")
+r"""A left side before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
 _AROUND_NUMBER = re.compile(r"^[^\d.]+(?=[\d.])|(?<=\d)[^\d%]+(?:\^-?\d)?$")
 """The text around a number: the `$` of `$84/2`, and the unit of `84/2 apples` and `84/2 m^2`."""
 # Any place that is not inside a word. Unlike \b, also between two signs, as in +-.
@@ -29,25 +29,8 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
-_UNIT = rf"(?:{UNIT_WORD})(?:/(?:{UNIT_WORD}))?"
-_ASKED_UNIT = re.compile(
-    r"\b(?:how many|in|nearest(?! cent)|to(?= [a-z]{3})) (?!second\b)"
-    rf"((?>{_UNIT}))(?! \d)",
-    re.IGNORECASE,
-)
-"""The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
-
-An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A short
-word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a
-word with a number after it: "in week 3".
-"""
-_NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
-"""A unit right after a digit, a sign such as $, or a word of three letters or more.
-
-The `in` and the `s` in "in Tom's shop" are not units.
-"""
-# Without one of these, an answer as it is written has no arithmetic: a sign, a digit before a space
-# or an `e`, or a character outside ASCII, which may be a sign.
+# Arithmetic needs one of these: a sign, a digit before a space or an `e`, or a character outside
+# ASCII. Most answers have none, and the steps after this search would take time.
 _MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
 # Most answers are a number without a unit, which leaves nothing to compute or to convert.
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
@@ -58,7 +41,8 @@ _ROLES_OF_QUESTION = ("user", "tool")
 def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return False if an answer is copied from the question or has another unit than asked.
 
-    The answer must be equal to the gold answer. Without a question in the row, every answer fits.
+    Call it only with an answer that equals the gold answer. Without a question in the row, every
+    answer fits.
     """
     question = _question_in(row)
     if not question or _PLAIN_NUMBER.fullmatch(given):
@@ -89,7 +73,7 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
     if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
         return False
-    question = _without_brackets(question)
+    question = _searchable(question)
     # Python compiles a pattern slowly, so the question is searched without one first.
     if given not in question:
         return False
@@ -107,75 +91,33 @@ def _value_as_written(answer: str) -> str:
     >>> _value_as_written("x = 84/2 apples"), _value_as_written("y = (x^2 - 1)/(x - 1)")
     ('84/2', 'x^2-1/x-1')
     """
-    text = _NAME.sub("", _without_brackets(strip_markup(answer)))
+    text = _LEFT_SIDE.sub("", _searchable(strip_markup(answer)))
     return text if read_number(answer) is None else _AROUND_NUMBER.sub("", text)
 
 
 # Cached, because the completions of a group have the same question.
 @lru_cache(maxsize=512)
-def _without_brackets(text: str) -> str:
-    # They must not hide that `y = (x^2)/x` is a copy of x^2/x.
+def _searchable(text: str) -> str:
+    # Brackets must not hide that `y = (x^2)/x` is a copy of x^2/x.
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
 
 
-def has_another_unit(given: str, gold: str, question: str) -> bool:
-    """Return True if an answer has a unit of measurement that does not fit the question.
+def resolve_option(given: str, gold: str, row: Mapping[str, Any]) -> str:
+    """Replace an answer such as `B) x = 1` by `B` if this is option B, and else by "".
 
-    A gold answer without a unit says nothing about it. So the answer must have a unit that the
-    question asks for. If it asks for none, the unit must be one that the question names. If it
-    names none either, any unit fits.
-
-    >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
-    >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
-    (False, True)
-    """
-    number = read_number(given)
-    gold_number = read_number(gold)
-    if number is None or gold_number is None or gold_number.unit:
-        return False
-    # 50% is the number 0.5 in another spelling.
-    if number.unit == "%" and number.value == gold_number.value:
-        return False
-    given_units = _units_in(number.unit)
-    if not given_units:
-        return False
-    question = re.sub("(?i)per ?cent(age)?", "%", question)
-    # The last sentence counts first, because earlier ones may hold data or an example.
-    for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
-        asked_units = map(_units_in, _ASKED_UNIT.findall(sentence))
-        asked_units = list(filter(None, asked_units))
-        if asked_units:
-            # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
-            return not any(units <= given_units for units in asked_units)
-    named_units = _units_in(" ".join(_NAMED_UNIT.findall(question)))
-    return bool(named_units) and not given_units <= named_units
-
-
-def _units_in(text: str) -> set[str]:
-    """Return the names of the units of measurement in a text, such as hour and meter for m/h."""
-    names = map(measurement_unit, re.findall(UNIT_WORD, text))
-    # A name may have two units: mph is mile/hour.
-    return set(re.findall(UNIT_WORD, " ".join(names)))
-
-
-def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
-    """Return the letter of an answer such as `B) x = 1`, if the question has this text for B.
-
-    Returns:
-        * The letter, if the question has this text after the letter and its mark, which is one of
-          `)`, `]`, `.`, `:` and `-`.
-        * An empty text, if it has not, or if the text goes on to another option: `B) Rome C) Oslo`.
-        * The answer as it is, if the question is not known, if the letter is not the gold letter,
-          or if no text follows it.
+    The question must have the text after the letter and one of the marks `)`, `]`, `.`, `:` and
+    `-`. The empty text is compared as wrong. It is also returned if the answer goes on to another
+    option: `B) Rome C) Oslo`. An answer is returned as it is if the question is not known, if the
+    letter is not the gold letter, or if no text follows it.
 
     If only the letter counted, `B) x = 1` would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", as in `B) x = 2 or x = 3`, which elsewhere
     makes an answer wrong.
 
     >>> row = {"prompts": "Which? A) x = 1, B) x = 2 or x = 3"}
-    >>> option_to_letter("B) x = 2 or x = 3", "B", row)
+    >>> resolve_option("B) x = 2 or x = 3", "B", row)
     'B'
-    >>> option_to_letter("B) x = 1", "B", row), option_to_letter("B", "B", row)
+    >>> resolve_option("B) x = 1", "B", row), resolve_option("B", "B", row)
     ('', 'B')
     """
     question = _question_in(row)
@@ -184,9 +126,9 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
         return given
     # `read_letter` also removes ** from the answer.
     question = _normalize_for_search(question.replace("**", ""))
-    # The letter must have a mark: alone it may be the article in "not a dog". In "If b - 3 = 2, b
-    # is? A) 3 B) 5", the dash is a minus. So a dash counts only if the letter has no clearer mark
-    # later on.
+    # The letter must have a mark: alone it may be the article in "not a dog". The first dash of "If
+    # b - 3 = 2, b is? A) 3 B) 5" is a minus. So a dash is a mark only if no `B)`, `B]`, `B.` or
+    # `B:` comes after it.
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
@@ -202,15 +144,17 @@ def option_to_letter(given: str, gold: str, row: Mapping[str, Any]) -> str:
     )
     if match is None:
         return ""
-    # All options have the same mark: after `B)`, `E.` starts no option. Nor does the (x) of
-    # `B) f(x) = 1`, because it follows a letter.
+    # All options have the same mark: after `B)`, `E.` starts no option. Nor does the x) of
+    # `B) f(x) = 1`, because it follows a bracket, or the y) of `B) f(x, y) = 1`.
     other_option = rf"(?:^|[\s,;])[(\[]?[A-Za-z]\s*{re.escape(match['mark'])}"
+    text_after = re.sub(r"\([^()]{2,}\)", "", text_after)
     return "" if re.search(other_option, text_after) else letter
 
 
 def _question_in(row: Mapping[str, Any]) -> str:
     """Return the prompt of a row without the messages of the system and the model; "" if none."""
-    prompt = row.get("prompts") or ""
+    # A call outside a training may have the columns of the data only.
+    prompt = row.get("prompts") or row.get("question") or ""
     if isinstance(prompt, str):
         return prompt
     turns = [turn for turn in prompt if turn.get("role") in _ROLES_OF_QUESTION]

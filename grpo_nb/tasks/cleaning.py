@@ -403,8 +403,8 @@ def store_as_text(rows: Rows, report: CleaningReport) -> None:
 def _is_changed_by_arrow(values: list[Any]) -> bool:
     """Return True if a `Dataset` would change or refuse these values.
 
-    Arrow gives each dict in a column the keys of all the dicts. Nor may 3 in a dict become 3.0
-    because another dict has 2.5. In a plain column that is accepted, as in pandas.
+    Arrow gives each dict in a column the keys of all the dicts, and changes a 3 in it to 3.0 if
+    another dict has 2.5. In a plain column the second change is accepted, as in pandas.
     """
     import pyarrow
 

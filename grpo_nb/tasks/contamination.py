@@ -1,7 +1,7 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
 A task compares questions in three ways. A row is left out only if its question certainly repeats
-another. Keeping two rows in the same part costs nothing, so likeness is enough for that.
+another. Keeping two rows in the same part costs nothing, so a looser comparison is enough there.
 
 | two questions                             | may differ in                                     |
 | ----------------------------------------- | ------------------------------------------------- |

@@ -42,8 +42,8 @@ class AnswerFormat:
 
     Raises:
         ValueError: A tag that is white space; two equal tags; an `answer_open` that is inside
-            another tag, or empty next to other tags; or, without a `reasoning_open`, a
-            `reasoning_close` or `is_opened_by_template`.
+            another tag, or empty next to other tags; a `reasoning_close` or `is_opened_by_template`
+            without a `reasoning_open`.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'

@@ -175,7 +175,9 @@ def load_task(
     rows = _leave_out(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]
     if held_out_keys is None:
-        labels = [row["answer"] if answers.kind == "choice" else "" for row in rows]
+        is_choice = answers.kind == "choice"
+        # Answers that differ only in capitals are one label, as in `summarize_answers`.
+        labels = [row["answer"].casefold() if is_choice else "" for row in rows]
         held_out_keys = _choose_held_out(keys, labels, holdout, seed)
     train = [row for row, key in zip(rows, keys, strict=True) if key not in held_out_keys]
     held_out = [row for row, key in zip(rows, keys, strict=True) if key in held_out_keys]
@@ -257,7 +259,7 @@ def _choose_held_out(
 def _leave_out(rows: Rows, keys: set[str], reason: str, report: CleaningReport) -> Rows:
     """Leave out the rows whose question has one of these keys."""
     if not keys:
-        return rows  # the keys of all questions take time, and most tasks have no example
+        return rows  # the keys of all questions take time
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:

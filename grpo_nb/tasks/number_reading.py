@@ -58,7 +58,7 @@ _NUMBER = re.compile(
     (?:  # a unit
         (?!\s*[\d.,;=])  # not a second number
         (?P<gap>\s*)
-        # Not one letter directly after the digits: 2x is a product. So 5m is not read either.
+        # One letter that touches the digits is a variable (2x). So 5 m is read, and 5m is not.
         (?!(?<=\S)[A-Za-z]\b)
         (?P<unit>.{{1,40}})
     )?
@@ -203,7 +203,7 @@ def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool
 def _may_be_percentage(gold: Fraction) -> bool:
     """Return True if a gold answer without a percent sign may be a percentage: 42, but not 0.5.
 
-    Integers above 1 and all numbers from 10 on may be percentages. Other numbers are shares: 3.5 is
-    350 %. So `200%` is not 2, but 200.
+    Integers above 1 and all numbers from 10 on may be percentages, so `200%` is right for 200, but
+    not for 2. Other numbers are shares: 3.5 is 350 %.
     """
     return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)

@@ -12,7 +12,7 @@ from grpo_nb.tasks.number_words import NUMBER_WORDS
 # Each line is the name of a unit of measurement, and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
 # Longer spellings are read with any capitals.
-# Spellings of two letters or more may have the s of a plural. Without this s, `inches` is `inche`.
+# Spellings of two letters or more may have the s of a plural. So `inche` is listed, for `inches`.
 _UNITS = """\
 second: s sec
 millisecond: ms
@@ -29,8 +29,8 @@ centimeter: cm centimetre
 millimeter: mm millimetre
 micrometer: um micrometre
 nanometer: nm nanometre
-gram: g gm gramme
-kilogram: kg Kg KG kilo kilogramme
+gram: g gm
+kilogram: kg Kg KG kilo
 milligram: mg
 liter: l L litre
 deciliter: dl dL decilitre
@@ -41,7 +41,7 @@ foot: ft feet
 yard: yd
 mile: mi
 mile/hour: mph
-kilometer/hour: kph kmh kmph
+kilometer/hour: kph kmh
 pound: lb
 ounce: oz
 hertz: Hz
@@ -113,24 +113,17 @@ _UNIT_SPELLINGS = {
     r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
     r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
     r"\bper\b": "/",
-    # No part of a thing: "42 marbles left", "42 in total".
+    # Not part of the unit: "42 marbles left", "42 in total".
     r"\b(?:in\s+(?:total|all)|left|total|remaining|altogether|each)\b": "",
     # Not inches: "$42 in change". But 4 in and 4 in wide are.
     r"(?<=[a-z$\u20ac\u00a3\u00a5\u20b9]\s)in(?=\s[a-z])": "",
 }
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Parts that `unit_name` removes after it has marked each thing that is counted:
-# "red apples" -> "<red> <apple>" -> "apple", and "years old" -> "year <old>" -> "year".
-_DROPPED_FROM_NAME = re.compile(
-    r"(?<=[^>/*])(?: <\w+>)+"  # words after a unit of measurement: years old, $5 apiece
-    r"|<\w+> (?=<)"  # a word before a thing: red apples
-    r"|([$\u20ac\u00a3\u00a5\u20b9\u00b0]) ?(?=\1)"  # one of two signs: degrees Celsius, $5 USD
-    r"|[<> ()]"
-)
+# Signs of units, which a word after them may repeat.
+_SIGNS = "$\u20ac\u00a3\u00a5\u20b9\u00b0"
+_POWER = rf"({UNIT_WORD})(\^-?\d)?"
 # Up to four words, with or without exponents, joined by a space, a product or a quotient.
-_UNIT = re.compile(
-    rf"(?:{UNIT_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{UNIT_WORD})(?:\^-?\d)?\)?){{0,3}}"
-)
+_UNIT = re.compile(rf"{_POWER}(?:(?: ?[/*] ?\(?| ){_POWER}\)?){{0,3}}")
 
 
 # Cached, because the answers of a group have the same few units.
@@ -142,15 +135,32 @@ def unit_name(text: str) -> str | None:
     ('mile/hour', 'apple', None, None)
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("years old")
     ('kilometer/hour', 'meter^2', 'year')
+    >>> unit_name("N m"), unit_name("kW h")
+    ('newton*meter', 'kilowatthour')
     """
     text = normalize_unit(text)
-    # Each word becomes the name of a unit, a thing that is counted, or "?".
-    name = re.sub(
-        UNIT_WORD, lambda word: measurement_unit(word[0]) or _counted_thing(word[0]), text
-    )
-    if text and ("?" in name or not _UNIT.fullmatch(text)):
+    if text and not _UNIT.fullmatch(text):
         return None
-    return _DROPPED_FROM_NAME.sub("", name)
+    names = []
+    was_thing = False
+    for sign, word, exponent in re.findall(rf"([/*])? ?\(?{_POWER}", text):
+        names += sign
+        unit = measurement_unit(word)
+        thing = "" if unit else _counted_thing(word)
+        if not (unit or thing):
+            return None
+        last_word = "" if sign or not names else names[-1]
+        if thing and last_word and not was_thing:
+            continue  # years old, $5 apiece
+        # The last of several things, and of two signs: red apples, degrees Celsius, $5 USD.
+        is_sign_repeated = last_word in _SIGNS and unit.startswith(last_word)
+        if last_word and (is_sign_repeated or (thing and was_thing)):
+            names.pop()
+        elif last_word and not (was_thing or last_word.endswith("watt")):
+            names += "*"  # N m; but light years and kW h are units of their own
+        names.append((unit or thing) + exponent)
+        was_thing = bool(thing)
+    return "".join(names)
 
 
 @lru_cache(maxsize=4_096)
@@ -167,14 +177,14 @@ def measurement_unit(word: str) -> str:
 
 
 def _counted_thing(word: str) -> str:
-    """Return `<apple>` for the word `apples`; "?" if it names no thing that is counted.
+    """Return `apple` for the word `apples`; empty if it names no thing that is counted.
 
     Any word in small letters may be such a thing, unless it changes the number, as in `5 squared`,
     or takes it back, as in `42 wrong`. Words with a capital are not counted: 25 December is a day,
     and 10 Downing Street a house.
     """
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return f"<{_singular(word)}>" if is_word and not _NOT_A_UNIT.fullmatch(word) else "?"
+    return _singular(word) if is_word and not _NOT_A_UNIT.fullmatch(word) else ""
 
 
 def _singular(word: str) -> str:

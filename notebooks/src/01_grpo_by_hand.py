@@ -233,6 +233,14 @@ table.style.format(precision=2, escape="html").bar(["probability"], **share_bar)
 # * Average the log-probabilities over the $T_i$ tokens of completion $i$. So each completion has the same weight, whatever its length.
 # * Multiply by the advantage: positive pushes up, negative pushes down. Then average over the group. The minus sign is there because optimizers minimise.
 #
+# **How much does each token count?** Every loss divides the sum over the tokens by something:
+#
+# | divided by | so | name in TRL | where |
+# | --- | --- | --- | --- |
+# | the length $T_i$ of its own text | every *text* counts the same | `grpo` | here, and in the first paper |
+# | the number of all tokens in the batch | every *token* counts the same | `bnpo`, `dapo` | the quickstart; the tree of section 6 |
+# | a fixed number, 8 texts · 24 | every token counts the same, in every batch | `dr_grpo` | exercise 3 ([all losses](../docs/reference/losses.md)) |
+#
 # If you have fine-tuned a model, you know this loss: with all $A_i = 1$ it is the cross-entropy of supervised fine-tuning on these eight
 # texts, averaged per text. GRPO changes two things. The model writes the texts itself, and each text gets a weight. A negative weight says: write this
 # less often.
@@ -275,9 +283,7 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 # %% [markdown]
 # **The push on a token is the advantage of its text, divided by the length of the text. The value of the loss says little.**
 #
-# ### Two questions about this loss
-#
-# **Why subtract the mean?**
+# ### Why subtract the mean?
 #
 # * *An example:* a question has two possible answers. The right one has the probability $p$ = 0.2 and earns 11, the other one earns 10. So the mean
 #   reward is 0.2 · 11 + 0.8 · 10 = 10.2.
@@ -296,15 +302,6 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 #
 # [On average](../docs/reference/losses.md#why-the-mean-may-be-subtracted) both factors do the same. But without the mean, single draws pull far in opposite directions, and a group has only eight. With the mean every move is small and points the right way. (PPO, the method before GRPO, trains a second model that estimates this mean. GRPO takes it from the group.)
 #
-# **How much does each token count?** Every loss divides the sum over the tokens by something:
-#
-# | divided by | so | name in TRL | where |
-# | --- | --- | --- | --- |
-# | the length $T_i$ of its own text | every *text* counts the same | `grpo` | here, and in the first paper |
-# | the number of all tokens in the batch | every *token* counts the same | `bnpo`, `dapo` | the quickstart; the tree of section 6 |
-# | a fixed number, 8 texts · 24 | every token counts the same, in every batch | `dr_grpo` | exercise 3 ([all losses](../docs/reference/losses.md)) |
-
-# %% [markdown]
 # ## 5. The loss, complete: ratio, clipping and KL
 #
 # *sample → advantage → log-probability → loss → **clipping and KL** → step → check → repeat*

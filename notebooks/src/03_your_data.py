@@ -35,7 +35,7 @@
 #
 # For labels alone, GRPO is the wrong tool. This notebook uses labels because you can count them, and so see what GRPO learns. For replies it would be the
 # right tool: *write at most 30 words that name the thing, and apologise if the remark is negative*. A program can check these three rules,
-# although nobody has written a reply. Exercise 2 writes such a reward. [Can a judge model be trusted?](08_judge.ipynb) trains on summaries, where no single text is right.
+# although nobody has written a reply. Exercise 1 writes such a reward. [Can a judge model be trusted?](08_judge.ipynb) trains on summaries, where no single text is right.
 #
 # @BADGE@
 
@@ -385,8 +385,8 @@ show("Table 8. Share of the sum, minus p", gain, "{:+.0%}", **two_sides)
 # ## The remedy: more rows of the rare label
 #
 # If this is the reason, more neutral rows should help. The next cell adds 20 of them, with two new phrases: 41 in place of 21, next to 42
-# *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. The model is loaded again,
-# without the first training. Steps and seed stay the same, and so do the 42 held-out remarks, which are passed as `holdout=`.
+# *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. (Do it yourself: with only one of the
+# two phrases there are ten new rows.) The model is loaded again, without the first training. Steps and seed stay the same, and so do the 42 held-out remarks, which are passed as `holdout=`.
 #
 # **Predict before you run:** the picture at the top shows that *neutral* is learned, and that *negative* and *positive* lose two answers each. What are
 # these four called now?
@@ -502,14 +502,7 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 #
 # ## Exercises
 #
-# **1. Rows or phrases?** (seven minutes of computing). In the cell of the second training write `phrases = ["next to the stairs"]`: ten new rows with one new phrase, in place of 20 with two. What would 9 of 9 right *neutral* answers tell you, and what 0 of 9?
-#
-# <details><summary>Answer</summary>
-#
-# With 9 of 9, ten rows and one phrase are enough. With 0 of 9 they are not: then try two phrases with five things each, to separate rows from phrases. Or would more steps do without new rows? `"max_steps": 48` and `MORE_DATA = None` tell. Each is a hint: nine remarks, one seed.
-# </details>
-#
-# **2. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Complete this reward, then score the three replies. Which one cheats, and what would you change?
+# **1. A reward without a right answer** (ten minutes). A program can check replies that nobody has written. Complete this reward, then score the three replies. Which one cheats, and what would you change?
 #
 # ```python
 # def fit_reply(completions, answer, thing, **columns):
@@ -523,6 +516,13 @@ print(f"Counting words: {right} of {len(task.holdout)} held-out remarks are righ
 # <details><summary>Answer</summary>
 #
 # In place of `...` write `((len(text.split()) <= 30) + (name in text) + (("sorry" in text) == (mood == "negative"))) / 3`. The scores are 1, 1 and 1/3: *Soup sorry.* earns as much as a sentence. A minimum of six words helps a little. What a program cannot check needs a judge ([Can a judge model be trusted?](08_judge.ipynb)). To train with this reward, add a column `thing` to the file (all columns reach the reward), give `load_task` `format=gn.tasks.bare()`, because a reply needs no tags, and give `gn.train` `[fit_reply]` as its rewards.
+# </details>
+#
+# **2. Two rules at once** (five minutes, with a pencil). Eight answers to a neutral remark are in the format. Two say *neutral*, one of them with a short reason. Of the six wrong ones three have a short reason. Give `short_reason` the weight 4 in place of 0.25. Which reward decides (weight times spread, from [Rewards](02_rewards.ipynb))? Is the *neutral* without a short reason pushed up? And does *neutral* gain at its fork (the rule of [GRPO by hand](01_grpo_by_hand.ipynb))?
+#
+# <details><summary>Answer</summary>
+#
+# `short_reason` decides: 4 · 0.53 = 2.14, against 2 · 0.46 = 0.93 for `exact_text`. Without the points for the format, which all eight have, the totals are 6 and 2 for *neutral*, three times 4, and three times 0. Their mean is 2.5, so the *neutral* without a short reason is pushed down (−0.21). The other one gets +1.50, so the two have the sum +1.29. The sum at the fork is 0, so *neutral* gains nevertheless, by +1.29 − 0.25 · 0: more slowly than it should, while short reasons gain (+1.50 + 3 · 0.64 = +3.43).
 # </details>
 #
 # **3. Your own CSV** (an hour). Take a file with labels and at least 50 rows. Change `DATA`, `COLUMNS` and `EXAMPLE`, and set `MORE_DATA = None`. Run up to Table 2 and look at three things: the rows left out, the line *answers*, and the groups without a right answer. **Predict:** which label is not learned?

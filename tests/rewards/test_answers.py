@@ -211,6 +211,14 @@ def test_copy_of_an_earlier_message_scores_zero(has_question: bool) -> None:
     assert reward(completions=[slot("84/2")], answer=["42"], prompts=[prompt], **columns) == [0.0]
 
 
+def test_question_column_takes_the_place_of_a_missing_prompt() -> None:
+    completions = [slot("84/2"), slot("42")]
+    scores = correctness()(
+        completions=completions, answer=["42"] * 2, question=["What is 84 / 2?"] * 2
+    )
+    assert scores == [0.0, 1.0]
+
+
 def test_fraction_shown_in_the_system_prompt_is_no_copy() -> None:
     prompt = [
         {"role": "system", "content": "Write fractions, such as 1/2."},
@@ -391,6 +399,30 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
             ["0.5 s", "0.5 in"],
             id="percent is a spelling",
         ),
+        pytest.param(
+            "How many square centimetres are in 1.5 square metres?",
+            "15000",
+            ["15000 cm^2", r"15000 \text{ cm}^2", "15000 cm\u00b2", "15000 square centimetres"],
+            [r"15000 \text{ cm}^3", "15000 cm", "15000 m^2"],
+            id="power of the right unit",
+        ),
+        pytest.param(
+            "What is ten percent of 80 kg?", "8", ["8 kg"], ["8 g"], id="percent of an amount"
+        ),
+        pytest.param(
+            "How many more kilometres must she run?",
+            "8",
+            ["8 km"],
+            ["8 m", "8 h"],
+            id="word before the unit",
+        ),
+        pytest.param(
+            "A car drives 120 m in 2 s. What is its speed in m/s?",
+            "60",
+            ["60 m/s", "60 m s^{-1}"],
+            ["60 m s^{-2}", "60 m", "60 cm s^{-1}"],
+            id="negative power",
+        ),
     ],
 )
 def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
@@ -404,6 +436,52 @@ def test_unit_of_an_answer_must_fit_the_question_if_the_gold_answer_has_none(
     )
     paid = [answer for answer, score in zip(answers, scores, strict=True) if score]
     assert paid == fitting
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "score_of_answer"),
+    [
+        pytest.param(
+            "Convert 150 degrees to radians.",
+            r"\frac{5\pi}{6}",
+            {r"\frac{5\pi}{6} \text{ rad}": 1.0, r"\frac{5\pi}{6}^\circ": 0.0},
+            id="degrees for radians",
+        ),
+        pytest.param(
+            "What is arctan(1)?",
+            r"\frac{\pi}{4}",
+            {r"\frac{\pi}{4}": 1.0, r"\frac{\pi}{4}^\circ": 0.0},
+            id="multiple of pi",
+        ),
+        pytest.param(
+            "A circle has a radius of 3 cm. What is its area?",
+            r"9\pi",
+            {r"9\pi \text{ cm}^2": 1.0, r"9\pi \text{ m}^2": 0.0},
+            id="area",
+        ),
+        pytest.param(
+            "A cylinder has a radius of 1 cm and the height h. What is its volume?",
+            r"\pi h",
+            {r"1\pi h": 1.0, r"\pi h \text{ m}^3": 0.0},
+            id="variable",
+        ),
+        pytest.param(
+            r"What is the area of the circle with radius 3 in $\text{cm}^2$?",
+            r"9\pi",
+            {r"9\pi \text{ cm}^2": 1.0, r"9\pi \text{ cm}": 0.0},
+            id="unit between dollar signs",
+        ),
+    ],
+)
+def test_unit_of_a_formula_must_fit_the_question(
+    question: str, gold: str, score_of_answer: dict[str, float]
+) -> None:
+    count = len(score_of_answer)
+    completions = list(map(slot, score_of_answer))
+    scores = rewards.maths()(
+        prompts=[question] * count, completions=completions, answer=[gold] * count
+    )
+    assert scores == list(score_of_answer.values())
 
 
 @pytest.mark.parametrize("reward", [rewards.correctness(), rewards.maths()], ids=str)
@@ -437,7 +515,7 @@ def test_text_of_a_json_gold_answer_is_not_escaped() -> None:
 
 
 def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
-    """The bounds are what was measured. At commit 0853402d it was 168 refused and 2 paid."""
+    """The bound is what was measured. At commit 0853402d it was 168 refused and 2 paid."""
     file = ROOT / "tests/data/fresh_answers.jsonl"
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     refused, paid = [], []
@@ -451,4 +529,4 @@ def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
             paid.append(row)
     assert len(rows) == 1074
     assert len(refused) <= 129, refused
-    assert len(paid) <= 2, paid
+    assert paid == []

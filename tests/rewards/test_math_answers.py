@@ -20,7 +20,7 @@ def scores_of(answers: list[str], gold: str) -> list[float | None]:
 
 
 JOINTS = [" or ", ", ", ",", " = ", r" \text{ or } ", "; ", r" \lor ", r" \quad ", "\n", " "]
-JOINTS += ["/", ":", r"\,", "~", " & ", ")(", r"\\"]
+JOINTS += ["/", ":", r"\,", "~", " & ", ")(", r"\\", " | "]
 
 
 @pytest.mark.parametrize("joint", JOINTS)
@@ -93,6 +93,10 @@ def test_worker_module_imports_where_forks_are_missing(monkeypatch: pytest.Monke
 )
 def test_score_text_is_the_score_of_a_batch(text: str, gold: str, score: float | None) -> None:
     assert maths().score_text(slot(text), {"answer": gold}) == score
+
+
+def test_terms_in_another_order_are_the_same_list() -> None:
+    assert scores_of(["3y, 2x", "2x,3y", "2x, 2y"], "2x, 3y") == [1.0, 1.0, 0.0]
 
 
 def test_repeated_parts_with_spaces_count_once() -> None:
@@ -267,6 +271,9 @@ def test_multiplication_sign_keeps_the_value(given: str, gold: str, score: float
         pytest.param("A) 5+x B) 5.0", "B) 5", 1.0, id="start of another expression"),
         pytest.param("A) f(x) = 5 B) f(x) = 6", "B) f(x)=6", 1.0, id="value of a function"),
         pytest.param("A) f(x) = 5 B) f(x) = 6", "B) 5", 0.0, id="value of another function"),
+        pytest.param("A) f(x, y) = 0 B) f(x, y) = 1", "B) f(x, y) = 1", 1.0, id="two variables"),
+        pytest.param("A) f(x, y) = 0 B) f(x, y) = 1", "B) f(x, y) = 0", 0.0, id="other value"),
+        pytest.param("(A) Rome (B) Paris (C) Bern", "(B) Paris (C) Bern", 0.0, id="in brackets"),
         pytest.param("A) Rome B) Paris C) Bern", "B) Paris C) Bern", 0.0, id="two options"),
         pytest.param("f(x) + g(x)? ['4', '5']", "B) 4", 0.0, id="options without letters"),
     ],
@@ -346,6 +353,10 @@ def test_several_plus_minus_are_not_half_of_their_values() -> None:
     gold = r"\pm 1 \pm \sqrt{2}"
     given = [gold, r"1 + \sqrt{2}, -1 - \sqrt{2}", r"1 + \sqrt{2}"]
     assert scores_of(given, gold) == [1.0, 0.0, 0.0]
+
+
+def test_absolute_value_equals_the_root_of_a_square() -> None:
+    assert scores_of(["|x|", "|x| + 1", "x", "|x| 7"], r"\sqrt{x^2}") == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_interval_with_reversed_brackets_is_no_list() -> None:

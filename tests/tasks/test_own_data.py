@@ -516,6 +516,15 @@ def test_labels_have_the_same_share_in_both_parts(seed: int) -> None:
     assert collections.Counter(task.holdout["answer"]) == {"good": 18, "bad": 15, "neither": 3}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_spellings_of_one_label_share_their_part_of_the_held_out_rows(seed: int) -> None:
+    labels = ["yes", "Yes", "YES", "yEs", "yeS"] * 12 + ["no"] * 60
+    rows = [{"question": f"Remark {n}", "answer": label} for n, label in enumerate(labels)]
+    task = gn.load_task(rows, holdout=0.1, seed=seed)
+    held_out = [answer.casefold() for answer in task.holdout["answer"]]
+    assert collections.Counter(held_out) == {"yes": 6, "no": 6}
+
+
 def test_seed_decides_which_rows_of_a_label_are_held_out() -> None:
     rows = [{"question": f"Remark {n}", "answer": "good" if n % 2 else "bad"} for n in range(40)]
     held_out = {
