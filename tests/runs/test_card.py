@@ -294,7 +294,7 @@ def test_tokens_of_a_tokenizer_are_no_secret() -> None:
 
 def test_fingerprint_of_a_sent_run_stays_a_text(run: gn.runs.Run) -> None:
     info = run.info
-    info["task"]["fingerprint"] = "`x` <img src=x>"
+    info["task"]["fingerprint"] = "x` <img src=x> `y"
     (run.path / "run.json").write_text(json.dumps(info))
     assert "<img src=x" not in rendered(model_card(run))
 
