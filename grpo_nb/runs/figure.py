@@ -173,11 +173,10 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         curves: The curves of each panel.
         caption: Text below the panels.
     """
-    shown = {
-        panel: panel_curves
-        for panel, panel_curves in curves.items()
-        if any(len(curve.values) for curve in panel_curves)
-    }
+    shown = {}
+    for panel, panel_curves in curves.items():
+        if any(len(curve.values) for curve in panel_curves):
+            shown[panel] = panel_curves
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
