@@ -99,9 +99,7 @@ def test_generate_runs_episodes_token_by_token_as_training(
     rewards.append(remember)
     task = task.with_tools(environment=VillageWithHint, rounds=2)
     speak_for(monkeypatch, tokenizer, ways=1)
-    trainer = build_trainer(
-        check_training(model, tokenizer, task, rewards, settings), RunTrainer
-    )
+    trainer = build_trainer(check_training(model, tokenizer, task, rewards, settings), RunTrainer)
     assert trainer.engine is not None
     rows = [task.train[index] for index in range(8)]
     batch = trainer._generate_and_score_completions(rows)
