@@ -21,7 +21,6 @@ from transformers import GenerationConfig
 
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
-from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.completions import GeneratedCompletion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import vllm_engine_obstacle, vllm_sampling_arguments
@@ -425,8 +424,9 @@ def test_sampling_after_an_interrupt_waits_for_steps_under_way(model: Any) -> No
 
 def start_training(model: Any) -> None:
     """Build a trainer as far as it concerns sampling."""
-    with pytest.raises(AttributeError):  # there are no settings
-        build_trainer(SimpleNamespace(model=model, engine=choose_engine(model)))
+    choice = SimpleNamespace(can_use_cpu_engine=False)
+    with pytest.raises(AttributeError, match="settings"):  # there are none
+        build_trainer(SimpleNamespace(model=model, dtype="float32", engine_choice=choice))
 
 
 def test_training_after_an_interrupt_drops_its_requests(model: Any) -> None:
