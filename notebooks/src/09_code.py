@@ -281,8 +281,8 @@ print(run.outcome(sampled))
 #
 # <details><summary>Answer</summary>
 #
-# Only `x + 3` passes `f(0) == 3`: a forgotten multiplication does not show at 0. None passes `f(1) == 10`. `x + 9` passes at 1, because 1
-# + 9 = 10. So choose inputs that tell the likely mistakes apart. They are worth more than many inputs.
+# Only `x + 3` passes `f(0) == 3`: a forgotten multiplication does not show at 0. None passes `f(1) == 10`. `x + 9` passes at 1, because
+# 1 plus 9 is 10. So choose inputs that tell the likely mistakes apart. They are worth more than many inputs.
 # </details>
 #
 # **2. A longer program.** Which two settings have to change for functions of ten lines? And would you keep partial credit?
