@@ -51,8 +51,9 @@ def main() -> None:
     run = open_run(folder)
     curves = base64.b64decode(base64_png(run.plot()))
     (docs / "quickstart.png").write_bytes(packed(curves, 256))
-    # In the middle of a run, a group has right and wrong completions.
-    middle = len(run.rows) // 2
+    # The first group is unfolded. In the chosen step it has better and worse completions.
+    steps = [number for number in run.steps if run.step(number).groups[0].has_signal]
+    middle = steps[len(steps) // 2]
     viewer = VIEWER.format(folder=str(folder), step=middle)
     with (
         tempfile.TemporaryDirectory() as place,
