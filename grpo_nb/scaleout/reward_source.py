@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb import __version__
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import short_repr
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
@@ -50,7 +49,6 @@ def write_rewards_and_kit(folder: Path, rewards: Sequence[RewardFunction]) -> No
     expressions = [source.add_reward(reward) for reward in rewards]
     text = render(
         "scaleout/templates/rewards.py.jinja",
-        grpo_nb_version=__version__,
         imports=sorted(source.imports),
         definitions=source.definitions,
         rewards=expressions,

@@ -40,20 +40,17 @@ if TYPE_CHECKING:
 def require_free_path(folder: Path) -> None:
     """Raise a `FileExistsError` if a folder exists, because a new run overwrites nothing."""
     if folder.exists():
-        if (folder / "run.json").is_file():
-            advice = "Give the run another name, or pass resume='auto' to resume the existing run."
-        else:
-            advice = (
-                "A folder without run.json is no run. Give the run another name. If the folder is "
-                "left from an interrupted start, you may delete it instead."
-            )
-        raise FileExistsError(f"{str(folder)!r} exists, and a new run overwrites nothing. {advice}")
+        raise FileExistsError(
+            f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
+            "or pass resume='auto' to resume the existing run. A folder without run.json is no "
+            "run. If it is left from an interrupted start, you may delete it."
+        )
 
 
 def require_valid_name(name: object) -> None:
     """Raise a `ValueError` unless a run can have this name."""
-    is_text = isinstance(name, str)
-    if not is_text or name == "auto" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+    pattern = r"(?!auto$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+    if not isinstance(name, str) or not re.fullmatch(pattern, name):
         raise ValueError(
             f"{short_repr(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
             "'_' and '-', and begin with a letter or digit. 'auto' is no name, but a value of "
@@ -68,7 +65,6 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
     description of the grader. After the last step, it adds how the run ended.
     """
     gpu = find_gpu()
-    model = prepared.model
     settings = prepared.settings
     task = prepared.task
     rewards = [
@@ -100,7 +96,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
         versions=package_versions(),
         engine=prepared.engine_choice.name,
         # The folder or name in `settings.model` may lead to other weights later.
-        base_weights_hash=base_weights_hash(model, settings.model),
+        base_weights_hash=base_weights_hash(prepared.model, settings.model),
         # The model card links the base model only if it is not a local folder.
         is_base_local=Path(settings.model).expanduser().exists(),
     )
