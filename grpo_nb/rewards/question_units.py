@@ -23,15 +23,19 @@ _SPELLINGS = {
     r" ?/ ?": "/",
 }
 _ASKED_UNIT = re.compile(
-    rf"\b(?:how many|in|nearest(?! cent)|to(?= [a-z]{{3}})) (?!second\b)((?>{_UNIT}))(?! \d)",
+    r"\b(?:how many|in|nearest(?! cent)|to(?= [a-z]{3})|(?:share|fraction|part) of an?) "
+    rf"(?!second\b)((?>{_UNIT}))(?! \d)",
     re.IGNORECASE,
 )
 """The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
 
+A part of an hour, 1/4, may be written as 1/4 hour, but not as 15 minutes.
 An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A short
 word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a word with
 a number after it: "in week 3".
 """
+_PERCENTAGE_OF = re.compile(r"(?i)\b(?:what is|how much is|find|calculate|compute) [\d.,]+ ?% of\b")
+"""A question such as "What is 30% of 250?", whose answer is no percentage."""
 _NAMED_UNIT = re.compile(rf"(?<=\d)\s?{_UNIT}|[$\u20ac\u00a3\u00a5\u20b9%\u00b0]|[A-Za-z]{{3,}}")
 """A unit right after a digit, a sign such as $, or a word of three letters or more.
 
@@ -43,15 +47,18 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     r"""Return True if an answer has a unit of measurement that does not fit the question.
 
     A gold answer without a unit says nothing about it. So the answer must have a unit that the
-    question asks for, with its power. If it asks for none, the unit must be one that the question
-    names. If it names none either, any unit fits. But an angle in degrees is never a multiple of
-    \pi.
+    question asks for, with its power. Of a rate, such as km/h, the question must name the other
+    unit too. If the question asks for no unit, the unit must be one that it names. If it names none
+    either, any unit fits. But an angle in degrees is never a multiple of \pi.
 
     >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
     >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
     (False, True)
     >>> has_another_unit("4 cm^3", "4", "How many square centimetres are there?")
     True
+    >>> question = "How many liters does the pump move per minute?"
+    >>> has_another_unit("30 L/min", "30", question), has_another_unit("30 L/h", "30", question)
+    (False, True)
     """
     given_unit = _unit_of(given)
     given_units = _units_in(given_unit)
@@ -64,15 +71,19 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     if given_unit == "%" and gold_number and gold_number.value == read_number(given).value:
         return False
     question = rewrite(normalize_signs(question), _SPELLINGS)
+    if given_unit == "%" and _PERCENTAGE_OF.search(question):
+        return True
+    # An area in cm^2 fits a question that names cm.
+    named_units = _plain_units(_units_in(" ".join(_NAMED_UNIT.findall(question))))
     # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         asked_units = list(filter(None, map(_units_in, _ASKED_UNIT.findall(sentence))))
         if asked_units:
-            # More than the asked unit is fine: "How many dollars ...?", $15 per hour.
-            return not any(units <= given_units for units in asked_units)
-    # An area in cm^2 fits a question that names cm.
-    named_units = _without_powers(_units_in(" ".join(_NAMED_UNIT.findall(question))))
-    return bool(named_units) and not _without_powers(given_units) <= named_units
+            return not any(
+                units <= given_units and _plain_units(given_units - units) <= named_units
+                for units in asked_units
+            )
+    return bool(named_units) and not _plain_units(given_units) <= named_units
 
 
 def _unit_of(answer: str) -> str:
@@ -88,13 +99,14 @@ def _unit_of(answer: str) -> str:
 # Cached, because the answers of a group have the same question and few units.
 @lru_cache(maxsize=4_096)
 def _units_in(text: str) -> frozenset[str]:
-    """Return the units of measurement in a text: kilometer and hour for km/h, meter^2 for m^2."""
+    """Return the units of measurement in a text: kilometer and /hour for km/h, meter^2 for m^2."""
     # A name may have two units: mph is mile/hour.
     names = re.sub(UNIT_WORD, lambda word: measurement_unit(word[0]), text)
     # g cm^-3 is g/cm^3, and m s^-1 is m/s.
-    names = re.sub(r"\^-1\b|(?<=\^)-", "", names)
-    return frozenset(re.findall(_FACTOR, names))
+    names = re.sub(rf"\*?({UNIT_WORD})\^-(?:1\b)?", r"/\1^", names)
+    return frozenset(factor.rstrip("^") for factor in re.findall(rf"/?{_FACTOR}", names))
 
 
-def _without_powers(units: frozenset[str]) -> set[str]:
-    return {unit.partition("^")[0] for unit in units}
+def _plain_units(units: frozenset[str]) -> set[str]:
+    """Return units without their powers, and without the stroke of the unit below in a rate."""
+    return {unit.strip("/").partition("^")[0] for unit in units}

@@ -331,8 +331,8 @@ def test_own_slot_reward_scores_each_gold_answer(given: str, answer: list, score
         pytest.param(
             "Tom buys 4 apples at $2 each. How many dollars does he pay in the shop?",
             "8",
-            ["$8", "8 dollars", "$8 per week", "8 apples"],
-            ["8 cents", "8%", "8 hours"],
+            ["$8", "8 dollars", "8 apples"],
+            ["8 cents", "8%", "8 hours", "$8 per week"],
             id="asked with how many",
         ),
         pytest.param(
@@ -514,9 +514,20 @@ def test_text_of_a_json_gold_answer_is_not_escaped() -> None:
     assert exact_text()(completions=[completion], answer=[[gold]]) == [1.0]
 
 
-def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
-    """The bound is what was measured. At commit 0853402d it was 168 refused and 2 paid."""
-    file = ROOT / "tests/data/fresh_answers.jsonl"
+@pytest.mark.parametrize(
+    ("name", "row_count", "most_refused"),
+    [
+        # At commit 0853402d it was 168 refused and 2 paid.
+        pytest.param("fresh_answers.jsonl", 1074, 129, id="answers of all kinds"),
+        # At commit 0853402d it was 114 refused and 3 paid.
+        pytest.param("fresh_units.jsonl", 606, 96, id="answers with units"),
+    ],
+)
+def test_maths_on_answers_written_by_somebody_who_had_not_seen_it(
+    name: str, row_count: int, most_refused: int
+) -> None:
+    """The bounds are what was measured."""
+    file = ROOT / "tests/data" / name
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     refused, paid = [], []
     for row in rows:
@@ -527,6 +538,6 @@ def test_maths_on_answers_written_by_somebody_who_had_not_seen_it() -> None:
             refused.append(row)
         if score and not row["right"]:
             paid.append(row)
-    assert len(rows) == 1074
-    assert len(refused) <= 129, refused
+    assert len(rows) == row_count
+    assert len(refused) <= most_refused, refused
     assert paid == []
