@@ -45,8 +45,8 @@ def with_checks(reward: RewardFunction) -> RewardFunction:
             # that is about memory, so only these two types count.
             if isinstance(error, (RuntimeError, MemoryError)) and is_out_of_memory(error):
                 raise
-            # Pass on the data columns only. They are lists, and TRL's other arguments, such as
-            # `trainer_state`, are not.
+            # Pass on the data columns only, of which one row is scored again. They are lists, and
+            # TRL's other arguments, such as `trainer_state`, are not.
             data_columns = {
                 key: value for key, value in keywords.items() if isinstance(value, list)
             }

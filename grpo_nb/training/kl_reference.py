@@ -36,6 +36,7 @@ def choose_kl_reference(model: Any, earlier_reference: str | None) -> str:
     if wants_base and "ref" in model.peft_config:
         model.delete_adapter("ref")
     reference = START_REFERENCE if "ref" in model.peft_config else BASE_REFERENCE
+    # Only on a GPU is there no copy to keep.
     if earlier_reference not in (None, reference):
         raise ValueError(
             f"this run measures its KL against {earlier_reference}, but on a GPU Unsloth measures "

@@ -6,10 +6,10 @@ runs/<name>/start/
   adapter_*                    LoRA that the run starts from. If this LoRA was already trained, a
                                run on a CPU measures its KL against it
   train.jsonl                  the training rows in their order
-  generation_<step>.json       up to three files, from the first three generations: data row and
-                               token ids of each completion. <step> counts the optimizer steps
-                               done before the generation. Of several generations of one step, the
-                               last is kept
+  generation_<step>.json       data row and token ids of each completion of the first three
+                               generations. <step> counts the optimizer steps done before the
+                               generation. Of several generations of one step, only the last is
+                               kept
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def require_free_path(folder: Path) -> None:
     if folder.exists():
         raise FileExistsError(
             f"{str(folder)!r} exists, and a new run overwrites nothing. Give the run another name, "
-            "or pass resume='auto' to resume the existing run. A folder without run.json is no "
-            "run. If it is left from an interrupted start, you may delete it."
+            "or pass resume='auto' to resume the run in it. A folder without run.json is no run, "
+            "and cannot be resumed. If it is left from an interrupted start, you may delete it."
         )
 
 

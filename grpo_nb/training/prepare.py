@@ -180,7 +180,7 @@ def try_rewards(prepared: PreparedTraining) -> None:
     for reward in prepared.rewards:
         if isinstance(reward, code_tests):
             reward.check(task.train)
-    # Score a right answer, because with a wrong one a reward may return before its faulty line.
+    # Score a right answer. With a wrong one a reward may return early, before its faulty line runs.
     row = task.train[0]
     content = task.format.render_completion("reasoning", row["answer"])
     answer = [{"role": "assistant", "content": content}]
@@ -241,7 +241,7 @@ def build_trainer(
             engine=engine,
             **tool_arguments,
         )
-    # The figure and the bar replace the rows of dicts that transformers prints.
+    # The figure and the bar replace the dicts that transformers prints for each step.
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -294,8 +294,8 @@ def effective_settings(settings: Settings, model: Any = None) -> EffectiveSettin
         # A configuration does not write to its output folder; only a trainer does.
         arguments = {**RECORDING_ARGUMENTS, **passed, "output_dir": "unused"}
         # TRL refuses some values of `optim` that Unsloth accepts, so TRL's configuration is built
-        # without `optim`. `optim` is a passed argument, and `compare_configurations` compares those
-        # with the settings, so TRL's default is not used.
+        # without `optim`. Its own value there is never read, because `compare_configurations`
+        # compares the passed `optim` with the settings.
         optim = arguments.pop("optim")
         trl_config = trl_config_class()(**arguments)
         built_config = GRPOConfig(**arguments, optim=optim)

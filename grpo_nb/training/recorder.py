@@ -133,7 +133,7 @@ class Recorder(TrainerCallback):
             signal.signal(signal.SIGINT, previous)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.prepare_checkpoints()
+        self.trainer.write_or_load_first_checkpoint()
         self.bar = progress_bar(
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
@@ -156,7 +156,8 @@ class Recorder(TrainerCallback):
         new_alerts = self.health.update(row)
         if new_alerts:
             row["alerts"] = [alert.to_dict() for alert in new_alerts]
-        # Stop only if this row is critical. Then name all alerts that are critical now.
+        # An alert stays critical for a while after its last critical row. Stop only at such a row,
+        # and then name all critical alerts.
         if self.settings.stop_on_alert and self.health.is_critical:
             self.stopped_by += [
                 alert.rule for alert in self.health.alerts if alert.state == "critical"

@@ -58,22 +58,24 @@ def claim_run(
 ) -> FoundRun | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                                    | resume="auto" | resume=path |
-    | -------------------------------------- | ------------- | ----------- |
-    | none                                   | new run       | error       |
-    | another training                       | error         | error       |
-    | finished, same training                | returned      | error       |
-    | finished, and larger `max_steps` now   | resumed       | resumed     |
-    | finished, and smaller `max_steps` now  | error         | error       |
-    | unfinished, same training              | resumed       | resumed     |
-    | unfinished, `max_steps` already passed | error         | error       |
-    | finished, changed code of a reward     | error         | as above    |
-    | unfinished, changed code of a reward   | resumed       | resumed     |
-    | failed before its first checkpoint     | new run       | error       |
-    | to be resumed, checkpoints damaged     | error         | error       |
+    | run                                     | resume="auto" | resume=path  |
+    | --------------------------------------- | ------------- | ------------ |
+    | none                                    | new run       | error        |
+    | another training                        | error         | error        |
+    | failed before its first checkpoint      | new run       | error        |
+    | to be resumed, checkpoints damaged      | error         | error        |
+    | unfinished, same training               | resumed       | resumed      |
+    | unfinished, changed code of a reward    | resumed       | resumed      |
+    | unfinished, `max_steps` already passed  | error         | error        |
+    | finished, same training                 | returned      | no step left |
+    | finished, and larger `max_steps` now    | resumed       | resumed      |
+    | finished, and smaller `max_steps` now   | error         | error        |
+    | finished, changed code of a reward      | error         | no step left |
+    | the same, and larger `max_steps` now    | error         | resumed      |
 
-    "Changed code" includes a changed state. All changes of a resumed run are reported. A finished
-    run whose adapter is missing counts as unfinished, and gets the adapter of its last checkpoint.
+    "No step left" is an error too. "Changed code" includes a changed state. All changes of a
+    resumed run are reported. A finished run whose adapter is missing counts as unfinished, and gets
+    the adapter of its last checkpoint.
     A run of this machine that failed before its first checkpoint is given up: it is deleted if
     `name` is its name, and otherwise left as it is.
 
@@ -95,20 +97,20 @@ def claim_run(
     run = _requested_run(root, name, resume)
     if run is None:
         return None
-    # `run.status` looks at the lock, so read it before this process holds the lock.
-    status = run.status
+    # Read now, because with the lock of this process a crashed run would look like a running one.
+    status_before_lock = run.status
     lock_run(run.path, held_locks)
     old_info = run.info
     # Through JSON, so that tuples become lists as in the file.
     new_info = json.loads(json.dumps(run_info, default=str))
     max_steps = new_info["settings"]["max_steps"]
-    was_finished = run.status == "finished" and any(run.adapter_path.glob("*.safetensors"))
+    was_finished = old_info["status"] == "finished" and any(run.adapter_path.glob("*.safetensors"))
     may_be_returned = was_finished and resume == "auto"
     checkpoint = newest_checkpoint(run.path / "checkpoints")
 
     # 1. Give the run up if it ended before its first checkpoint: nothing of it can be resumed.
     is_empty = not (checkpoint.path or checkpoint.skip_reasons or run.rows)
-    if resume == "auto" and is_empty and status in ("failed", "interrupted", "crashed"):
+    if resume == "auto" and is_empty and status_before_lock in ("failed", "interrupted", "crashed"):
         # Only a folder with the requested name is in the way of the new run.
         if name:
             shutil.rmtree(run.path)
@@ -184,7 +186,8 @@ def _requested_run(root: Path, name: str | None, resume: str | Path | None) -> R
         runs = [Run(file.parent) for file in root.glob(f"{name or '*'}/run.json")]
         if not runs:
             return None
-        # If several runs started in the same second, the last name is taken.
+        # `started` counts seconds. Of several runs of one second, the last name is taken.
+        # `open_run` also refuses symbolic links, but only in this run.
         return open_run(max(runs, key=lambda run: (run.started, run.name)).path)
     run = open_run(resume)
     if name not in (None, run.name):
@@ -221,11 +224,11 @@ def _compared_values(info: Mapping[str, Any]) -> dict[str, Any]:
         for part, description in FIXED_TASK_PARTS.items()
         if part in info["task"]
     }
-    reported = {field: info[field] for field in CHANGEABLE_FIELDS if field in info}
+    changeable = {field: info[field] for field in CHANGEABLE_FIELDS if field in info}
     # A list, because the order of the rewards matters too.
     rewards = [(reward["name"], reward["weight"]) for reward in info["rewards"]]
-    # The setting `dtype` may be "auto". The dtype of `RunInfo` comes later, so it is compared.
-    return {**info["settings"], **task, "rewards": rewards, **info["versions"], **reported}
+    # `changeable` comes last: its `dtype`, which was really used, replaces the setting.
+    return {**info["settings"], **task, "rewards": rewards, **info["versions"], **changeable}
 
 
 def _changes_in_rewards(old_info: Mapping[str, Any], new_info: Mapping[str, Any]) -> list[str]:
@@ -251,7 +254,7 @@ def resumed_run_info(found: FoundRun, run_info: RunInfo) -> RunInfo:
     step = found.checkpoint.step
     if found.changes:
         warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(found.changes)}.")
-    # Facts on the start, and on the adapter and the held-out scores that are in the folder.
+    # These describe what the folder has already: its start, adapter and held-out scores.
     kept = {"started", "adapter_step", "grader_description"} & old_info.keys()
     return {
         **run_info,

@@ -48,7 +48,7 @@ from grpo_nb.training.prepare import (
 )
 from grpo_nb.training.recorder import HoldoutObserver, Observer, Recorder
 from grpo_nb.training.resume import FoundRun, claim_run, lock_run, resumed_run_info, rewind
-from grpo_nb.training.trainer import by_state_key, restore_states
+from grpo_nb.training.trainer import restore_states, state_owners_by_key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -130,8 +130,8 @@ def train(
     new_name = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S-%f}" if name is None else name
     require_valid_name(new_name)
     folder = Path(settings.run_root).expanduser() / new_name
-    # A new run needs a free folder. With "auto", a run of this name is resumed instead, or given up
-    # if it failed before its first checkpoint.
+    # A new run needs a free folder. With "auto", `claim_run` resumes a run of this name instead, or
+    # deletes it if it failed before its first checkpoint.
     if resume is None or (resume == "auto" and not (folder / "run.json").is_file()):
         require_free_path(folder)
     observers = [observers] if callable(observers) else list(observers)
@@ -160,9 +160,9 @@ def train(
             run_info = resumed_run_info(found, run_info)
         with deleting_reference_adapter(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
-            # TRL refuses. `effective_settings` must come before `build_trainer`: each `GRPOConfig`
-            # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`),
-            # and the trainer needs the state that its own `GRPOConfig` left.
+            # TRL refuses. `effective_settings` builds a `GRPOConfig` too, and each `GRPOConfig`
+            # resets accelerate's global state (transformers, `TrainingArguments._setup_devices`).
+            # The trainer needs the state that its own `GRPOConfig` left, so it is built last.
             run_info["effective"] = dataclasses.asdict(effective_settings(settings, model))
             with explaining_machine_faults(prepared.settings_as_run):
                 trainer = build_trainer(prepared)
@@ -175,8 +175,8 @@ def train(
                 holdout_observer = HoldoutObserver(prepared)
                 run_info["grader_description"] = holdout_observer.grader.correctness_rule
                 observers = [holdout_observer, *observers]
-            trainer.state_owners = by_state_key([*prepared.rewards, *observers])
-            trainer.states()  # raises an error now if a checkpoint could not save a state
+            trainer.state_owners = state_owners_by_key([*prepared.rewards, *observers])
+            trainer.states()  # called for its check: an error now, not at the first checkpoint
             # 3. Make the folder of a new run, or rewind the old run to its newest checkpoint.
             if found is None:
                 _make_run_folder(run, prepared, run_info, held_locks)
@@ -194,7 +194,7 @@ def _restore_finished_run(run: Run, checkpoint: NewestCheckpoint) -> Run:
     load_adapter(run.model, run.adapter_path)
     # The checkpoints may be gone from the drive, but the adapter is there.
     if checkpoint.path is not None:
-        restore_states(by_state_key(run.rewards), checkpoint.path)
+        restore_states(state_owners_by_key(run.rewards), checkpoint.path)
     warn_user(
         f"Run {run.name!r} is already finished; returning it without training. To start a new "
         "run, pass resume=None and another name."
@@ -251,9 +251,8 @@ def _train_and_complete(
             elif found.checkpoint.step < max_steps:
                 trainer.train(resume_from_checkpoint=str(found.checkpoint.path))
             else:
-                # The run was lost after its last step, before its adapter was written. No step is
-                # left to train, but transformers would train one more. `_complete_folder` writes
-                # the adapter.
+                # All steps are in the checkpoint, and only the adapter is missing, which
+                # `_complete_folder` writes. transformers would train one more step.
                 restore_states(trainer.state_owners, found.checkpoint.path)
                 # All steps are done, so the run is finished even if Ctrl-C is pressed now.
                 trainer.state.global_step = max_steps

@@ -60,7 +60,7 @@ class RunTrainer(GRPOTrainer):
     - the adapter, because transformers' loader mistakes the frozen `ref` for the trained adapter;
     - TRL's count of micro-batches, and the state of rewards and observers;
     - the completions that are sampled but not yet trained on. Only the checkpoint at an early end
-      has any, because regular checkpoints wait until all completions are used.
+      has any, because regular ones wait until all completions are used (`is_save_due`).
 
     A resumed run also draws the same order of the data in later passes. Two things are not covered:
     the random state inside vLLM, which cannot be read, and several processes.
@@ -73,7 +73,7 @@ class RunTrainer(GRPOTrainer):
 
     Attributes:
         state_owners: Objects that keep the state of rewards and observers from step to step, with
-            the keys of `by_state_key`. Set it before `train()`.
+            the keys of `state_owners_by_key`. Set it before `train()`.
         record_generation: Called with each of the first generations, to write it
             (`new_run.write_generation`). By default, nothing is written.
     """
@@ -92,7 +92,7 @@ class RunTrainer(GRPOTrainer):
         self.state_owners = {}
         self.record_generation = lambda *generation: None
         self._checkpoint_to_load = None
-        # Step and time of the last save, or of the resumption.
+        # Step and time of the last attempt to save, or of the resumption.
         self._saved_step = 0
         self._saved_at = 0.0
         # For each completion of the last tool loop, which of its tokens the model wrote.
@@ -118,7 +118,7 @@ class RunTrainer(GRPOTrainer):
         # TRL's `steps_per_generation` counts micro-batches.
         return self.args.steps_per_generation * self.num_iterations
 
-    def prepare_checkpoints(self) -> None:
+    def write_or_load_first_checkpoint(self) -> None:
         """Write the first checkpoint, or load the adapter of the checkpoint that is resumed from.
 
         Call this before the first step, when everything else is built and loaded, so that nothing
@@ -153,11 +153,11 @@ class RunTrainer(GRPOTrainer):
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         # The norm of all tensors is NaN or infinite if one value is.
         if not get_total_norm(trained).isfinite():
-            # No training recovers from such values. The checkpoint before stays the newest, so the
+            # No training recovers from such values. An earlier checkpoint stays the newest, so the
             # run can be resumed from it.
             warn_user(
                 f"The LoRA has values that are not finite at step {step}, so this step is not "
-                "saved: the run keeps its last checkpoint."
+                "saved. Earlier checkpoints are kept."
             )
             return
         root = Path(self.args.output_dir)
@@ -258,7 +258,8 @@ class RunTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
-        # This is the first method of TRL that has the data rows and the token ids of a generation.
+        # Recorded here, because this is the first method of TRL that has both the data rows and the
+        # token ids of a generation.
         generations_done = micro_batch_count(self) // self._micro_batches_per_generation
         if generations_done < RECORDED_GENERATIONS:
             self.record_generation(self.state.global_step, inputs, completion_ids_list)
@@ -269,7 +270,7 @@ class RunTrainer(GRPOTrainer):
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 
-def by_state_key(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+def state_owners_by_key(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Return the objects behind rewards or observers that have `state_dict` and `load_state_dict`.
 
     Keys are `<position> <name>`, because two functions can share a name. The position counts only
@@ -286,7 +287,12 @@ def by_state_key(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
 
 
 def restore_states(owners: Mapping[str, Any], checkpoint: Path) -> list[str]:
-    """Load saved states into the objects of `by_state_key`; return the keys without an object."""
+    """Load saved states into `owners`, and return the keys that have no owner.
+
+    Args:
+        owners: The result of `state_owners_by_key`.
+        checkpoint: Folder of the checkpoint.
+    """
     states = json.loads((checkpoint / "states.json").read_text("utf-8"))
     for key in owners.keys() & states.keys():
         owners[key].load_state_dict(states[key])

@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.training.trainer import RunTrainer, by_state_key, restore_states
+from grpo_nb.training.trainer import RunTrainer, restore_states, state_owners_by_key
 from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
@@ -227,10 +227,10 @@ def test_state_that_cannot_be_loaded_is_not_saved() -> None:
 
     complete.state_dict = complete.load_state_dict = dict
     logged.state_dict = dict
-    assert by_state_key([logged]) == {}
-    assert by_state_key([logged, complete]) == {"0 complete": complete}
+    assert state_owners_by_key([logged]) == {}
+    assert state_owners_by_key([logged, complete]) == {"0 complete": complete}
     logged.load_state_dict = dict
-    assert by_state_key([logged]) == {"0 logged": logged}
+    assert state_owners_by_key([logged]) == {"0 logged": logged}
 
 
 def test_state_behind_partial_and_method_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_state_behind_partial_and_method_is_saved_and_loaded(tmp_path: Path) -> 
             self.calls = state["calls"]
 
     def owners(reward: Tracker, observer: Tracker) -> dict:
-        return by_state_key([partial(partial(reward, scale=2)), observer.observe])
+        return state_owners_by_key([partial(partial(reward, scale=2)), observer.observe])
 
     saved = {key: owner.state_dict() for key, owner in owners(Tracker(3), Tracker(5)).items()}
     assert saved == {"0 Tracker": {"calls": 3}, "1 observe": {"calls": 5}}
@@ -268,4 +268,4 @@ def test_weights_of_a_reward_model_are_no_state() -> None:
         def score(self, completions: list) -> None: ...
 
     reward_model = RewardModel(2, 1)
-    assert by_state_key([reward_model, reward_model.score]) == {}
+    assert state_owners_by_key([reward_model, reward_model.score]) == {}
