@@ -39,7 +39,7 @@ class Evaluation(ReprMixin):
     contamination: Contamination | None = None
     """Number of questions that were trained on, None if it is unknown whether there are any."""
     model_id: str | None = None
-    """Id of the adapter of a run (`Run.model_id`), empty for other models, None if unknown."""
+    """Name of the adapter from `Run.adapter_id`; empty for other models; None if unknown."""
 
     @property
     def conditions(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Read a run from disk and show it: rows, completions, alerts, checkpoints, curves, viewer, card.
 
-Nothing here trains or loads a model. The rules that judge a run are in `health`.
+Nothing here trains or loads a model. The verdict on a run is in `outcome`. The rules that raise
+alerts are in `health`.
 """
 
 from grpo_nb.runs.alert import Alert

@@ -36,8 +36,9 @@ SECRET_NAME = re.compile(
     # Another word can come first, with a separator ("hf_token") or in camel case ("clientSecret").
     (?:.*[_-] | (?-i:.*[a-z](?=[A-Z])))?
     (?:api|access|auth|hub)?
-    # Not "tokens": `max_tokens` is a number of tokens.
-    (?:token | (?:pass(?:word|wd|phrase)|pwd|secret|key|credential)s?)
+    # Not "tokens" alone: `max_tokens` is a number of tokens.
+    (?:token | (?<=api_)tokens | (?<=hf_)tokens
+      | (?:pass(?:word|wd|phrase)|pwd|secret|key|credential)s?)
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -129,7 +130,8 @@ def published_base(run: Run) -> str | None:
     working directory `Qwen/x` can be a folder too.
     """
     model = run.settings.model
-    # A run that did not record this (None) names no base.
+    # A run that did not record this (None) names no base. The name of the embedded model has no
+    # owner, so it is not a name on the Hub.
     is_published = run.info.get("is_base_local") is False
     return model if is_published and is_hub_name(model) else None
 

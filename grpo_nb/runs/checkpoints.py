@@ -115,8 +115,7 @@ def find_damage(folder: Path) -> str | None:
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints; `count` is at least 1.
 
-    A damaged checkpoint takes one of the `count` places. Therefore call `set_aside_damaged` first,
-    which renames the damaged ones that are newer than the newest complete one.
+    A damaged checkpoint takes one of the `count` places. Therefore call `set_aside_damaged` first.
     """
     for _, folder in checkpoint_folders(root)[:-count]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
@@ -125,7 +124,7 @@ def keep_newest(root: Path, count: int) -> None:
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename skipped checkpoints to `damaged-N`; an earlier `damaged-N` is replaced.
+    """Rename checkpoints after the newest complete one to `damaged-N`; replace an earlier one.
 
     With its old name, such a folder would take a place in `keep_newest`, which would delete a
     complete checkpoint instead. It is kept, because its files may still be worth something.

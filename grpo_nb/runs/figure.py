@@ -68,13 +68,15 @@ class CurvePanel(NamedTuple):
     questions already."""
 
 
-TOTAL = CurvePanel("Total reward", "weighted; strong: trailing mean")
-EACH_REWARD = CurvePanel("Each reward", "mean, unweighted")
-HOLDOUT = CurvePanel("Held-out questions", "share, 95 % interval", is_share=True, is_smoothed=False)
-KL = CurvePanel("KL", "nats")
-#: Panels after the usual three, `TOTAL`, `EACH_REWARD` and `HOLDOUT`, by the key of their metric.
+TOTAL_PANEL = CurvePanel("Total reward", "weighted; strong: trailing mean")
+EACH_REWARD_PANEL = CurvePanel("Each reward", "mean, unweighted")
+HOLDOUT_PANEL = CurvePanel(
+    "Held-out questions", "share, 95 % interval", is_share=True, is_smoothed=False
+)
+KL_PANEL = CurvePanel("KL", "nats")
+#: Further panels, by the key of the metric that they show.
 OTHER_PANELS = {
-    "kl": KL,
+    "kl": KL_PANEL,
     MEAN_LENGTH_KEY: CurvePanel("Completion length", "tokens, mean"),
     "completions/clipped_ratio": CurvePanel("Truncated", "share of completions", is_share=True),
     "frac_reward_zero_std": CurvePanel("No learning signal", "share of groups", is_share=True),
@@ -84,14 +86,18 @@ OTHER_PANELS = {
     "tools/call_frequency": CurvePanel("Tool calls", "per completion"),
 }
 #: Panels of several runs, which have a curve for each run, by the key of their metric.
-PANELS_OF_RUNS = {"reward": TOTAL, ACCURACY_KEY: HOLDOUT._replace(unit="share correct"), "kl": KL}
+PANELS_OF_RUNS = {
+    "reward": TOTAL_PANEL,
+    ACCURACY_KEY: HOLDOUT_PANEL._replace(unit="share correct"),
+    "kl": KL_PANEL,
+}
 
 
 class Curve(NamedTuple):
     """One curve of a panel.
 
-    A curve without values is not drawn, but keeps its place in the order of colours. So a run has
-    one colour in all panels.
+    A curve without values is not drawn, but keeps its place in the order of colours. So each of
+    several runs has one colour in all panels.
     """
 
     label: str
@@ -111,7 +117,7 @@ def smoothing_window(value_count: int) -> int:
     return max(1, min(10, value_count // 4), value_count // 50)
 
 
-def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure:
+def figure_of_run(run: Run, panels: Literal["main", "all"] = "main") -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
     Thin pale lines are the logged values, strong lines their trailing mean.
@@ -127,9 +133,9 @@ def training_figure(run: Run, panels: Literal["main", "all"] = "main") -> Figure
     require_choice("panels", panels, ("main", "all"))
     rows = run.rows
     curves = {
-        TOTAL: [Curve("", finite_values(rows, "reward"))],
-        EACH_REWARD: _reward_curves(rows, run.weights),
-        HOLDOUT: _holdout_curves(rows),
+        TOTAL_PANEL: [Curve("", finite_values(rows, "reward"))],
+        EACH_REWARD_PANEL: _reward_curves(rows, run.weights),
+        HOLDOUT_PANEL: _holdout_curves(rows),
     }
     if panels == "all":
         for metric, panel in OTHER_PANELS.items():
@@ -144,9 +150,17 @@ def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Cu
         return []
     curves = []
     for name, weight in weights.items():
-        label = f"{name[:REWARD_NAME_CHARACTERS]} x{weight:g}"
+        label = f"{_short_name(name, REWARD_NAME_CHARACTERS)} x{weight:g}"
         curves.append(Curve(label, finite_values(rows, f"rewards/{name}/mean")))
     return curves
+
+
+def _short_name(name: str, longest: int) -> str:
+    """Cut a long name in the middle, because names often differ at their end."""
+    if len(name) <= longest:
+        return name
+    half = (longest - 1) // 2
+    return f"{name[:half]}\u2026{name[-half:]}"
 
 
 def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
@@ -287,7 +301,7 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
 def figure_of_runs(runs: Sequence[Run]) -> Figure:
     """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
     # Each file of rows is read once.
-    named_rows = [(run.name[:RUN_NAME_CHARACTERS], run.rows) for run in runs]
+    named_rows = [(_short_name(run.name, RUN_NAME_CHARACTERS), run.rows) for run in runs]
     curves = {}
     for metric, panel in PANELS_OF_RUNS.items():
         curves[panel] = [Curve(name, finite_values(rows, metric)) for name, rows in named_rows]

@@ -78,7 +78,7 @@ def completions_table(
     for name, values in batch.get("extra", {}).items():
         if name not in (*table, *RESERVED_COLUMNS):
             # A reward may log fewer values than there are completions. In a series, the missing
-            # ones become NaN. A missing value is no text, and is not shown.
+            # ones become NaN, which the template does not show.
             logged = pandas.Series(values, dtype=object)
             # A judge's reply can hold a lone surrogate, which no parquet file can store.
             table[name] = logged.map(lambda value: displayable(str(value)), na_action="ignore")
@@ -120,7 +120,7 @@ class CompletionGroup:
     def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
         """Rows of the view: number, row of the table and text.
 
-        Neighbours that are equal in every column are one row, with the number `1 to 6`.
+        Neighbours that are equal in every column are one row, with the numbers `1 to 6`.
         """
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []
@@ -145,8 +145,9 @@ class CompletionGroup:
     def has_signal(self) -> bool:
         """True if the advantages differ, so that GRPO learns from the group.
 
-        With `multi_objective_aggregation="normalize_then_sum"`, equal totals can have different
-        advantages, and different totals can have equal advantages.
+        Advantages are compared, not totals: with
+        `multi_objective_aggregation="normalize_then_sum"`, equal totals can have different
+        advantages, and different totals equal ones.
         """
         advantages = self.table["advantage"]
         return bool(advantages.max() - advantages.min() > NO_PUSH_BELOW)

@@ -32,8 +32,8 @@ class Rise:
     last_mean: float
     """Mean reward over the last third of the steps."""
     p_value: float
-    """Probability that a model which learns nothing shows a rise at least as clear; 1 with too few
-    steps."""
+    """Probability that a model which learns nothing shows a rise at least as clear. It is 1 with
+    fewer than `MIN_STEPS` steps."""
     step_count: int
     """Number of logged steps with a finite reward. With `logging_steps=5`, a logged step is the
     mean of five steps."""
@@ -128,7 +128,7 @@ def describe_run(rows: Sequence[Row], reference: str) -> str:
     rise = reward_rise(rows)
     if not rise.step_count:
         return f"{rise.finding}."
-    # A third of all rows, also of those without a finite reward.
+    # Unlike in `reward_rise`, rows without a finite reward count too.
     last = rows[-max(1, len(rows) // 3) :]
     # Not `finite_values`, because an infinite KL must be visible.
     kl = metric_values(last, "kl")
@@ -150,8 +150,8 @@ class Outcome:
     has_worked: bool
     """True if all conditions of `decide_outcome` hold."""
     facts: tuple[str, ...]
-    """Paragraphs on the run. The first one has the verdict, the evidence that is missing, and how
-    the reward went. The others have the held-out results."""
+    """Paragraphs on the run. The first one has the verdict, the objections to a gain, and how the
+    reward went. The others have the held-out results."""
 
     @property
     def sentence(self) -> str:
@@ -169,7 +169,7 @@ def decide_outcome(
     start_id: str | None = None,
     adapter_id: str | None = None,
 ) -> Outcome:
-    """Decide if a run worked, and name what is missing if it did not.
+    """Decide if a run worked, and name all objections if it did not.
 
     "It worked" needs all of these:
 
@@ -194,16 +194,16 @@ def decide_outcome(
     False
     """
     no_gain = list(_reasons_against_a_gain(comparison, start_id, adapter_id))
-    # All missing evidence is named, not only the first, so that one rerun can supply it all.
-    missing = [*no_gain, *_reasons_to_doubt_a_gain(rise, comparison)]
+    # All objections are named, not only the first, so that one rerun can answer them all.
+    objections = [*no_gain, *_reasons_to_doubt_a_gain(rise, comparison)]
     verdict = "It worked."
-    if missing:
+    if objections:
         start = "No gain is shown: " if no_gain else "A gain is shown, but "
-        verdict = f"{start}{', and '.join(missing)}."
+        verdict = f"{start}{', and '.join(objections)}."
     # If the reward did not rise, the verdict has the finding already.
     reward_text = rise.sentence if rise.is_clear else rise.explanation
     facts = (f"{verdict} {reward_text}", *_facts_of_comparison(comparison))
-    return Outcome(has_worked=not missing, facts=facts)
+    return Outcome(has_worked=not objections, facts=facts)
 
 
 def _reasons_against_a_gain(
@@ -231,7 +231,7 @@ def _reasons_to_doubt_a_gain(rise: Rise, comparison: SavedComparison | None) -> 
     if comparison is not None:
         # More answers in the format can hide that fewer answers are right.
         if comparison.anywhere_verdict == "worse":
-            yield "the answers themselves got worse"
+            yield "right answers were found less often anywhere in the completion"
         majority = comparison.majority
         if majority is not None and not majority.is_beaten:
             yield "the majority-class baseline is not beaten"

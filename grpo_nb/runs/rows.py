@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 #: A row of a run: the metrics of a logged step, by name.
 Row = Mapping[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
-#: whatever their scores were. The recorder relies on that: the step of a row without this key
-#: reused the completions of an earlier one.
+#: whatever their scores were. So a row without this key reused the completions of an earlier step.
 MEAN_LENGTH_KEY = "completions/mean_length"
 
 
@@ -39,7 +38,7 @@ def row_from_logs(
 
 
 def write_json_lines(path: Path, rows: Iterable[Row]) -> None:
-    """Write one line of JSON per row, all or none. Objects unknown to JSON become texts."""
+    """Write one line of JSON per row, all or none. Values unknown to JSON are written as texts."""
     write_text(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 

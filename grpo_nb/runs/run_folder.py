@@ -56,6 +56,9 @@ class Run(ReprMixin):
 
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them. The functions of `runs.writing` write the folder.
+
+    `open_run` refuses a folder with symbolic links. `safe_path` refuses a link that was added
+    since, so that no file elsewhere is read or written.
     """
 
     def __init__(
@@ -75,14 +78,6 @@ class Run(ReprMixin):
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
 
-    def _checked_path(self, name: str) -> Path:
-        """Return the path of a file in the folder; raise `ValueError` if it is a symbolic link.
-
-        `open_run` has refused all links in the folder. This second check finds a link that was
-        added since, so that no file elsewhere is read or written.
-        """
-        return safe_path(self.path, name)
-
     # What the run started with, and its status
 
     @property
@@ -92,7 +87,7 @@ class Run(ReprMixin):
         Raises:
             ValueError: The file is damaged, lacks a field, or has a later `format_version`.
         """
-        return read_run_info(self._checked_path("run.json"))
+        return read_run_info(safe_path(self.path, "run.json"))
 
     @property
     def started(self) -> datetime.datetime:
@@ -173,7 +168,7 @@ class Run(ReprMixin):
         Raises:
             ValueError: A row or an alert is damaged.
         """
-        file = self._checked_path("metrics.jsonl")
+        file = safe_path(self.path, "metrics.jsonl")
         rows = read_json_lines(file, drop_partial_line=True)
         with reporting_damage_in(file):
             # Metrics can have any name, so only the step and the alerts can be checked.
@@ -222,7 +217,7 @@ class Run(ReprMixin):
                 f"{self.name} has no completions{place}. run.steps lists its steps with "
                 "completions."
             )
-        # Not `turns`, which only episodes with tools have.
+        # `turns` is not required, because only runs with tools have it.
         required = [*REQUIRED_COLUMNS, *self.weights]
         tables = []
         for number in steps:
@@ -245,7 +240,7 @@ class Run(ReprMixin):
 
     def completions_file(self, step: int) -> Path:
         """Return the path of the completions of a step."""
-        return self._checked_path(f"completions/step_{step:0{STEP_DIGITS}d}.parquet")
+        return safe_path(self.path, f"completions/step_{step:0{STEP_DIGITS}d}.parquet")
 
     @property
     def sentence(self) -> str:
@@ -263,30 +258,29 @@ class Run(ReprMixin):
         that are not met.
 
         Args:
-            comparison: A comparison from `gn.compare`. Default: the one saved with this run.
+            comparison: A comparison from `gn.compare`. Default: the one saved with this run, so
+                that a finished run can be judged without its model.
 
         >>> run.outcome(gn.compare(run, task)).has_worked
         False
         """
-        # With the saved comparison, a finished run can be judged without its model.
-        comparison = comparison or self.comparison
         return decide_outcome(
             self.rise(),
-            comparison,
+            comparison or self.comparison,
             start_id=self.adapter_id("start"),
             adapter_id=self.adapter_id("adapter"),
         )
 
     def adapter_id(self, part: Literal["adapter", "start"]) -> str | None:
-        """Return the name of an adapter in comparisons, such as `adapter 1f3a5b7c9d2e4f60`.
+        """Return the name of an adapter in comparisons (`SavedEvaluation.model_id`).
 
-        The name is "adapter" or "start" and the first 16 digits of the hash of the weights; None if
-        the run has no such adapter.
+        The name is "adapter" or "start" and the first 16 digits of the hash of the weights, such as
+        `adapter 1f3a5b7c9d2e4f60`; None if the run has no such adapter.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
         """
-        file = self._checked_path(f"{part}/adapter_model.safetensors")
+        file = safe_path(self.path, f"{part}/adapter_model.safetensors")
         if not file.is_file():
             return None
         return f"{part} {sha256_of(file)[:16]}"
@@ -299,16 +293,16 @@ class Run(ReprMixin):
                 measured (`figure.OTHER_PANELS`).
         """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
-        from grpo_nb.runs.figure import training_figure
+        from grpo_nb.runs.figure import figure_of_run
 
-        return training_figure(self, panels)
+        return figure_of_run(self, panels)
 
     # Held-out questions and results
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """Held-out rows that the run was started with, with all of their columns."""
-        return read_json_lines(self._checked_path("holdout.jsonl"))
+        return read_json_lines(safe_path(self.path, "holdout.jsonl"))
 
     @property
     def train_question_hashes(self) -> list[str] | None:
@@ -318,7 +312,7 @@ class Run(ReprMixin):
             ValueError: The file is empty or damaged. An empty file would hide that held-out
                 questions were trained on.
         """
-        file = self._checked_path("train_questions.txt")
+        file = safe_path(self.path, "train_questions.txt")
         if not file.is_file():
             return None
         with reporting_damage_in(file):
@@ -335,7 +329,7 @@ class Run(ReprMixin):
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
         and 1, lengths in tokens. `comparison/transcripts.parquet` has every answer.
         """
-        file = self._checked_path("comparison/comparison.json")
+        file = safe_path(self.path, "comparison/comparison.json")
         if not file.is_file():
             return None
         with reporting_damage_in(file):

@@ -21,6 +21,9 @@ from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
+#: Version of the format of run.json. Increase it here, and in `RunInfo`, when a field changes its
+#: meaning.
+FORMAT_VERSION = 1
 #: A text, which may hold a lone surrogate: `json.loads` makes one of "\ud800", and pydantic's own
 #: `str` refuses it.
 AnyText = InstanceOf[str]
@@ -96,8 +99,7 @@ class RunInfo(OpenDict):
     """
 
     format_version: NotRequired[Literal[1]]
-    """Version of the file's format, which `write_run_info` adds. Increase it there and here when a
-    field changes its meaning."""
+    """`FORMAT_VERSION`, which `write_run_info` adds."""
     status: Literal["running", "finished", "interrupted", "stopped", "failed"]
     """Status as last written. A crashed run is still "running" here, so `Run.status` checks whether
     its process exists."""
@@ -146,7 +148,7 @@ RUN_INFO_SCHEMA = TypeAdapter(RunInfo)
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """Read and check a `run.json`. Fields that are null are left out; no version means the first.
+    """Read and check a `run.json`. Fields that are null are left out.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or it has a later
@@ -157,14 +159,15 @@ def read_run_info(path: Path) -> RunInfo:
         # Raises an error if the recorded format is not valid.
         AnswerFormat(**info["task"]["format"])
     recorded = {name: value for name, value in info.items() if value is not None}
+    # The first version did not write this field.
     return {"format_version": 1, **recorded}
 
 
 # Without protected namespaces, because pydantic 2.9 warns about the field `model_id`.
 class OpenModel(BaseModel, extra="allow", protected_namespaces=()):
-    """Part of comparison.json, which is used as an object, where run.json is used as a dict.
+    """Base class of the objects in comparison.json. Fields that are not listed are kept.
 
-    The listed fields are checked, all others kept as they are.
+    Their fields are read as attributes, those of run.json by their keys.
     """
 
 
@@ -182,7 +185,7 @@ class SavedEvaluation(OpenModel):
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
     model_id: AnyText | None
-    """Identity of the adapter as in `Run.adapter_id`; None if it was not recorded."""
+    """Name of the adapter from `Run.adapter_id`; empty for other models; None if unknown."""
 
 
 class SavedTest(OpenModel):
@@ -197,7 +200,7 @@ class MajorityBaseline:
 
     answer: AnyText
     """The most frequent gold answer."""
-    share: float
+    share: Number
     """Share of the questions that this answer alone would get right."""
     is_beaten: bool
     """True if the whole 95 % interval of the model's accuracy lies above `share`."""

@@ -27,13 +27,13 @@ class RunSummary(NamedTuple):
     """The run."""
     cells: tuple[str, ...]
     """Name, status, steps, reward and held-out answers."""
-    comparable_texts: list[str]
+    traits: list[str]
     """Settings, versions of packages, rewards and task, as `name=value`."""
 
 
 @dataclass(frozen=True, repr=False)
 class RunTable(ReprMixin, Sequence):
-    """Several runs, shown as a table and, if they were chosen one by one, as curves.
+    """Several runs as a table. Those of `side_by_side` also show their curves.
 
     Indexing and iteration return the runs, a slice a list of them. The table shows them as they
     were when it was made; the curves are read anew.
@@ -68,10 +68,10 @@ class RunTable(ReprMixin, Sequence):
 
             yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         # A value that all runs have is no difference, so it is left out.
-        counts = Counter(itertools.chain(*(summary.comparable_texts for summary in self.summaries)))
+        counts = Counter(itertools.chain(*(summary.traits for summary in self.summaries)))
         rows = []
         for summary in self.summaries:
-            differing = [text for text in summary.comparable_texts if counts[text] < len(self)]
+            differing = [text for text in summary.traits if counts[text] < len(self)]
             rows.append((*summary.cells, ", ".join(differing)))
         yield Table(
             rows,
@@ -132,7 +132,7 @@ def _summary_of(run: Run) -> RunSummary:
         ValueError: A file is damaged.
     """
     rows = run.rows
-    # The last row has the highest step, because a resumed run removes the rows that it repeats.
+    # Resuming removes the rows after the checkpoint, so the last row has the highest step.
     last_step = rows[-1]["step"] if rows else 0
     rise = reward_rise(rows)
     info = run.info
@@ -153,8 +153,8 @@ def _summary_of(run: Run) -> RunSummary:
         # The two hashes show a change of its code, its parameters or the values that it holds.
         identity = reward["hash"][:8] + reward.get("state", "")[:8]
         values[f"reward {reward['name']}"] = f"x{reward['weight']:g} ({identity})"
-    comparable_texts = [f"{name}={value}" for name, value in values.items()]
-    return RunSummary(run, cells, comparable_texts)
+    traits = [f"{name}={value}" for name, value in values.items()]
+    return RunSummary(run, cells, traits)
 
 
 def _holdout_in_words(comparison: SavedComparison | None) -> str:

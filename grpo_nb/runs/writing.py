@@ -1,4 +1,4 @@
-"""Write the files of a run, which `Run` reads: for the training, and for runs that come back."""
+"""Write the files of a run, which `Run` reads: after a training here or in a `scaleout` project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.files import safe_path, staged_file, write_json, write_text
 from grpo_nb.runs.rows import write_json_lines
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run
-from grpo_nb.runs.run_info import RunInfo
+from grpo_nb.runs.run_info import FORMAT_VERSION, RunInfo
 from grpo_nb.tasks.contamination import question_hashes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def write_run_info(run: Run, info: RunInfo) -> None:
     """Write `run.json`. A folder without it is no run, so write it before all other files."""
-    write_json(safe_path(run.path, "run.json"), {"format_version": 1, **info})
+    write_json(safe_path(run.path, "run.json"), {"format_version": FORMAT_VERSION, **info})
 
 
 def write_step(run: Run, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:

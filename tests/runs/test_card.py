@@ -273,6 +273,8 @@ def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
         "apiKey",
         "secrets",
         "clientSecret",
+        "api_tokens",
+        "my_hf_tokens",
     ],
 )
 def test_secret_names_are_left_out_in_any_case(name: str) -> None:

@@ -17,14 +17,14 @@ from matplotlib.text import Text
 from grpo_nb.core import palette
 from grpo_nb.runs import figure as figure_module
 from grpo_nb.runs.figure import (
-    EACH_REWARD,
-    HOLDOUT,
-    KL,
-    TOTAL,
+    EACH_REWARD_PANEL,
+    HOLDOUT_PANEL,
+    KL_PANEL,
+    TOTAL_PANEL,
     LivePlot,
     base64_png,
+    figure_of_run,
     figure_of_runs,
-    training_figure,
 )
 from grpo_nb.runs.outcome import describe_run
 
@@ -90,7 +90,7 @@ def overlay_of(**rows_by_name: list[dict[str, Any]]) -> Figure:
 
 
 def panels(rows: list[dict[str, Any]], choice: str = "main", **fields: Any) -> dict[str, Axes]:
-    figure = training_figure(run_of(rows, **fields), choice)
+    figure = figure_of_run(run_of(rows, **fields), choice)
     return {title(axis): axis for axis in figure.axes}
 
 
@@ -117,7 +117,7 @@ def test_figure_all_has_every_measured_panel() -> None:
 
 def test_figure_refuses_other_choice_of_panels() -> None:
     with pytest.raises(ValueError, match="panels = 'kl' is unknown; choose from: all, main"):
-        training_figure(run_of(made_rows()), "kl")
+        figure_of_run(run_of(made_rows()), "kl")
 
 
 def test_figure_leaves_out_what_was_not_measured() -> None:
@@ -126,7 +126,7 @@ def test_figure_leaves_out_what_was_not_measured() -> None:
 
 
 def test_figure_without_rows_has_no_panel_and_says_so() -> None:
-    figure = training_figure(run_of([]))
+    figure = figure_of_run(run_of([]))
     assert figure.axes == []
     assert "No step has a finite reward." in caption_of(figure)
     assert base64_png(figure).startswith(PNG_START)
@@ -204,7 +204,7 @@ def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: st
     weights = {"right": 2.0, "form": 1.0, "W" + 30 * "W": 0.25}
     reference = "the adapter it started from"
     run = run_of(rows, weights=weights, reference=reference)
-    figure = training_figure(run, choice)
+    figure = figure_of_run(run, choice)
     boxes = boxes_of_texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
     for text, box in boxes:
@@ -241,9 +241,9 @@ def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
     scores = {f"rewards/{name}/mean": 1.0, "rewards/b/mean": 1.0}
     rows = [{"step": i, "reward": 1.0, **scores} for i in (1, 2)]
     run = run_of(rows, reference=r"$\\nothing^^$", weights={name: 1.0, "b": 1.0})
-    figure = training_figure(run)
+    figure = figure_of_run(run)
     assert base64_png(figure).startswith(PNG_START)
-    assert "$^$_a_very_long_na x1" in texts_of(figure.axes[1])
+    assert "$^$_a_ve\u2026e_of_one x1" in texts_of(figure.axes[1])
 
 
 def luminance(colour: str) -> float:
@@ -267,7 +267,7 @@ def test_palette_contrast_suffices_on_light_and_dark_pages(colour: str, page: st
 
 
 def test_figure_background_is_transparent() -> None:
-    figure = training_figure(run_of(made_rows()))
+    figure = figure_of_run(run_of(made_rows()))
     assert figure.get_facecolor()[3] == 0
     assert {axis.get_facecolor()[3] for axis in figure.axes} == {0}
 
@@ -308,9 +308,9 @@ def test_overlay_draws_no_axes_without_data() -> None:
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     rows = [row | holdout(0.5) for row in made_rows()]
     figure = overlay_of(one=rows, _two=rows)
-    expected = [panel.title for panel in (TOTAL, HOLDOUT, KL)]
+    expected = [panel.title for panel in (TOTAL_PANEL, HOLDOUT_PANEL, KL_PANEL)]
     assert [title(axis) for axis in figure.axes] == expected
-    assert EACH_REWARD.title not in expected
+    assert EACH_REWARD_PANEL.title not in expected
     assert "interval" not in " ".join(texts_of(figure.axes[1]))
     for axis in figure.axes:
         assert texts_of(axis)[1:] == ["one", "_two"]
@@ -323,6 +323,12 @@ def test_overlay_labels_differ_for_automatic_names_of_one_minute() -> None:
     assert texts_of(figure.axes[0])[1:] == names
     width = figure.get_size_inches()[0] * figure.dpi
     assert all(box.x1 <= width for _, box in boxes_of_texts(figure))
+
+
+def test_labels_of_long_names_differ_by_their_ends() -> None:
+    names = [f"qwen3-0.6b-gsm8k-lr-sweep-{rate}" for rate in ("1e-6", "5e-6")]
+    labels = texts_of(overlay_of(**dict.fromkeys(names, made_rows())).axes[0])[1:]
+    assert labels == ["qwen3-0.6b-g\u2026r-sweep-1e-6", "qwen3-0.6b-g\u2026r-sweep-5e-6"]
 
 
 def test_overlay_smooths_a_short_run_by_its_own_length() -> None:

@@ -63,8 +63,8 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
         (
             ROSE,
             compared("no difference shown", "None.", anywhere_verdict="worse"),
-            "No gain is shown: the held-out comparison shows no difference, and the answers "
-            "themselves got worse.",
+            "No gain is shown: the held-out comparison shows no difference, and right answers "
+            "were found less often anywhere in the completion.",
         ),
         (
             FLAT,
@@ -113,7 +113,7 @@ def test_run_outcome_needs_the_saved_baseline_cleared(tmp_path: Path) -> None:
 def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
     outcome = decide_outcome(ROSE, compared("better", "Better.", anywhere_verdict="worse"))
     assert not outcome.has_worked
-    assert "the answers themselves got worse" in outcome.sentence
+    assert "right answers were found less often anywhere in the completion" in outcome.sentence
 
 
 def compared_run(folder: Path, **sides: str) -> Run:
