@@ -9,9 +9,9 @@ ask for a score without earning it. Not covered: people who disagree with each o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from grpo_nb.checks.report import Finding, make_finding
 from grpo_nb.core.statistics import Estimate, rank_correlation
@@ -19,7 +19,7 @@ from grpo_nb.core.tables import Part, ReprMixin, Table, bold, verbatim
 from grpo_nb.core.words import format_score
 from grpo_nb.rewards import judge_model
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.tasks.read_rows import Source, read_rows
+from grpo_nb.tasks.read_rows import Row, Source, read_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -181,7 +181,7 @@ def agreement(judge: judge_model.judge, hand_scores: Source) -> Agreement:
     )
 
 
-def _scored_rows(hand_scores: Source) -> list[dict[str, Any]]:
+def _scored_rows(hand_scores: Source) -> list[Row]:
     """Return the rows with a score by hand, after a check of their columns."""
     all_rows = read_rows(hand_scores).rows
     scores = parse_scores(all_rows)
@@ -195,7 +195,7 @@ def _scored_rows(hand_scores: Source) -> list[dict[str, Any]]:
     return rows
 
 
-def parse_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
+def parse_scores(rows: Sequence[Row]) -> list[float | None]:
     """Return the score by hand of each row; None for a row that nobody has scored.
 
     Raises:
@@ -221,7 +221,7 @@ def parse_scores(rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
 
 
 def _try_changes(
-    judge: judge_model.judge, table: pandas.DataFrame, rows: Sequence[Mapping[str, Any]]
+    judge: judge_model.judge, table: pandas.DataFrame, rows: Sequence[Row]
 ) -> pandas.DataFrame:
     """Return the mean scores of some answers before and after each change.
 

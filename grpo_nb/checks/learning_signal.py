@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,6 +35,7 @@ from grpo_nb.scoring.advantages import split_into_groups
 from grpo_nb.scoring.grader import Grader, deciding_reward, make_grader
 from grpo_nb.scoring.scores import SCORE_TOLERANCE, Scores, score
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Baseline(ReprMixin):
     scores: Scores
     """Scores of all completions, group after group."""
     num_generations: int
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Row, ...]
     """Data row of each group."""
     is_truncated: tuple[bool, ...]
     """True for each completion that reached the length limit without an end token."""
@@ -327,9 +328,7 @@ def baseline(
     )
 
     # 2. Sample the groups, and one greedy completion of each prompt.
-    def sample(
-        prompt_rows: Sequence[Mapping[str, Any]], temperature: float
-    ) -> list[GeneratedCompletion]:
+    def sample(prompt_rows: Sequence[Row], temperature: float) -> list[GeneratedCompletion]:
         bar = progress_bar(len(prompt_rows), desc="baseline", unit="completion")
         with bar, restoring_modes(model):
             torch.manual_seed(settings.seed)

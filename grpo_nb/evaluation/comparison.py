@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from grpo_nb.evaluation.comparison_card import (
 from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.runs.run_info import MajorityBaseline
 from grpo_nb.tasks.contamination import Contamination
+from grpo_nb.tasks.read_rows import Row
 
 if TYPE_CHECKING:
     import pandas
@@ -278,7 +278,7 @@ def _change_in_words(before: float, after: float) -> str:
     return {0: "both wrong", 1: "both right"}.get(after, "equal")
 
 
-def _grade_in_words(row: Mapping[str, Any], side: Evaluation) -> str:
+def _grade_in_words(row: Row, side: Evaluation) -> str:
     """Return the grade of a row of an evaluation."""
     if row["is_correct"]:
         return "right"

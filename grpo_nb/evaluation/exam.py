@@ -31,7 +31,7 @@ from grpo_nb.scoring.record import difference_in_words, rebuild_reward, record_o
 from grpo_nb.tasks.contamination import Contamination, find_contamination, question_hashes
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Chat, split_system
-from grpo_nb.tasks.read_rows import Source
+from grpo_nb.tasks.read_rows import Row, Source
 from grpo_nb.tasks.task import Task
 
 QuestionSource = Task | Holdout | Source
@@ -93,7 +93,7 @@ class Exam:
         return question_set
 
     @functools.cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Rows of the questions to ask."""
         rows = sample_rows(list(self.question_set.holdout), self.limit)
         if not rows:
@@ -277,7 +277,7 @@ class Exam:
                 )
 
 
-def _prompt_and_golds(row: Mapping[str, Any]) -> tuple[Chat, list[str]]:
+def _prompt_and_golds(row: Row) -> tuple[Chat, list[str]]:
     """Return the prompt of a row and its right answers."""
     return row["prompt"], golds_of_row(row, "answer")
 

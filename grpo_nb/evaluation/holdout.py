@@ -17,7 +17,7 @@ from grpo_nb.tasks.answers import summarize_answers
 from grpo_nb.tasks.cleaning import CleaningReport, to_task_rows
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.prompts import Example, format_for_answers, messages_of_example, with_prompts
-from grpo_nb.tasks.read_rows import Source, read_rows
+from grpo_nb.tasks.read_rows import Row, Source, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Holdout:
     """Questions to evaluate on, and the format in which they are asked."""
 
     format: AnswerFormat
-    holdout: Iterable[Mapping[str, Any]]
+    holdout: Iterable[Row]
     """Rows with `prompt`, `question`, `answer` and the source's columns, as in `Task.holdout`."""
     # The other fields are as in `Task`, so that an evaluation reads them from either.
     train: None = None
@@ -68,11 +68,11 @@ def load_holdout(
 
 
 def grade_answers(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     completions: Sequence[GeneratedCompletion],
     format: AnswerFormat,
     grader: Grader,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Grade each completion, and return a row of `Evaluation.rows` for it.
 
     There are three grades. `is_correct`: the grader counts the completion as correct.

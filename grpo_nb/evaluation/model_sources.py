@@ -26,6 +26,7 @@ from grpo_nb.models.templates import load_templates
 from grpo_nb.models.unsloth_import import import_unsloth
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.prompts import render_prompt
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tools
 
 RunOrFolder = Run | str | Path
@@ -279,7 +280,7 @@ def _load_model(source: str) -> tuple[Any, Any]:
 def complete_rows(
     model: Any,
     tokenizer: Any,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     decoding: Decoding,
     bar_name: str = "",
 ) -> list[GeneratedCompletion]:

@@ -1,6 +1,6 @@
 """The result of asking one model: three measures with intervals, and every answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,7 @@ from grpo_nb.runs.measures import HOLDOUT_MEASURES, percent_text
 from grpo_nb.scoring.advantages import split_into_groups
 from grpo_nb.scoring.grader import Grader
 from grpo_nb.tasks.contamination import Contamination
+from grpo_nb.tasks.read_rows import Row
 
 Interval = tuple[float, float]
 
@@ -23,7 +24,7 @@ class Evaluation(ReprMixin):
     """Answers of one model to held-out questions. Shares are from 0 to 1, lengths in tokens."""
 
     label: str
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
     """One row per completion: `question`, `answer`, `completion`, `extracted_answer`,
     `is_correct`, `is_formatted`, `is_correct_anywhere`, `tokens` and `is_truncated`.
     `extracted_answer` is the answer that rewards would read. The samples of a question are next to

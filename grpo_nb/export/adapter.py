@@ -3,10 +3,9 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from grpo_nb.core.files import write_json
-from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError, Verification
 from grpo_nb.export.staged_export import make_export
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.models.templates import load_run_tokenizer, save_templates
@@ -36,7 +35,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     """
     run = open_run(run)
 
-    def fill(staged: Path) -> dict[str, Any]:
+    def fill(staged: Path) -> Verification:
         from safetensors.torch import load_file
 
         copied = shutil.copy(run.adapter_path / ADAPTER_FILE, staged)

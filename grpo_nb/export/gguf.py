@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from grpo_nb.core.argument_types import require_types
 from grpo_nb.core.files import check_target, resolved_target
 from grpo_nb.core.words import require_choice
 from grpo_nb.export.conversion import convert
-from grpo_nb.export.saved_export import Export, ExportError, open_export
+from grpo_nb.export.saved_export import Export, ExportError, Verification, open_export
 from grpo_nb.export.staged_export import (
     RoundingLimits,
     fetch_base_folder,
@@ -84,7 +83,7 @@ def export_gguf(
     check_target(target, overwrite, [reopened.path])
     require_llama_cpp()
 
-    def fill(staged: Path) -> dict[str, Any]:
+    def fill(staged: Path) -> Verification:
         # Named after the target, because the staged folder has a temporary name. Without the dot of
         # a hidden folder, because hidden files are not part of an export.
         file = staged / f"{target.name.lstrip('.')}-{quantization}.gguf"
@@ -112,7 +111,7 @@ def export_gguf(
 
 def verify_with_llama_cpp(
     run: Run, merged_folder: Path, file: Path, quantization: str
-) -> dict[str, Any]:
+) -> Verification:
     """Compare a GGUF file with the merged model that it was made of.
 
     Raises:

@@ -14,11 +14,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_nb.core.files import write_json
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError
+from grpo_nb.export.saved_export import ADAPTER_FILE, Export, ExportError, Verification
 from grpo_nb.export.staged_export import (
     RoundingLimits,
     fetch_base_folder,
@@ -84,7 +84,7 @@ def export_merged(
     """
     run = open_run(run)
 
-    def fill(staged: Path) -> dict[str, Any]:
+    def fill(staged: Path) -> Verification:
         # Checked before the merge, which takes minutes for a large model.
         if not run.holdout:
             raise ExportError(
@@ -181,7 +181,7 @@ def merge(
     target: Path,
     *,
     dtypes: Sequence[str] = DTYPES,
-) -> dict[str, Any]:
+) -> Verification:
     """Save base plus adapter to a folder, rounded once.
 
     Args:

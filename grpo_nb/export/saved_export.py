@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,8 @@ VERIFICATION_FILE = "verification.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 #: Files of an export that may be edited: the card and its figure.
 EDITABLE = {"README.md", FIGURE_FILE}
+#: Content of `verification.json`: the checks of an export, their measurements and its files.
+Verification = dict[str, Any]
 #: Most changed files that an error names.
 MAX_SHOWN_CHANGES = 5
 
@@ -62,7 +64,7 @@ class Export(ReprMixin):
     """
 
     path: Path
-    verification: Mapping[str, Any]
+    verification: Verification
     run: Run | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -185,7 +187,7 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     return Export(folder, verification, run)
 
 
-def read_verification(folder: Path) -> dict[str, Any]:
+def read_verification(folder: Path) -> Verification:
     """Read the verification of an export and check its fields.
 
     Raises:

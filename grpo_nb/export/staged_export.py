@@ -25,6 +25,7 @@ from grpo_nb.export.saved_export import (
     VERIFICATION_FILE,
     Export,
     ExportError,
+    Verification,
     sizes_and_hashes,
 )
 from grpo_nb.machine.host import free_memory_bytes
@@ -61,7 +62,7 @@ def make_export(
     run: Run,
     kind: str,
     path: str | Path,
-    fill: Callable[[Path], dict[str, Any]],
+    fill: Callable[[Path], Verification],
     *,
     overwrite: bool,
 ) -> Export:
@@ -116,7 +117,7 @@ def make_export(
     return Export(target, verification, run)
 
 
-def write_export_card(run: Run, folder: Path, kind: str, verification: Mapping[str, Any]) -> None:
+def write_export_card(run: Run, folder: Path, kind: str, verification: Verification) -> None:
     """Write the card of an export with its figure into the export's folder.
 
     Args:
@@ -176,7 +177,7 @@ def verification_request(run: Run) -> dict[str, Any]:
     }
 
 
-def verify_in_new_process(request: Mapping[str, Any], label: str) -> dict[str, Any]:
+def verify_in_new_process(request: Mapping[str, Any], label: str) -> Verification:
     """Verify an export in a process of its own and return the verification.
 
     Args:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import transcript
 
 #: Function that takes prompts as token ids, and returns one completion per prompt as token ids.
@@ -25,7 +26,7 @@ class GeneratedCompletion:
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """Messages of an episode, with the results of tools, as in the column `turns` of a run. Empty
     without tools."""
-    row: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    row: Row = field(default_factory=dict, repr=False)
     """Row of an episode, with its first prompt and its environment. Empty without tools."""
 
     @property
@@ -40,7 +41,7 @@ class GeneratedCompletion:
 
 
 def scoring_arguments(
-    completions: Sequence[GeneratedCompletion], rows: Sequence[Mapping[str, Any]]
+    completions: Sequence[GeneratedCompletion], rows: Sequence[Row]
 ) -> dict[str, Any]:
     """Return completions and rows as the arguments with which `scoring.score` calls rewards.
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.unsloth_import import import_unsloth
+from grpo_nb.tasks.read_rows import Row
 
 # Before transformers, which Unsloth patches when it is imported.
 import_unsloth()
@@ -44,7 +45,7 @@ _PROMPTS_PER_VLLM_CALL = 256
 def generate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     *,
     max_completion_length: int,
     temperature: float = 0.0,

@@ -9,10 +9,11 @@ from grpo_nb.checks.probes import PLAIN_REASONING
 from grpo_nb.checks.rows import make_wrong_answers
 from grpo_nb.rewards.answers import golds_of_row
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.read_rows import Row
 
 
 def prompt_text(
-    row: Mapping[str, Any],
+    row: Row,
     tokenizer: Any = None,
     template_kwargs: Mapping[str, Any] = {},
 ) -> str:
@@ -34,7 +35,7 @@ def prompt_text(
     )
 
 
-def example_completions(row: Mapping[str, Any], format: AnswerFormat) -> list[str]:
+def example_completions(row: Row, format: AnswerFormat) -> list[str]:
     """Return a right and a wrong completion of a row, in the same words and in the format.
 
     Raises:

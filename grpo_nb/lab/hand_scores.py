@@ -4,12 +4,11 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grpo_nb.checks.judge_agreement import parse_scores
 from grpo_nb.core.files import write_text
 from grpo_nb.core.words import require_choice, require_number
-from grpo_nb.tasks.read_rows import read_rows
+from grpo_nb.tasks.read_rows import Row, read_rows
 
 SCORE_CHOICES = (1, 2, 3, 4, 5)
 """Scores offered. `agreement` compares the order of scores, so a judge may have another scale."""
@@ -25,7 +24,7 @@ class HandScoreFile:
     """
 
     path: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """Rows with `question`, `completion`, `score` and the other columns of the file."""
 
     def __post_init__(self) -> None:

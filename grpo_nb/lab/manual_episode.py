@@ -7,6 +7,7 @@ from grpo_nb.core.tables import Part, ReprMixin, bold, verbatim
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.prompts import Chat
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import transcript
 
@@ -31,7 +32,7 @@ class ManualEpisode(ReprMixin):
                 "the task has no tools, so there is no episode to run. Add them: "
                 "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
-        self.row: dict[str, Any] = task.start_episode(task.train[row_number])
+        self.row: Row = task.start_episode(task.train[row_number])
         """Row of the episode, with its first prompt and its environment."""
         self.prompt: Chat = self.row["prompt"]
         """First messages of the episode."""

@@ -37,6 +37,7 @@ from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.prompts import with_prompts
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.task import Task
 
 
@@ -117,7 +118,7 @@ class RewardLab(Panel):
         file_name = f"{task.name.replace('/', '_')}.hand_scores.csv"
         self._hand_score_file = HandScoreFile(Path(hand_scores or file_name).expanduser())
         self._rows = rows
-        self.row: dict[str, Any] = {}
+        self.row: Row = {}
         """The row shown, with all its columns, and with the environment that was scored last."""
 
         self._make_views()
@@ -172,7 +173,7 @@ class RewardLab(Panel):
         return {name: box.value for name, box in self._weight_boxes.items()}
 
     @property
-    def hand_scores(self) -> list[dict[str, Any]]:
+    def hand_scores(self) -> list[Row]:
         """Scores by hand, the oldest first, as rows for `gn.checks.agreement`."""
         return self._hand_score_file.rows
 
@@ -356,7 +357,7 @@ class RewardLab(Panel):
             prompt=prompt_text(self._row_with_prompt(), self.tokenizer, self.task.render_kwargs),
         )
 
-    def _row_with_prompt(self) -> dict[str, Any]:
+    def _row_with_prompt(self) -> Row:
         """Return the row shown, with the prompt as the model gets it."""
         row = self._rows[self.row_number]
         # A row with a question alone gets the prompt that a task would make.

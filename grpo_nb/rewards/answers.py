@@ -8,7 +8,6 @@ either for copying the question: `question_text` compares the slot with the prom
 
 import json
 import unicodedata
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.question_text import fits_question, resolve_option
 from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_answer
+from grpo_nb.tasks.read_rows import Row
 
 _LONGEST_SLOT = 20_000
 """Longest slot that is compared, in characters. A longer text is not an answer."""
@@ -39,7 +39,7 @@ class SlotReward(Reward):
     """Data column with the gold answer. If it holds a list, any answer in the list is right."""
     range = (0.0, 1.0)
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+    def score_text(self, text: str, row: Row) -> float | None:
         golds = self.golds(row)
         if not golds:
             return None
@@ -57,12 +57,12 @@ class SlotReward(Reward):
                 score = None
         return score
 
-    def golds(self, row: dict[str, Any]) -> list[str]:
+    def golds(self, row: Row) -> list[str]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "")."""
         self.require_column(row, self.column)
         return golds_of_row(row, self.column)
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: Row) -> bool:
         """Return True if the answer in the slot is this gold answer. Other columns are in `row`.
 
         Raises:
@@ -71,7 +71,7 @@ class SlotReward(Reward):
         raise NotImplementedError
 
 
-def golds_of_row(row: Mapping[str, Any], column: str) -> list[str]:
+def golds_of_row(row: Row, column: str) -> list[str]:
     """Return the gold answers in a column of a row, each once; none if the cell is empty.
 
     If the column is `answer`, the right answers in `accepted_answers` are added.
@@ -150,7 +150,7 @@ class correctness(SlotReward):
         super().__post_init__()
         require_number("tolerance", self.tolerance, 0)
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: Row) -> bool:
         given = resolve_option(given, gold, row)
         is_right = is_right_answer(given, gold, self.tolerance)
         return is_right and fits_question(given, gold, row)
@@ -180,7 +180,7 @@ class exact_text(SlotReward):
 
     is_literal: bool = True
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: Row) -> bool:
         if self.is_literal:
             return _single_spaced(given) == _single_spaced(gold)
         return normalize_answer(given) == normalize_answer(gold)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.core.words import require_number
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -31,7 +32,7 @@ def completion_text(completion: Completion) -> str:
     return completion if isinstance(completion, str) else final_text(completion)
 
 
-def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def rows_of(columns: Mapping[str, Any], count: int) -> list[Row]:
     """Return the columns of a call as one row per completion.
 
     Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
@@ -89,7 +90,7 @@ class Reward:
                 arguments.append(f"{parameter.name}={shown!r}")
         return f"{type(self).__name__}({', '.join(arguments)})"
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+    def score_text(self, text: str, row: Row) -> float | None:
         """Return the score of one completion.
 
         Args:
@@ -102,7 +103,7 @@ class Reward:
         pairs = zip(completions, rows_of(columns, len(completions)), strict=True)
         return [self.score_text(completion_text(completion), row) for completion, row in pairs]
 
-    def require_column(self, row: Mapping[str, Any], column: str) -> None:
+    def require_column(self, row: Row, column: str) -> None:
         """Check that the data has a column that this reward needs.
 
         Raises:

@@ -17,6 +17,7 @@ from grpo_nb.rewards.base import Completion, Reward, completion_text, rows_of
 from grpo_nb.sandbox.outcomes import Call, CallResult, Candidate, Limits
 from grpo_nb.sandbox.runner import run_untrusted_batch
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.read_rows import Row
 
 _PYTHON_LABELS = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
@@ -145,7 +146,7 @@ class code_tests(Reward):
     limits: Limits | None = None
     range = (0.0, 1.0)
 
-    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def check(self, rows: Iterable[Row]) -> None:
         """Check that the tests of every row can be read.
 
         Raises:

@@ -6,9 +6,9 @@ answer reward. docs/guide/recipes.md has rewards for length and style.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_nb.rewards.base import Reward
+from grpo_nb.tasks.read_rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class exact_format(Reward):
 
     range = (0.0, 1.0)
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float:
+    def score_text(self, text: str, row: Row) -> float:
         return float(self.format.is_exact(text))
 
 
@@ -46,5 +46,5 @@ class partial_format(Reward):
     weight: float = 0.5
     range = (0.0, 1.0)
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float:
+    def score_text(self, text: str, row: Row) -> float:
         return self.format.completeness(text)

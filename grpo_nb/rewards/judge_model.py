@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from grpo_nb.core.problems import EnvironmentProblem
 from grpo_nb.rewards.base import Completion, Reward, as_range, completion_text, rows_of
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.read_rows import Row
 
 Messages = list[dict[str, str]]
 AskFunction = Callable[[Messages], str]
@@ -178,9 +179,7 @@ class judge(Reward):
         is_of_this_scale = float(match[2] or high) == high
         return score if is_of_this_scale and low <= score <= high else None
 
-    def replies_to(
-        self, answers: Sequence[str], rows: Sequence[dict[str, Any]]
-    ) -> list[JudgeReply]:
+    def replies_to(self, answers: Sequence[str], rows: Sequence[Row]) -> list[JudgeReply]:
         """Return score and reply for each answer. Answers without a kept reply are sent together.
 
         Args:
@@ -277,7 +276,7 @@ class judge(Reward):
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def question_of(row: Mapping[str, Any]) -> str:
+def question_of(row: Row) -> str:
     """Return the question of a row, or the last turn of its prompt."""
     for column in ("question", "prompts", "prompt"):
         if row.get(column):

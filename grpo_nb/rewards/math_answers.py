@@ -13,7 +13,6 @@ r"""The reward for mathematical answers.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.math_latex import boxed_answers, normalize_latex, without_spaces
@@ -37,6 +36,7 @@ from grpo_nb.rewards.math_worker import are_equal_expressions
 from grpo_nb.rewards.question_text import fits_question, resolve_option
 from grpo_nb.tasks.answers import is_right_answer, normalize_answer
 from grpo_nb.tasks.number_reading import read_number
+from grpo_nb.tasks.read_rows import Row
 
 _LONGEST_EXPRESSION = 400
 """Longest answer, given or gold, that is compared as mathematics, in characters."""
@@ -99,10 +99,10 @@ class maths(SlotReward):
     [1.0, 0.0]
     """
 
-    def golds(self, row: dict[str, Any]) -> list[str]:
+    def golds(self, row: Row) -> list[str]:
         return [boxed_answers(gold) for gold in super().golds(row)]
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: Row) -> bool:
         given = resolve_option(given, gold, row)
         return is_same_maths(given, gold) and fits_question(given, gold, row)
 

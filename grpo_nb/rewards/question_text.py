@@ -5,14 +5,13 @@ have another unit than asked, or join the letter of one option to the text of an
 """
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from grpo_nb.rewards.question_units import has_another_unit
 from grpo_nb.tasks.answers import normalize_answer, read_letter
 from grpo_nb.tasks.markup import BALANCED_TEXT, normalize_markup, strip_markup
 from grpo_nb.tasks.number_reading import read_number
+from grpo_nb.tasks.read_rows import Row
 
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
 """Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2.
@@ -38,7 +37,7 @@ _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
 _ROLES_OF_QUESTION = ("user", "tool")
 
 
-def fits_question(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+def fits_question(given: str, gold: str, row: Row) -> bool:
     """Return False if an answer is copied from the question or has another unit than asked.
 
     Call it only with an answer that equals the gold answer. Without a question in the row, every
@@ -102,7 +101,7 @@ def _searchable(text: str) -> str:
     return _normalize_for_search(re.sub(r"[()\[\]]", "", text))
 
 
-def resolve_option(given: str, gold: str, row: Mapping[str, Any]) -> str:
+def resolve_option(given: str, gold: str, row: Row) -> str:
     """Replace an answer such as `B) x = 1` by `B` if this is option B, and else by "".
 
     The question must have the text after the letter and one of the marks `)`, `]`, `.`, `:` and
@@ -151,7 +150,7 @@ def resolve_option(given: str, gold: str, row: Mapping[str, Any]) -> str:
     return "" if re.search(other_option, text_after) else letter
 
 
-def _question_in(row: Mapping[str, Any]) -> str:
+def _question_in(row: Row) -> str:
     """Return the prompt of a row without the messages of the system and the model; "" if none."""
     # A call outside a training may have the columns of the data only.
     prompt = row.get("prompts") or row.get("question") or ""

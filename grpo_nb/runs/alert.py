@@ -1,12 +1,13 @@
 """Alerts of the health rules: what was seen in a run, with its numbers, and what to change."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from grpo_nb.core.tables import ReprMixin, Table, bold
 from grpo_nb.core.words import require_choice
+from grpo_nb.runs.rows import Row
 
 Severity = Literal["critical", "warning", "info"]
 #: Values of `Alert.state`, the most urgent first.
@@ -74,7 +75,7 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
     return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
 
 
-def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
+def alerts_of(rows: Iterable[Row]) -> list[Alert]:
     """Return the alerts as of the last row, in the order of their first reports.
 
     A row holds the alerts that began, changed their severity or were withdrawn at its step. A later

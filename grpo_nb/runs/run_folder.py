@@ -38,6 +38,7 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import REQUIRED_COLUMNS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
+from grpo_nb.runs.rows import Row
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class Run(ReprMixin):
     # What the run logged
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """One mapping per logged step, with the measured metrics under TRL's names.
 
         Raises:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import safe_path, staged_file, write_json, write_text
-from grpo_nb.runs.rows import write_json_lines
+from grpo_nb.runs.rows import Row, write_json_lines
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run
 from grpo_nb.runs.run_info import FORMAT_VERSION, RunInfo
 from grpo_nb.tasks.contamination import question_hashes
@@ -21,7 +21,7 @@ def write_run_info(run: Run, info: RunInfo) -> None:
     write_json(safe_path(run.path, "run.json"), {"format_version": FORMAT_VERSION, **info})
 
 
-def write_step(run: Run, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
+def write_step(run: Run, row: Row, table: pandas.DataFrame | None) -> None:
     """Write the completions of a step, if there are any, and then its row.
 
     In this order, a crash in between leaves completions without a row, never a row without
@@ -40,9 +40,7 @@ def write_step(run: Run, row: Mapping[str, Any], table: pandas.DataFrame | None)
         file.write(line)
 
 
-def write_questions(
-    run: Run, train_questions: Iterable[Any], holdout: Iterable[Mapping[str, Any]]
-) -> None:
+def write_questions(run: Run, train_questions: Iterable[Any], holdout: Iterable[Row]) -> None:
     """Write the held-out rows, and hashes of the training questions."""
     # All columns are kept, because rewards may read them.
     write_json_lines(safe_path(run.path, "holdout.jsonl"), holdout)

@@ -37,6 +37,7 @@ from grpo_nb.scoring.record import is_from_kit
 from grpo_nb.scoring.scores import SCORE_TOLERANCE, score
 from grpo_nb.tasks.answers import is_right_answer, normalize_answer, summarize_answers
 from grpo_nb.tasks.formats import AnswerFormat, bare
+from grpo_nb.tasks.read_rows import Row
 
 # Rows whose gold answers are scored to find a function's pass score. Each score may cost money.
 _TRIED_ROWS = 8
@@ -135,7 +136,7 @@ class Grader:
     def score(
         self,
         completions: Sequence[Completion],
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Row],
         format: AnswerFormat,
         *,
         completion_ids: Sequence[Sequence[int]] | None = None,
@@ -162,7 +163,7 @@ class Grader:
         return [value >= self.pass_score - SCORE_TOLERANCE for value in scores]
 
     def is_last_answer_correct(
-        self, text: str, row: Mapping[str, Any], format: AnswerFormat, *, is_correct_in_format: bool
+        self, text: str, row: Row, format: AnswerFormat, *, is_correct_in_format: bool
     ) -> bool | None:
         """Return True if the last answer of a completion is correct, in the format or not.
 
@@ -194,7 +195,7 @@ class Grader:
 
 def make_grader(
     reward: RewardFunction,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     format: AnswerFormat,
     *,
     tokenizer: Any = None,
@@ -298,7 +299,7 @@ def make_grader(
     )
 
 
-def _wrong_answer(row: Mapping[str, Any], golds: Iterable[str]) -> str:
+def _wrong_answer(row: Row, golds: Iterable[str]) -> str:
     """Return the first of these gold answers that is wrong for a row, or "" if all are right.
 
     It does not contain a right answer either, because a function may search the text for one.

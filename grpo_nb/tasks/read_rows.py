@@ -15,6 +15,7 @@ from typing import Any
 
 from grpo_nb.core.words import short_repr
 
+# A row of data: its values by column.
 Row = dict[str, Any]
 Rows = list[Row]
 Source = Any

@@ -19,9 +19,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_nb.core.files import write_json
 from grpo_nb.core.words import short_repr
@@ -32,6 +32,7 @@ from grpo_nb.rewards.base import range_of
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
+from grpo_nb.tasks.read_rows import Row
 
 if TYPE_CHECKING:
     from grpo_nb.training.prepare import PreparedTraining
@@ -105,7 +106,7 @@ def new_run_info(prepared: PreparedTraining) -> RunInfo:
 def write_generation(
     run: Run,
     step: int,
-    completion_rows: Sequence[Mapping[str, Any]],
+    completion_rows: Sequence[Row],
     completion_ids: Sequence[Sequence[int]],
 ) -> None:
     """Write one of the first generations.

@@ -13,7 +13,7 @@ import copy
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
-from grpo_nb.runs.rows import MEAN_LENGTH_KEY, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, Row, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.writing import write_figure, write_step
 from grpo_nb.scoring.grader import deciding_reward, make_grader
@@ -218,7 +218,7 @@ class Recorder(TrainerCallback):
                 break
         return row
 
-    def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
+    def _show(self, row: Row, new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.
 
         If that fails, warn once and show nothing more: the training goes on.
