@@ -2,8 +2,8 @@
 
 A `SlotReward` reads the slot and no other text of the completion. The slot must come last and hold
 exactly one answer. So a model gains nothing from two slots, from text after the slot that takes the
-answer back, or from several answers in one slot. From `correctness` and `maths` it gains nothing
-either for copying the question: `question_text` compares the slot with the prompt.
+answer back, or from several answers in one slot. With `correctness` and `maths`, copying the
+question gains nothing either: `question_text` compares the slot with the prompt.
 """
 
 import json
@@ -18,7 +18,7 @@ from grpo_nb.tasks.answers import ACCEPTED_COLUMN, is_right_answer, normalize_an
 from grpo_nb.tasks.read_rows import Row
 
 _LONGEST_SLOT = 20_000
-"""Longest slot that is compared, in characters. A longer text is not an answer."""
+"""Longest slot that is compared, in characters. A longer one scores 0.0."""
 
 
 class Undecided(Exception):
@@ -115,8 +115,9 @@ class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer, else 0.0; None without a gold answer.
 
     * Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$` and `7 apples` are equal.
-    * Units must match, in any spelling: `5 min` is `5 minutes`. An answer may leave out the unit of
-      the gold answer. If the gold answer has none, the answer may have one that fits the question.
+    * Units must match, in any spelling: for `5 min`, `5 minutes` and `5` are right. If the gold
+      answer has no unit, the answer may have one that fits the question: for `5`, `5 min` is right
+      after "How many minutes?".
     * Percent signs are optional: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
       accepts 42%.
     * JSON objects and arrays are compared by their values.
@@ -128,8 +129,8 @@ class correctness(SlotReward):
     These completions score 0.0:
 
     * several answers in the slot, such as `41 or 42`, or a second slot
-    * arithmetic that is left undone (`3 + 4`), or a quotient copied from the question, even as
-      `x = 84/2 apples`
+    * arithmetic that is left undone (`3 + 4`), or a quotient that is copied from the question, even
+      as `x = 84/2 apples` (a quotient that the question does not have is a number, as above)
     * text after the slot, because it could take the answer back
 
     Args:

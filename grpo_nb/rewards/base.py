@@ -43,7 +43,8 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[Row]:
         is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))
         if is_column and len(values) == count:
             for row, value in zip(rows, values, strict=True):
-                row[name] = value
+                # An array of numpy, such as the messages of a prompt, becomes a list.
+                row[name] = value.tolist() if getattr(value, "ndim", 0) else value
     return rows
 
 
@@ -68,8 +69,8 @@ class Reward:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `@dataclass`, which runs later, would write a `__repr__` with every default value. It
-        # leaves the `__repr__` of a class alone, so the inherited one becomes its own here.
+        # `@dataclass` runs later, and keeps a `__repr__` that the class itself defines. So copy the
+        # inherited one into the class: `@dataclass` would write one with every default value.
         cls.__repr__ = cls.__repr__
 
     def __post_init__(self) -> None:
@@ -121,8 +122,8 @@ def relative(reward: RewardFunction) -> RewardFunction:
     """Mark a reward that ranks the completions of a group, and return it.
 
     A score of such a reward can only be compared with the other scores of the same call. So
-    `check_rewards` skips the reward and reports that, and no evaluation grades with it. If you mark
-    a method of one object, it is marked for all objects of the class.
+    `check_rewards` skips such a reward and says so, and no evaluation grades with it. Marking a
+    method of an object marks it for every object of its class.
 
     Args:
         reward: A function with TRL's signature, or an object that can be called so.
@@ -159,13 +160,13 @@ def range_of(reward: RewardFunction) -> tuple[float, float] | None:
 
     A partial does not have the range of its function, because its arguments may change the scores.
     """
-    return as_range(getattr(reward, "range", None))
+    return range_or_none(getattr(reward, "range", None))
 
 
-def as_range(ends: Any) -> tuple[float, float] | None:
+def range_or_none(value: Any) -> tuple[float, float] | None:
     """Return two finite numbers, the lower one first, as floats; None for anything else."""
     try:
-        low, high = ends
+        low, high = value
         # False for NaN too.
         is_range = -math.inf < low < high < math.inf
     except (TypeError, ValueError):
@@ -202,19 +203,19 @@ def reward_list(rewards: RewardFunction | Sequence[RewardFunction]) -> list[Rewa
     Raises:
         ValueError: There is no reward, or one of them cannot be called as a reward.
     """
-    listed = list(rewards) if isinstance(rewards, (list, tuple)) else [rewards]
-    if not listed:
+    functions = list(rewards) if isinstance(rewards, (list, tuple)) else [rewards]
+    if not functions:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
-    for reward in listed:
+    for reward in functions:
         # A class can be called too, but a call makes a reward and scores nothing.
         if isinstance(reward, type) or not callable(reward):
             raise ValueError(
                 f"rewards = {reward!r:.80} is not a reward function: "
                 "write rewards=[gn.rewards.correctness()]."
             )
-    return listed
+    return functions
 
 
 def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[str, float]:

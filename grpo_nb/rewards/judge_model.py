@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
-from grpo_nb.rewards.base import Completion, Reward, as_range, completion_text, rows_of
+from grpo_nb.rewards.base import Completion, Reward, completion_text, range_or_none, rows_of
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.read_rows import Row
 
@@ -137,7 +137,7 @@ class judge(Reward):
                 "gn.rewards.judge(ask, 'A good answer ...')."
             )
         # A list could not be hashed.
-        if not isinstance(self.scale, tuple) or as_range(self.scale) is None:
+        if not isinstance(self.scale, tuple) or range_or_none(self.scale) is None:
             raise ValueError(
                 f"scale = {self.scale!r:.80} must be a tuple of the worst and the best score, "
                 "such as (1, 5)."
@@ -147,8 +147,8 @@ class judge(Reward):
     def messages(self, question: str, answer: str) -> Messages:
         """Return the chat messages that ask for the score of one answer.
 
-        The tags around question and answer contain a hash of the two texts. So to close its own
-        tag, an answer would have to guess a hash of itself.
+        The tags around question and answer contain a hash of the two texts. So to close the tag
+        around it, an answer would have to guess a hash of itself.
         """
         content = f"{question}\n{answer}".encode("utf-8", "backslashreplace")
         prompt = _PROMPT.format(
@@ -202,8 +202,8 @@ class judge(Reward):
                 new_requests[key] = request
         failures = self._send(new_requests)
         # The client of `ask` has retried already. So if all calls failed, the server does not work.
-        # But a server that has replied before may refuse a single answer for its content. As an
-        # error, that would stop a resumed training at the same answer each time.
+        # But a server that has replied before may refuse a single answer for its content. An error
+        # would then stop each resumed training at the same answer.
         may_be_refusal = len(failures) == 1 and bool(self.replies)
         if failures and len(failures) == len(new_requests) and not may_be_refusal:
             error = next(iter(failures.values()))
@@ -291,7 +291,7 @@ def _read_replies(cache: str | Path | None) -> dict[str, str]:
     """Return the replies in a file by their keys."""
     replies: dict[str, str] = {}
     if cache and Path(cache).is_file():
-        for line in Path(cache).read_text("utf-8").splitlines():
+        for line in Path(cache).read_text("utf-8", errors="replace").splitlines():
             # A process that was killed leaves an incomplete line, and another file has other lines.
             with contextlib.suppress(ValueError, TypeError):
                 key, reply = json.loads(line)

@@ -3,8 +3,9 @@ r"""The reward for mathematical answers.
 `is_same_maths` compares an answer with the gold answer in three steps:
 
 1. Gate: an answer is compared as mathematics only if the gold answer looks like mathematics.
-2. Normalize: `math_latex` writes both answers in one spelling of LaTeX. `math_symbols` writes
-   capitals as indices, because math-verify ignores capitals.
+2. Normalize: `math_latex` writes both answers in one spelling of LaTeX. If a letter occurs both
+   small and as a capital, `math_symbols` writes capitals as indices, because math-verify ignores
+   capitals.
 3. Compare: numbers and words in this file, lists and tuples part by part (`math_parts`), and
    expressions by math-verify, in another process (`math_worker`). math-verify would accept an
    answer within other text, so `math_single_answer` first refuses a text with several answers.
@@ -20,7 +21,7 @@ from grpo_nb.rewards.math_parts import (
     ALTERNATIVES,
     ANY_ORDER,
     EQUATIONS,
-    ROOTS,
+    INDEXED,
     SYMBOL,
     AnswerParts,
 )
@@ -44,14 +45,15 @@ _NOT_MATHS = re.compile(
     r".*(?:\"|(?<![\w)}'])').*"  # quoted text, JSON; but a ' after a letter or bracket is a prime
     r"|0\d+"  # 007
     r"|\d{1,4}([-/.])\d{1,2}\1\d{1,4}"  # 2025-06-03
-    r"|(?!.*\d[A-Za-z],)(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min, but not 2x, 3y
+    r"|(?!.*\d[A-Za-z],)(?:[\d.]+ ?[A-Za-z]+,? ?){2,}",  # 2 h 20 min; but not the list 2x, 3y
     re.DOTALL,
 )
 """Gold answers that look like formulas and are not."""
 _LOOKS_LIKE_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
-"""Gold answers with a digit, an operator, a bracket or a comma, and variables, such as `x`.
+"""Gold answers with a digit, a sign of mathematics or a comma, and a single small letter, `x`.
 
-Others are compared as words. One capital may be the letter of an option.
+Others are compared as words. A single capital is not a variable here, because it may be the letter
+of an option.
 """
 _MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:|[A-Z][0-9]")
 """Gold answers that math-verify misreads, so that only the same spelling is right.
@@ -117,13 +119,13 @@ def is_same_maths(given: str, gold: str) -> bool:
     (True, True)
     """
     # The comparison of `correctness`: numbers, letters, JSON and text.
-    is_plainly_same = is_right_answer(given, gold)
+    is_right_as_text = is_right_answer(given, gold)
     # 1. Gate.
     is_too_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
     if is_too_long or _NOT_MATHS.fullmatch(gold):
-        return is_plainly_same
-    # A number has no capitals that matter.
-    if is_plainly_same and read_number(gold) is not None:
+        return is_right_as_text
+    # In a number, capitals do not matter. So the check of capitals below is left out.
+    if is_right_as_text and read_number(gold) is not None:
         return True
     # 2. Normalize.
     given = normalize_latex(given)
@@ -131,11 +133,11 @@ def is_same_maths(given: str, gold: str) -> bool:
     is_formula = _LOOKS_LIKE_MATHS.search(gold) is not None and read_number(gold) is None
     if is_formula and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
-        is_plainly_same = False
+        is_right_as_text = False
         given = capitals_to_indices(given)
         gold = capitals_to_indices(gold)
     # 3. Compare.
-    return is_plainly_same or _equals_normalized(given, gold)
+    return is_right_as_text or _equals_normalized(given, gold)
 
 
 def _equals_normalized(given: str, gold: str) -> bool:
@@ -154,7 +156,16 @@ def _equals_normalized(given: str, gold: str) -> bool:
 
 
 def _equals_as_formula(given: str, gold: str) -> bool:
-    """Return True if two formulas are equal: part by part, as relations or as values."""
+    """Return True if two formulas are equal.
+
+    | given and gold                     | compared                                |
+    | ---------------------------------- | --------------------------------------- |
+    | different left sides               | not equal                               |
+    | both have parts                    | part by part                            |
+    | both are relations                 | as a whole, by math-verify              |
+    | one of them has parts              | not equal                               |
+    | values, with or without left side  | without the left side, by math-verify   |
+    """
     given_answer = AnswerParts.of(given)
     gold_answer = AnswerParts.of(gold)
     both_have_left_side = bool(given_answer.left_side and gold_answer.left_side)
@@ -163,14 +174,14 @@ def _equals_as_formula(given: str, gold: str) -> bool:
         return False
     if given_answer.readings and gold_answer.readings:
         return _equals_part_by_part(given_answer, gold_answer)
+    # Of two answers with the same left side, the right sides are compared below.
     if not both_have_left_side and RELATION.search(given) and RELATION.search(gold):
-        # Two equations or inequalities are compared as a whole: `-x > -1` equals `x < 1`, and
-        # `x - y = 0` equals `x = y`.
+        # `-x > -1` equals `x < 1`, and `x - y = 0` equals `x = y`.
         return _equals_by_math_verify(given, gold)
     if given_answer.readings or gold_answer.readings:
         return False
-    # Two values, each with or without a left side: `y = 2x` equals `x + x`. But `x = x + 1` is an
-    # equation for x, and not a name for the value `x + 1`.
+    # `y = 2x` equals `x + x`. But `x = x + 1` is an equation for x, and not a name for the value
+    # `x + 1`.
     gold_symbols = re.findall(SYMBOL, split_unit(gold)[0])
     if given_answer.left_side in gold_symbols and not gold_answer.left_side:
         return False
@@ -188,8 +199,8 @@ def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
     if not shared_readings or len(given_parts) != len(gold.parts):
         return False
     # The index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
-    are_roots = ROOTS in given.readings and ANY_ORDER in gold.readings
-    if are_roots or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
+    are_indexed = INDEXED in given.readings and ANY_ORDER in gold.readings
+    if are_indexed or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
         return _equals_in_any_order(given_parts, gold.parts)
     return all(map(_equals_normalized, given_parts, gold.parts))
 

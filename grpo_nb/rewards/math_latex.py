@@ -45,8 +45,9 @@ and Pi, which is also the sign of a product.
 _LATEX_OF_GREEK = {name2codepoint[name]: f"\\{name} " for name in _GREEK_NAMES.split()}
 _TO_LATEX = str.maketrans(_LATEX_OF_CHARACTER) | _LATEX_OF_GREEK
 
-# Canonical spelling -> commands that mean the same. "" removes the command. A space ends the name
-# of a command. \quad is a line break, because a second answer may follow it (`is_single_answer`).
+# Canonical spelling -> commands that mean the same. "" removes the command. The space after `\le`
+# keeps a letter after it from joining the name. \quad is a line break, because a second answer may
+# follow it (`is_single_answer`).
 _SYNONYMS = {
     "": "big Big bigl bigr Bigl Bigr bigg Bigg biggl biggr Biggl Biggr",
     "\n": "quad qquad",

@@ -43,7 +43,7 @@ _SEPARATOR = (
 ANY_ORDER = "list in any order"
 IN_ORDER = "list in order"
 EQUATIONS = "equations"
-ROOTS = "roots"
+INDEXED = "numbered variables"
 ALTERNATIVES = "alternatives"
 _ROUND = "()"
 _BRACKET_PAIRS = (_ROUND, "[]", "[)", "(]")
@@ -57,16 +57,17 @@ class AnswerParts:
     An answer and a gold answer are compared part by part if they share a reading. A tuple or an
     interval is read as its pair of brackets:
 
-    | answer             | readings                              |
-    | ------------------ | ------------------------------------- |
-    | `x + 1`            | none: one expression                  |
-    | `1, 2`             | list in any order, list in order      |
-    | `(1, 2)`           | `()`                                  |
-    | `(1, 2]`           | `(]`                                  |
-    | `x = 1, y = 2`     | equations, list in order, `()`        |
-    | `x_1 = 1, x_2 = 2` | equations, list in order, `()`, roots |
-    | `x = 1 or y = 2`   | alternatives                          |
+    | answer             | readings                                           |
+    | ------------------ | -------------------------------------------------- |
+    | `x + 1`            | none: one expression                               |
+    | `1, 2`             | list in any order, list in order                   |
+    | `(1, 2)`           | `()`                                               |
+    | `(1, 2]`           | `(]`                                               |
+    | `x = 1, y = 2`     | equations, list in order, `()`                     |
+    | `x_1 = 1, x_2 = 2` | equations, list in order, `()`, numbered variables |
+    | `x = 1 or y = 2`   | alternatives                                       |
 
+    Equations are also read as the tuple of their values: `x = 1, y = 2` equals `(1, 2)`.
     The word `or` makes alternatives only of equations for several variables, and of inequalities.
     In other lists, as in `1 or 2`, it means the same as `and`.
     """
@@ -95,13 +96,12 @@ class AnswerParts:
             elements = _split_outside_brackets(content, "[,;]")
             if len(elements) > 1:
                 return cls({brackets}, elements)
-        # Round brackets around a single element, as in (x + 1), belong to an expression. Without
-        # brackets, the content is the text.
-        listed = text if brackets == _ROUND else content
+        # Round brackets around a single element, as in (x + 1), belong to an expression.
+        list_text = text if brackets == _ROUND else content
         if brackets == _SET_BRACKETS:
             # The comma of a set always separates: {100,200} has two elements.
-            listed = listed.replace(",", ", ")
-        answer = cls._of_list(listed)
+            list_text = list_text.replace(",", ", ")
+        answer = cls._of_list(list_text)
         if len(answer.parts) > 1:
             return answer
         # A left side before one of the above: x = (1, 2).
@@ -116,12 +116,12 @@ class AnswerParts:
         parts = _split_outside_brackets(text, _SEPARATOR)
         left_sides = {_split_equation(part)[0] for part in parts}
         # Each part has a left side, and no two are the same.
-        is_named = len(parts) == len(left_sides) > 1 and "" not in left_sides
+        is_named = len(parts) > 1 and len(left_sides) == len(parts) and "" not in left_sides
         readings = {EQUATIONS, IN_ORDER, _ROUND} if is_named else {ANY_ORDER, IN_ORDER}
         has_indices = is_named and len({side.partition("_")[0] for side in left_sides}) == 1
         are_statements = is_named or any(map(_INEQUALITY_SIGN.search, parts))
         if has_indices:
-            readings.add(ROOTS)
+            readings.add(INDEXED)
         elif are_statements and re.search(_OR, text):
             readings = {ALTERNATIVES}
         if not is_named:
@@ -151,7 +151,8 @@ def _split_equation(text: str) -> tuple[str, str]:
 def _outline(text: str) -> str:
     """Return a text with a dot for each character inside brackets.
 
-    The two brackets of an interval need not be alike, so any bracket closes any other.
+    The two brackets of an interval need not be alike, so any closing bracket closes any opening
+    one.
 
     >>> _outline("x = (1, f(2)], 3")
     'x = (.......], 3'
@@ -217,7 +218,7 @@ def _inequalities_to_intervals(text: str) -> str:
 
 def _interval_of(text: str) -> tuple[str, str]:
     r"""Return `x` and `(1, 2]` for `1 < x \le 2`; an empty left side and "" for other texts."""
-    # Values and signs in turn: 1, <, x, \le, 2. A comma at the end was before an "or".
+    # Values and signs in turn: 1, <, x, \le, 2. `x < 1, or x > 3` leaves a comma at the end.
     pieces = _INEQUALITY_SIGN.split(text.rstrip(", "))
     signs = set(pieces[1::2])
     is_falling = signs.issubset((">", r"\ge"))
@@ -229,7 +230,7 @@ def _interval_of(text: str) -> tuple[str, str]:
         pieces.reverse()
     if len(pieces) == 3:
         # `x < 2` is `-\infty < x < 2`, and `1 < x` is `1 < x < \infty`. If both sides are symbols,
-        # the last name in the alphabet is the variable: x in `a < x`, \theta in `a < \theta`.
+        # the last name in the alphabet is the variable: x in `a < x` and in `x < a`.
         symbols = filter(_LEFT_SIDE.fullmatch, pieces[::2])
         variable = max(symbols, key=lambda symbol: symbol.strip("\\").casefold(), default="")
         is_below = pieces[0] == variable

@@ -16,11 +16,12 @@ _HUGE_POWER = re.compile(
     r"(?:[0-9]{5}"  # five digits or more in the exponent: 2^{-99999}
     r"|[0-9]+[)}\s]*\^)"  # a power in the exponent: 2^{9^9}
 )
-"""Powers that may be too large to compute. Each completion with such a number would end a worker
-after two seconds.
+"""Powers that may be too large to compute. Each completion with such a number would keep a worker
+busy until its limit ends it.
 """
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 """Numbers side by side ("1 2") and a line break are tokens too, because they show a second answer.
+Other numbers are read digit by digit: "12" is two tokens, "1 2" is one.
 """
 _HARMLESS_TOKEN = re.compile(
     r"[-+*/^_(){}\[\].'=<>|0-9a-z]|\\[{}]"

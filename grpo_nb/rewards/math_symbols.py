@@ -17,7 +17,8 @@ LETTERS_READ_AS_PRODUCT = re.compile(
 """Letters that are read as a product of symbols, and not as a word.
 
 Two letters are a product, such as `ab`, unless they are a listed word. Three letters are a product,
-such as `mgh`, if none is e, i, o or u. So `cat` is read as a product too.
+such as `mgh`, if none is e, i, o or u. `cat` is read as a product too, which changes nothing: its
+letters are compared in their order.
 """
 _SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{LETTERS_READ_AS_PRODUCT.pattern}", re.IGNORECASE)
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},

@@ -50,7 +50,7 @@ def are_equal_expressions(given: str, gold: str) -> bool:
     with _lock:
         if _worker is None or _worker.poll() is not None:
             _worker = _start_worker()
-        # With the limit, so that a change of `PAIR_SECONDS` also holds for a running worker.
+        # The limit is sent with each pair, so that a change also holds for a running worker.
         reply = _ask_worker(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No reply if the worker has ended, and null if its memory was used up.
     verdict = json.loads(reply or "null")
@@ -132,7 +132,7 @@ def _parse(text: str) -> Any:
     return parsed.subs(Symbol("i", real=True), I)
 
 
-def _verify(given: str, gold: str) -> bool:
+def _are_equal(given: str, gold: str) -> bool:
     """Return True if math-verify finds two expressions equal.
 
     Numbers with decimals must also be close to each other.
@@ -170,7 +170,7 @@ def _serve() -> None:
         hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard_limit))
     # The first comparison imports the modules that sympy loads late.
-    _verify("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
+    _are_equal("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
     sys.stdin.readline()
     print("true", file=replies, flush=True)
     for line in sys.stdin:
@@ -178,14 +178,14 @@ def _serve() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, _MAX_ELAPSED_PER_CPU_SECOND * seconds)
         try:
-            verdict = bool(_verify(given, gold))
+            verdict = bool(_are_equal(given, gold))
         except MemoryError:
             verdict = None
         except Exception:
             # Expressions that sympy cannot read or compare are not equal.
             verdict = False
-        # No limit while the worker waits for the next pair. Then it uses no processor time, so the
-        # other timer stands still.
+        # No limit while the worker waits for the next pair. The other timer needs no reset, because
+        # a waiting worker uses no processor time.
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(json.dumps(verdict), file=replies, flush=True)
 

@@ -16,10 +16,10 @@ from grpo_nb.tasks.read_rows import Row
 _ARITHMETIC_SIGN = re.compile(r"[/^*%\\+]|\w-|\de|\d\s\d")
 """Signs that something is left to compute or to convert: 84/2, 2^3, 3*4, 50%, 3+1, 3-1, 2e5, 1 2.
 
-A command of LaTeX is such a sign too.
+A command of LaTeX is such a sign too. The text is normalized: `_searchable`.
 """
-_LEFT_SIDE = re.compile(r"^\\?[a-z]\w*=")
-r"""A left side before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
+_NAME_BEFORE_VALUE = re.compile(r"^\\?[a-z]\w*=")
+r"""A name before a value: `x=`, `\theta=`, or `fx=` (`f(x)=` without its brackets)."""
 _AROUND_NUMBER = re.compile(r"^[^\d.]+(?=[\d.])|(?<=\d)[^\d%]+(?:\^-?\d)?$")
 """The text around a number: the `$` of `$84/2`, and the unit of `84/2 apples` and `84/2 m^2`."""
 # Any place that is not inside a word. Unlike \b, also between two signs, as in +-.
@@ -28,8 +28,8 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
-# Arithmetic needs one of these: a sign, a digit before a space or an `e`, or a character outside
-# ASCII. Most answers have none, and the steps after this search would take time.
+# An answer before it is normalized: arithmetic needs one of these. Most answers have none, and the
+# steps after this search would take time.
 _MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
 # Most answers are a number without a unit, which leaves nothing to compute or to convert.
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
@@ -65,12 +65,12 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     """
     if not _MAY_BE_ARITHMETIC.search(given):
         return False
-    given = _value_as_written(given)
+    given = _bare_value(given)
     # Quotation marks within an answer are those of JSON, which has no arithmetic.
     if '"' in given or not _ARITHMETIC_SIGN.search(given):
         return False
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
-    if re.sub("[ %]", "", given) == re.sub("[ %]", "", _value_as_written(gold)):
+    if re.sub("[ %]", "", given) == re.sub("[ %]", "", _bare_value(gold)):
         return False
     question = _searchable(question)
     # Python compiles a pattern slowly, so the question is searched without one first.
@@ -84,13 +84,13 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
 
 # Cached, because a gold answer is read again for each completion.
 @lru_cache(maxsize=4_096)
-def _value_as_written(answer: str) -> str:
+def _bare_value(answer: str) -> str:
     """Return an answer without brackets, name and unit, as it may occur in the question.
 
-    >>> _value_as_written("x = 84/2 apples"), _value_as_written("y = (x^2 - 1)/(x - 1)")
+    >>> _bare_value("x = 84/2 apples"), _bare_value("y = (x^2 - 1)/(x - 1)")
     ('84/2', 'x^2-1/x-1')
     """
-    text = _LEFT_SIDE.sub("", _searchable(strip_markup(answer)))
+    text = _NAME_BEFORE_VALUE.sub("", _searchable(strip_markup(answer)))
     return text if read_number(answer) is None else _AROUND_NUMBER.sub("", text)
 
 
@@ -104,10 +104,15 @@ def _searchable(text: str) -> str:
 def resolve_option(given: str, gold: str, row: Row) -> str:
     """Replace an answer such as `B) x = 1` by `B` if this is option B, and else by "".
 
-    The question must have the text after the letter and one of the marks `)`, `]`, `.`, `:` and
-    `-`. The empty text is compared as wrong. It is also returned if the answer goes on to another
-    option: `B) Rome C) Oslo`. An answer is returned as it is if the question is not known, if the
-    letter is not the gold letter, or if no text follows it.
+    | answer                                           | returned               |
+    | ------------------------------------------------ | ---------------------- |
+    | letter and text of the gold option               | the letter             |
+    | gold letter with any other text                  | "", compared as wrong  |
+    | gold option and the next one, `B) Rome C) Oslo`  | "", compared as wrong  |
+    | another letter, a letter alone, or no letter     | the answer as it is    |
+    | any answer without a question to search in       | the answer as it is    |
+
+    In the question, the letter must have one of the marks `)`, `]`, `.`, `:` and `-`.
 
     If only the letter counted, `B) x = 1` would be right although `x = 1` is the text of option A.
     And the text of the gold option may have an "or", as in `B) x = 2 or x = 3`, which elsewhere
@@ -125,9 +130,9 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
         return given
     # `read_letter` also removes ** from the answer.
     question = _normalize_for_search(question.replace("**", ""))
-    # The letter must have a mark: alone it may be the article in "not a dog". The first dash of "If
-    # b - 3 = 2, b is? A) 3 B) 5" is a minus. So a dash is a mark only if no `B)`, `B]`, `B.` or
-    # `B:` comes after it.
+    # The letter must have a mark: alone it may be the article in "not a dog". A dash is a mark only
+    # if no `B)`, `B]`, `B.` or `B:` comes after it: in "If b - 3 = 2, b is? A) 3 B) 5", it is a
+    # minus.
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
@@ -143,11 +148,11 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
     )
     if match is None:
         return ""
-    # All options have the same mark: after `B)`, `E.` starts no option. Nor does the x) of
-    # `B) f(x) = 1`, because it follows a bracket, or the y) of `B) f(x, y) = 1`.
-    other_option = rf"(?:^|[\s,;])[(\[]?[A-Za-z]\s*{re.escape(match['mark'])}"
-    text_after = re.sub(r"\([^()]{2,}\)", "", text_after)
-    return "" if re.search(other_option, text_after) else letter
+    # The text of B may go on to option C, which has the same mark. Other letters are part of the
+    # text: `B. John F. Kennedy`.
+    next_letter = chr(ord(letter) + 1)
+    next_option = rf"(?i)(?:^|[\s,;])[(\[]?{next_letter}\s*{re.escape(match['mark'])}"
+    return "" if re.search(next_option, text_after) else letter
 
 
 def _question_in(row: Row) -> str:
@@ -156,6 +161,8 @@ def _question_in(row: Row) -> str:
     prompt = row.get("prompts") or row.get("question") or ""
     if isinstance(prompt, str):
         return prompt
+    if isinstance(prompt, float):
+        return ""  # pandas writes an empty cell as NaN
     turns = [turn for turn in prompt if turn.get("role") in _ROLES_OF_QUESTION]
     return "\n".join(str(turn.get("content") or "") for turn in turns)
 

@@ -29,10 +29,10 @@ _ASKED_UNIT = re.compile(
 )
 """The unit that a question asks for: "How many metres ...?", "... in km/h?", "Convert it to grams."
 
-A part of an hour, 1/4, may be written as 1/4 hour, but not as 15 minutes.
-An answer to the nearest metre is in metres, but $5.25 is an answer to the nearest cent. A short
-word after `to` is not a unit: "from B to A". Nor is an ordinal ("in second place"), or a word with
-a number after it: "in week 3".
+* "to the nearest metre" asks for metres, but "to the nearest cent" may be answered by $5.25.
+* "What share of an hour ...?" may be answered by 1/4 hour, but not by 15 minutes.
+* A short word after `to` is not a unit: "from B to A".
+* Nor is an ordinal ("in second place"), or a word with a number after it ("in week 3").
 """
 _PERCENTAGE_OF = re.compile(r"(?i)\b(?:what is|how much is|find|calculate|compute) [\d.,]+ ?% of\b")
 """A question such as "What is 30% of 250?", whose answer is no percentage."""
@@ -47,9 +47,10 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     r"""Return True if an answer has a unit of measurement that does not fit the question.
 
     A gold answer without a unit says nothing about it. So the answer must have a unit that the
-    question asks for, with its power. Of a rate, such as km/h, the question must name the other
-    unit too. If the question asks for no unit, the unit must be one that it names. If it names none
-    either, any unit fits. But an angle in degrees is never a multiple of \pi.
+    question asks for, with its power. If it has one unit more (L/min after "How many liters?"), the
+    question must name that one too. If the question asks for no unit, the unit must be one that it
+    names. If it names none either, any unit fits. But an angle in degrees is never a multiple of
+    \pi.
 
     >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
     >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
@@ -74,16 +75,16 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     if given_unit == "%" and _PERCENTAGE_OF.search(question):
         return True
     # An area in cm^2 fits a question that names cm.
-    named_units = _plain_units(_units_in(" ".join(_NAMED_UNIT.findall(question))))
+    named_units = _base_units(_units_in(" ".join(_NAMED_UNIT.findall(question))))
     # The last sentence counts first, because earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         asked_units = list(filter(None, map(_units_in, _ASKED_UNIT.findall(sentence))))
         if asked_units:
             return not any(
-                units <= given_units and _plain_units(given_units - units) <= named_units
+                units <= given_units and _base_units(given_units - units) <= named_units
                 for units in asked_units
             )
-    return bool(named_units) and not _plain_units(given_units) <= named_units
+    return bool(named_units) and not _base_units(given_units) <= named_units
 
 
 def _unit_of(answer: str) -> str:
@@ -107,6 +108,6 @@ def _units_in(text: str) -> frozenset[str]:
     return frozenset(factor.rstrip("^") for factor in re.findall(rf"/?{_FACTOR}", names))
 
 
-def _plain_units(units: frozenset[str]) -> set[str]:
+def _base_units(units: frozenset[str]) -> set[str]:
     """Return units without their powers, and without the stroke of the unit below in a rate."""
     return {unit.strip("/").partition("^")[0] for unit in units}

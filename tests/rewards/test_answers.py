@@ -219,6 +219,28 @@ def test_question_column_takes_the_place_of_a_missing_prompt() -> None:
     assert scores == [0.0, 1.0]
 
 
+def test_prompts_of_numpy_and_empty_questions_of_pandas_are_read() -> None:
+    prompts = numpy.empty(1, dtype=object)
+    prompts[0] = numpy.array(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "What is 84 / 2?"},
+        ],
+        dtype=object,
+    )
+    copy = [slot("84/2")]
+    assert correctness()(completions=copy, answer=["42"], prompts=prompts) == [0.0]
+    assert correctness()(completions=copy, answer=["42"], question=[float("nan")]) == [1.0]
+
+
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+def test_initial_in_the_text_of_an_option_is_no_other_option(make) -> None:
+    question = "Who? A. Ann Lee B. John F. Kennedy C. Oslo"
+    completions = [slot("B. John F. Kennedy"), slot("B. John F. Kennedy C. Oslo")]
+    scores = make()(completions=completions, answer=["B", "B"], prompts=[question] * 2)
+    assert scores == [1.0, 0.0]
+
+
 def test_fraction_shown_in_the_system_prompt_is_no_copy() -> None:
     prompt = [
         {"role": "system", "content": "Write fractions, such as 1/2."},

@@ -77,7 +77,7 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         "from grpo_nb.rewards import math_worker\n"
         "import time\n"
         "math_worker._MAX_ELAPSED_PER_CPU_SECOND = 1\n"
-        "math_worker._verify = lambda given, gold: given == 'slow' and time.sleep(60)\n"
+        "math_worker._are_equal = lambda given, gold: given == 'slow' and time.sleep(60)\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
@@ -148,7 +148,7 @@ def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> No
         "def judge(given, gold):\n"
         "    if given == 'large':\n"
         "        raise MemoryError\n"
-        "math_worker._verify = judge\n"
+        "math_worker._are_equal = judge\n"
         "math_worker._serve()\n"
     )
     popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
