@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     import pandas
 
 #: A row of a run: the metrics of a logged step, by name.
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
 #: whatever their scores were. So a row without this key reused the completions of an earlier step.
 MEAN_LENGTH_KEY = "completions/mean_length"
 
 
-def row_from_logs(
-    logs: Mapping[str, Any], step: int, max_steps: int, beta: float
-) -> dict[str, Any]:
+def row_from_logs(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> Row:
     """Return the measured numbers of an entry of the trainer's log as a row."""
     # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}

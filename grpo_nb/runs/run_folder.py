@@ -301,7 +301,7 @@ class Run(ReprMixin):
     # Held-out questions and results
 
     @property
-    def holdout(self) -> list[dict[str, Any]]:
+    def holdout(self) -> list[Row]:
         """Held-out rows that the run was started with, with all of their columns."""
         return read_json_lines(safe_path(self.path, "holdout.jsonl"))
 
