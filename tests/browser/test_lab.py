@@ -110,8 +110,11 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     scores = gn.score(rewards, texts, row)
     assert len(set(scores.totals)) == 3
     wait_for_scores(page, scores)
-    marks = page.texts(".gn-card[data-completion='1'] mark.gn-earned")
-    assert marks == ["<reasoning>", "</reasoning>", "<answer>", row["answer"], "</answer>"]
+    # The marks are drawn after the scores.
+    marks = ["<reasoning>", "</reasoning>", "<answer>", row["answer"], "</answer>"]
+    page.wait(
+        lambda: page.texts(".gn-card[data-completion='1'] mark.gn-earned") == marks, "the marks"
+    )
 
     # A group from the model.
     page.click("Sample a group")
