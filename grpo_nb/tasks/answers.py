@@ -46,9 +46,9 @@ _OPTION_LETTER = re.compile(
     """,
     re.VERBOSE,
 )
-# An A before one of these words is a letter, as in "B) A is also right".
+# In "B) A is also right", A is a letter, because of the word after it.
 _WORDS_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
-# Before any other word of two letters or more, it is an article, as in "B) a dog".
+# In "B) a dog", it is an article, as before any other word of two letters or more.
 _WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 # Searched in the text after the letter. A match means that the letter is no clear choice: "B or C",
 # "B, C", "B is wrong". "B) Romeo and Juliet" is refused too.
@@ -240,7 +240,7 @@ def read_json(text: str) -> Any:
     text = text.strip().removesuffix(".").rstrip()
     if len(text) > _LONGEST_JSON:
         return None
-    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
+    fenced = re.fullmatch(r"```(?i:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
     try:
         value = json.loads(
             fenced[1] if fenced else text,

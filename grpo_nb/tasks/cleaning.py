@@ -20,7 +20,7 @@ Columns = Mapping[str, str]
 _ROLES = ("question", "answer", "prompt")
 # Names that TRL's GRPOTrainer passes to rewards or reads as images, and names that rewards of
 # grpo_nb use. `self` is one of them, because a reward may be a method.
-_TAKEN_NAMES = {
+_RESERVED_COLUMNS = {
     *_ROLES,
     "completion",
     "completion_ids",
@@ -47,8 +47,7 @@ class CleaningReport:
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of rows left out, by reason.
 
-    A reason continues a sentence such as "3 rows ...": "with an empty answer", "too long". Advice
-    is in brackets.
+    A reason follows the count: "3 with an empty answer", "2 repeated". Advice is in brackets.
     """
     examples: dict[str, str] = field(default_factory=dict)
     """The first of these rows, by reason."""
@@ -142,7 +141,7 @@ def to_task_rows(
     for row_number, reason in sorted(reasons.items()):
         row = source.rows[row_number]
         cells = [f"{name}={short_repr(row.get(name), 80)}" for name in column_of.values()]
-        report.leave_out(reason, f"row {row_number}: {', '.join(cells)}")
+        report.leave_out(reason, f"{source.row_name} {row_number}: {', '.join(cells)}")
         rows.pop(row_number, None)  # a row that could not be read is not in `rows`
     if not rows:
         raise ValueError(
@@ -170,8 +169,8 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     """
     column_of = {"question": "question", "answer": "answer"}
     has_chats = any(isinstance(row.get("prompt"), (list, tuple)) for row in source.rows)
-    is_prompt_text_asked = "prompt" in names and "question" not in names
-    if "question" not in columns and (has_chats or is_prompt_text_asked):
+    is_prompt_the_question = "prompt" in names and "question" not in names
+    if "question" not in columns and (has_chats or is_prompt_the_question):
         column_of["prompt"] = "prompt"
     for role in columns:
         require_choice("key of columns", role, _ROLES)
@@ -181,7 +180,8 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
         del column_of["question"]
     missing_roles = [role for role, name in column_of.items() if name not in names]
     if missing_roles:
-        # If as many columns are unused as roles are missing, the advice takes them in their order.
+        # A guess: the unused columns are those of the missing roles, in their order. If their
+        # numbers differ, the advice has placeholders.
         proposed = [name for name in names if name not in column_of.values()]
         if len(proposed) != len(missing_roles):
             proposed = ["<column>"] * len(missing_roles)
@@ -375,7 +375,7 @@ def _add_column(
     if name == ACCEPTED_COLUMN and not are_lists:
         new_name = f"source_{name}"
         reason = "it does not hold lists of answers"
-    while new_name in _TAKEN_NAMES or any(new_name in row for row in rows):
+    while new_name in _RESERVED_COLUMNS or any(new_name in row for row in rows):
         new_name = f"source_{new_name}"
     if new_name != name:
         report.note(f"the column {name!r} is now {new_name!r}: {reason}")

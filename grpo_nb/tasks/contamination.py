@@ -1,7 +1,8 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
-A task compares questions in three ways. A row is left out only if its question certainly repeats
-another. Keeping two rows in the same part costs nothing, so a looser comparison is enough there.
+A task compares questions in three ways. Of the rows of one source, only those are left out that
+certainly repeat another. Rows that may repeat each other are kept in one part, which costs nothing.
+Training rows that may repeat the example, or a held-out row of the user, are left out too.
 
 | two questions                             | may differ in                                     |
 | ----------------------------------------- | ------------------------------------------------- |

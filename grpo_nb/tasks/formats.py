@@ -30,8 +30,8 @@ class AnswerFormat:
 
     Args:
         name: Name of the format in tables.
-        reasoning_open, reasoning_close: Tags around the reasoning; both empty if the reasoning is
-            free text before the answer.
+        reasoning_open, reasoning_close: Tags around the reasoning; the second may be empty. Both
+            are empty if the reasoning is free text before the answer.
         answer_open, answer_close: Tags around the answer. An empty close means the end of the
             line; without any tag the whole completion is the answer.
         instruction: Text of the system prompt; made from the tags and the hint if empty.

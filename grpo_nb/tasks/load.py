@@ -148,11 +148,15 @@ def load_task(
     rows = to_task_rows(source_rows, report, columns, on_conflict, kind)
     if not is_share_or_count:
         held_out_source = dataclasses.replace(
-            read_rows(holdout, "test"), name_in_errors="the held-out data"
+            read_rows(holdout, "test"),
+            name_in_errors="the held-out data",
+            row_name="held-out row",
         )
         own_rows = to_task_rows(held_out_source, report, columns, on_conflict, kind)
         held_out_keys = {question_key(row["question"]) for row in own_rows}
-        other_rows = _leave_out(rows, held_out_keys, "whose question is held out too", report)
+        other_rows = _without_questions(
+            rows, held_out_keys, "whose question is held out too", report
+        )
         # One list until step 5, because both parts must get the same kind, format and columns.
         rows = [*other_rows, *own_rows]
         # A column may hold 3 in one source and "3" in the other.
@@ -170,9 +174,9 @@ def load_task(
     rows = with_prompts(rows, format, example_messages)
     _note_problems(rows, answers, format, report)
 
-    # 5. Hold questions out. A question that every prompt answers measures nothing.
+    # 5. Hold questions out. Each prompt shows the example, so its question would measure nothing.
     example_keys = {question_key(message["content"]) for message in example_messages}
-    rows = _leave_out(rows, example_keys, "that the example shows", report)
+    rows = _without_questions(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]
     if held_out_keys is None:
         is_choice = answers.kind == "choice"
@@ -235,8 +239,9 @@ def _choose_held_out(
     rows_per_key = Counter(keys)
     order = list(rows_per_key)
     random.Random(seed).shuffle(order)
-    # The keys of each label are spread evenly between 0 and 1, so that every part of the order has
-    # nearly the same share of the label. Equal positions stay in shuffled order.
+    # Interleave the labels: the i-th of the n keys of a label gets the position (i + 0.5) / n. So
+    # any beginning of the sorted order has nearly the same shares of the labels as the whole. Equal
+    # positions stay in shuffled order.
     label_of_key = dict(zip(keys, labels, strict=True))
     keys_per_label = Counter(label_of_key.values())
     placed_per_label = Counter()
@@ -256,10 +261,10 @@ def _choose_held_out(
     return held_out_keys
 
 
-def _leave_out(rows: Rows, keys: set[str], reason: str, report: CleaningReport) -> Rows:
-    """Leave out the rows whose question has one of these keys."""
+def _without_questions(rows: Rows, keys: set[str], reason: str, report: CleaningReport) -> Rows:
+    """Return the rows whose question has none of these keys, and report the others."""
     if not keys:
-        return rows  # the keys of all questions take time
+        return rows  # computing the keys of all questions takes time
     kept = []
     for row in rows:
         if question_key(row["question"]) in keys:

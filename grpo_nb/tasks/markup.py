@@ -147,7 +147,7 @@ def _unwrap(text: str) -> str:
             inner = text[len(start) : len(text) - len(end)]
             # In (1+x)(1-x), the first bracket is not closed by the last.
             is_one_pair = start not in inner and end not in inner
-            if inner and is_one_pair and not _is_marked_value(start, inner):
+            if inner and is_one_pair and not _marks_belong_to_text(start, inner):
                 text = inner.strip()
         match = _WRAPPER.fullmatch(text)
         # Each kind of wrapper has a group of its own, and only one of them matches.
@@ -156,7 +156,7 @@ def _unwrap(text: str) -> str:
     return text
 
 
-def _is_marked_value(start: str, inner: str) -> bool:
+def _marks_belong_to_text(start: str, inner: str) -> bool:
     """Return True if the marks around a text belong to it: (1, 2) is a pair, __init__ a name.
 
     Even _Paris_ keeps its marks: it could be a name too.

@@ -1,9 +1,9 @@
 r"""Numbers as people write them: the exact value, its variable and its unit.
 
 `3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2 \times 10^{-3}` and `forty-two` are numbers.
-`41 + 1`, `6 \cdot 7` and `2^{10}` are not: unevaluated arithmetic is refused, because a copy of the
-question would otherwise be a right answer. The decimal mark is the point. An integer with leading
-zeros, such as `007`, is not a number.
+`41 + 1`, `6 \cdot 7` and `2^{10}` are not: sums, products and powers are left to be computed, and
+may be copied from the question. (Rewards compare a quotient such as `84/2` with the question.) The
+decimal mark is the point. An integer with leading zeros, such as `007`, is not a number.
 
 `read_number` takes the markup away, matches one pattern, and computes the value from its parts.
 `is_right_number` compares two numbers.
@@ -190,8 +190,8 @@ def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool
     # `str` keeps the decimal digits: Fraction(0.3) would be a little less than 3/10.
     tolerance = Fraction(str(tolerance)) if tolerance else 0
     difference = abs(given.value - gold.value)
-    is_percentage = given.unit == "%" and _may_be_percentage(gold.value)
-    if not is_percentage and gold.unit != "%":
+    are_percentages = gold.unit == "%" or (given.unit == "%" and _may_be_percentage(gold.value))
+    if not are_percentages:
         return difference <= tolerance
     # Percentages are compared as they are written: 42 and 42% are the same.
     if abs(given.value_as_written - gold.value_as_written) <= tolerance:
@@ -200,10 +200,10 @@ def is_right_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool
     return gold.unit == "%" and 100 * difference <= tolerance
 
 
-def _may_be_percentage(gold: Fraction) -> bool:
+def _may_be_percentage(value: Fraction) -> bool:
     """Return True if a gold answer without a percent sign may be a percentage: 42, but not 0.5.
 
     Integers above 1 and all numbers from 10 on may be percentages, so `200%` is right for 200, but
-    not for 2. Other numbers are shares: 3.5 is 350 %.
+    not for 2. Other numbers are factors: 3.5 is 350 %.
     """
-    return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)
+    return abs(value) >= 10 or (value.denominator == 1 and abs(value) > 1)

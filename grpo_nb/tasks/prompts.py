@@ -71,13 +71,15 @@ def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
         return []
     is_chat = all(isinstance(message, Mapping) for message in example)
     if is_chat:
-        if any("tool_calls" in message for message in example):
+        if any(message.get("tool_calls") for message in example):
             # A Dataset would add the argument names of all calls to each call, with the value null.
             raise ValueError(
                 "example= has tool_calls. Write each call in content, as the model's template "
                 "writes it: gn.lab.ManualEpisode(task).example(tokenizer)."
             )
-        if all({"role", "content"} <= message.keys() for message in example):
+        if all(
+            "role" in message and isinstance(message.get("content"), str) for message in example
+        ):
             return example
     # A text of three characters and a dict of three keys can be unpacked too.
     if is_chat or isinstance(example, (str, Mapping)) or len(example) != 3:

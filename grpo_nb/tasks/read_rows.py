@@ -35,6 +35,8 @@ class SourceRows:
     """Sentence on how the source was read, if the user should check it."""
     name_in_errors: str = "the data"
     """Name of the source in error messages."""
+    row_name: str = "row"
+    """Name of a row in the report, before its number."""
 
 
 def read_rows(source: Source, split: str = "train") -> SourceRows:
@@ -158,7 +160,7 @@ def _read_file(path: Path) -> SourceRows:
 
 
 def _read_csv(path: Path) -> tuple[Rows, str]:
-    """Return the rows with each cell as the text in the file, and a note on a guessed encoding.
+    """Return the rows with each cell as text, without spaces before it, and a note on the encoding.
 
     The separator is a tab if the first line has one, otherwise whichever of comma, semicolon and
     bar it has most often.
@@ -209,8 +211,8 @@ def _read_json(path: Path) -> Rows:
 def _read_hub(name: str, split: str) -> SourceRows:
     """Read a data set on the Hub by its id, owner/name."""
     hub_id = "openai/gsm8k" if name == "gsm8k" else name
-    # The Hub is not asked for other names, because that can take half a minute.
-    # A text that is not like an id may be too long for a path.
+    # The Hub is not asked for other names, because that can take half a minute. `is_file` comes
+    # last, because it fails on a text that is too long for a path.
     if not re.fullmatch(_HUB_ID, hub_id) or Path(hub_id).is_file():
         raise ValueError(
             f"{name!r} is neither a file of a known kind ({', '.join(_FILE_ENDINGS)}) nor the id "

@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import AnswerSummary
 from grpo_nb.tasks.cleaning import CleaningReport
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.prompts import Chat, render_prompt, require_chat_template
+from grpo_nb.tasks.prompts import render_prompt, require_chat_template
 from grpo_nb.tasks.read_rows import Row
 from grpo_nb.tasks.tools import Tool, Tools
 
@@ -100,7 +100,7 @@ class Task(ReprMixin):
                 describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # One row is enough: a start that is random for one row is random for nearly all.
+        # The first row shows it: a start that is random at all is random for nearly every row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 
@@ -117,10 +117,6 @@ class Task(ReprMixin):
         """
         return dict(row) if self.tools is None else self.tools.start_episode(row)
 
-    def first_prompts(self, rows: Dataset) -> list[Chat]:
-        """Return the prompts with which the episodes of these rows start."""
-        return [self.start_episode(row)["prompt"] for row in rows]
-
     def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
         """Return the length of each prompt in tokens, as in training.
 
@@ -131,11 +127,11 @@ class Task(ReprMixin):
             TemplateError: The chat template refuses a prompt.
         """
         require_chat_template(tokenizer, self.chat_template_kwargs)
-        # Every prompt is checked: chats of the data may have their system message at another place,
-        # and some templates render it only if it comes first.
+        # Every prompt is checked: chats of the data may have other system messages, and an example
+        # may have one in the middle, which some templates do not render.
         texts = [
-            render_prompt(prompt, tokenizer, self.render_kwargs)
-            for prompt in self.first_prompts(rows)
+            render_prompt(self.start_episode(row)["prompt"], tokenizer, self.render_kwargs)
+            for row in rows
         ]
         if not texts:
             return []  # transformers refuses an empty list
@@ -146,8 +142,9 @@ class Task(ReprMixin):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all rows, of the arguments of the chat template and of the tools.
+        """Hash of all rows, of the arguments of the chat template and of the names of the tools.
 
+        The code of the tools is not hashed.
         Two tasks with the same rows in the same order but another split have the same hash. So a
         run also records the sizes of both parts.
         """
@@ -195,8 +192,8 @@ class Task(ReprMixin):
             TemplateError: The chat template refuses a prompt.
         """
         parts = {"train": self.train, "holdout": self.holdout}
-        # Both parts are measured first, because each reason below has the `max_prompt_length` that
-        # keeps all prompts.
+        # Both parts are measured first, because the messages below name the limit that keeps all
+        # prompts.
         lengths = {name: self.prompt_lengths(rows, tokenizer) for name, rows in parts.items()}
         longest = max([*lengths["train"], *lengths["holdout"]])
         if longest <= max_prompt_length:
@@ -237,7 +234,7 @@ class Task(ReprMixin):
         if not runs:
             return self
         # Runs record prompts as JSON.
-        prompts = [json.dumps(prompt) for prompt in self.first_prompts(self.train)]
+        prompts = [json.dumps(self.start_episode(row)["prompt"]) for row in self.train]
         times_sampled = Counter()
         for run in runs:
             times_sampled.update(run.completions()["prompt"])

@@ -85,7 +85,7 @@ class Tools:
 
     @functools.cached_property
     def environment_factory(self) -> type | None:
-        """The environment as a class whose `reset` starts each episode with an empty object.
+        """The environment as a class whose `reset` starts each episode with a fresh object.
 
         TRL reuses objects. Without this class, attributes of the last completion would remain where
         the environment's own `reset` does not set them. The row is copied, because a list that one

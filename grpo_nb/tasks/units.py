@@ -12,7 +12,7 @@ from grpo_nb.tasks.number_words import NUMBER_WORDS
 # Each line is the name of a unit of measurement, and its other spellings.
 # Spellings of one or two letters are read only with these capitals, because mW is not MW.
 # Longer spellings are read with any capitals.
-# Spellings of two letters or more may have the s of a plural. So `inche` is listed, for `inches`.
+# A final s is removed before the look-up, so `inches` needs the spelling `inche`.
 _UNITS = """\
 second: s sec
 millisecond: ms
@@ -64,6 +64,7 @@ ampere: A amp
 milliampere: mA milliamp
 ohm: Ω
 newton: N
+newton*meter: Nm
 pascal: Pa
 kilopascal: kPa
 byte: B
@@ -102,7 +103,7 @@ _NOT_A_UNIT = re.compile(
     "|or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
     "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
-    "|log|exp|half|halve|quarter|lakh|crore|score|gross|permille|point|infinity)s?"
+    "|log|exp|half|halve|quarter|lakh|crore|score|gross|permille|infinity)s?"
 )
 # Pattern -> spelling that replaces its matches in a unit.
 _UNIT_SPELLINGS = {
@@ -113,6 +114,7 @@ _UNIT_SPELLINGS = {
     r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)": r"\1^3",
     r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
     r"\bper\b": "/",
+    r"(\s*/\s*[a-z]+)\1\b": r"\1^2",  # m/s/s
     # Not part of the unit: "42 marbles left", "42 in total".
     r"\b(?:in\s+(?:total|all)|left|total|remaining|altogether|each)\b": "",
     # Not inches: "$42 in change". But 4 in and 4 in wide are.
@@ -129,7 +131,7 @@ _UNIT = re.compile(rf"{_POWER}(?:(?: ?[/*] ?\(?| ){_POWER}\)?){{0,3}}")
 # Cached, because the answers of a group have the same few units.
 @lru_cache(maxsize=4_096)
 def unit_name(text: str) -> str | None:
-    """Return the name of a unit, in the singular; None for other texts, such as `or 43`.
+    """Return the name of a unit, without a final s; None for other texts, such as `or 43`.
 
     >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
     ('mile/hour', 'apple', None, None)
@@ -152,7 +154,8 @@ def unit_name(text: str) -> str | None:
         last_word = "" if sign or not names else names[-1]
         if thing and last_word and not was_thing:
             continue  # years old, $5 apiece
-        # The last of several things, and of two signs: red apples, degrees Celsius, $5 USD.
+        # Of several things, and of two signs of one unit, the last one counts: red apples, degrees
+        # Celsius, $5 USD.
         is_sign_repeated = last_word in _SIGNS and unit.startswith(last_word)
         if last_word and (is_sign_repeated or (thing and was_thing)):
             names.pop()

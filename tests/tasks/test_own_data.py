@@ -331,7 +331,7 @@ def test_names_the_trainer_takes_are_known() -> None:
 
     from trl import GRPOTrainer
 
-    from grpo_nb.tasks.cleaning import _TAKEN_NAMES
+    from grpo_nb.tasks.cleaning import _RESERVED_COLUMNS
 
     source = inspect.getsource(GRPOTrainer._calculate_rewards) + inspect.getsource(
         GRPOTrainer._generate_and_score_completions
@@ -341,7 +341,7 @@ def test_names_the_trainer_takes_are_known() -> None:
         *re.findall(r'"(\w+)" in inputs\[0\]', source),
     }
     assert {"images", "image", "trainer_state", "log_extra", "log_metric", "environments"} <= passed
-    assert passed <= _TAKEN_NAMES | {"prompt"}
+    assert passed <= _RESERVED_COLUMNS | {"prompt"}
 
 
 def test_unknown_role_is_named() -> None:
@@ -595,6 +595,13 @@ def test_holdout_without_its_columns_is_refused() -> None:
         gn.load_task(TRAIN, holdout=[{"text": "a", "label": "b"}])
 
 
+def test_left_out_row_names_the_part_that_it_is_in() -> None:
+    empty = {"question": "", "answer": "1"}
+    task = gn.load_task([empty, *TRAIN], holdout=[TRAIN[0], {"question": "Who?", "answer": ""}])
+    assert task.report.examples["with an empty question"].startswith("row 0: ")
+    assert task.report.examples["with an empty answer"].startswith("held-out row 1: ")
+
+
 def test_trained_questions_error_names_their_source() -> None:
     source = "the training questions of the run tiny"
     trained = dict.fromkeys(question_hashes(["1 + 1?"]), source)
@@ -643,6 +650,9 @@ def test_contamination_without_trained_questions_says_so() -> None:
         ("5 apples", ["5 red apples", "5 apples in total", "5 in all"]),
         ("5 inches", ["5 in wide"]),
         ("50%", ["50% off", "50% in total"]),
+        ("42", ["42 points", "42 point"]),
+        ("5 N m", ["5 Nm", "5 newton meters"]),
+        ("9.8 m/s^2", ["9.8 m/s/s", "9.8 meters per second per second"]),
     ],
 )
 def test_unit_in_another_spelling_is_right(gold: str, same: list[str]) -> None:

@@ -80,6 +80,13 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         ),
         (ROWS, {"example": ("1 + 1?", "2")}, ValueError, r"write \(question, reasoning, answer"),
         (ROWS, {"example": "abc"}, ValueError, "example = 'abc': write"),
+        pytest.param(
+            ROWS,
+            {"example": [{"role": "assistant", "content": None}]},
+            ValueError,
+            r"example = .*: write \(question, reasoning, answer",
+            id="a message of the example without a text",
+        ),
         (
             ROWS,
             {"example": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant"}]},
