@@ -117,7 +117,7 @@ task
 # An answer counts as correct only between its tags, because a program must know where to read it. You should see three totals: 3.5 for a right
 # answer in the format, 0.375 for the same without its last tag (remember this line), and 0 for a bare "The answer is 7."
 #
-# A reward is a function. For whole numbers, `correctness` does the same as this one:
+# A reward is a function. In the simplest cases `correctness` does the same as this one (exercise 3 shows where they differ):
 #
 # ```python
 # def correct_sum(completions, answer, **columns):
@@ -147,7 +147,7 @@ gn.score(rewards, examples, {"answer": "7"})
 # ## Is the task hard enough?
 #
 # If the model already answers every question correctly, all completions earn the same reward, and there is nothing to learn from them. So
-# the next cell, whose code is folded away, takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
+# the next cell (in Colab its code is folded away) takes the first level of difficulty at which fewer than two thirds of the sampled answers are correct.
 #
 # On a CPU the printed line names level 0, the easiest: 11 % of the sampled answers are correct. An answer without tags counts as wrong, so 11 % may mean
 # bad sums or missing tags. [Before and after](#Before-and-after) separates the two.
@@ -201,6 +201,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # %% [markdown]
 # ### Read the figure
 #
+# *Left:* the total that the model is trained on. *Middle:* its three parts. *Right:* 16 held-out questions. Pale lines show each step, strong ones the mean of ten steps.
+#
 # <details><summary>Answer to the prediction</summary>
 #
 # The format comes first. It is near its maximum from about step 12 on (pale line), and *correctness* follows. One reason is trivial: an answer counts only between its tags, so
@@ -211,11 +213,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # | *in the format* (needs no sum) | 19 % | 100 % | 100 % | 100 % |
 # | *correct anywhere* (needs no tags) | 44 % | 50 % | 75 % | 94 % |
 #
-# The sums are slower here, too. (Once all answers are in the format, the curve of *correct* covers that of *correct anywhere*.) The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
+# In these two curves, which do not need each other, the sums are slower as well. (Once all answers are in the format, the curve of *correct* covers that of *correct anywhere*.) The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
 # another one for each question. (With 16 questions, from 44 to 50 % is one question.)
 # </details>
-#
-# *Left:* the total that the model is trained on. *Middle:* its three parts. *Right:* 16 held-out questions.
 #
 # <details><summary>More about the figure: pale lines, greedy answers, KL, the alert</summary>
 #
@@ -229,7 +229,8 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # * *The alert* of step 17, *collapse*: half of the completions repeat another one of their group. If these are right, as the curve suggests, there
 #   is little left to learn from these questions. Repeated wrong answers would be a fault: the model no longer tries anything else.
 # * *Groups that teach nothing:* `run.metrics["frac_reward_zero_std"]` is the share of groups in which all completions earn the same. It is 4 % in the
-#   first third of the steps, then 39 % and 57 %. So the curve flattens, and harder questions would teach more.
+#   first third of the steps, then 39 % and 57 %. So fewer and fewer groups teach anything, and harder questions would teach more. At the end the strong lines
+#   even fall. Each step has only two questions, so this can be luck. This run does not prove it, but the held-out curve stays at 94 %.
 # * *The loss* is not in the figure. In GRPO it stays near zero and says nothing about progress.
 # </details>
 #
@@ -316,10 +317,10 @@ table.style.format(escape="html").hide().set_table_styles(left)
 # | doubt | what we did | result |
 # | --- | --- | --- |
 # | Were these 96 questions lucky? | 29 + 5 = 34 sums changed. Suppose that each were a coin toss. | A split as uneven as 29 to 5 comes less than once in 1,000 cases. This is the *p-value*: how often chance alone changes so much. |
-# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | One went from 54 % to 72 %, the other from 53 % to 80 %. So a difference of 8 points between two single runs shows nothing. (A third as many steps, 14, was too short: a clear gain on only one of the three.) |
+# | Was this training lucky? | We trained on two other seeds, which also have other held-out sums. | One went from 54 % to 72 %, the other from 53 % to 80 %. The two end 8 points apart, by luck alone. So do not conclude anything from such a difference between two single runs. With 14 steps only one of three seeds showed a clear gain. |
 # | Was only the first tag missing? Perhaps the original model adds as well, once it has begun in the format. | We put `<reasoning>` at the start of the original model's answer. | Then it gets 58 sums right instead of 53. After the training it is 77. So the tag explains 5 of the 24 gained. |
 # | Did it only copy more carefully? The early group has `2 + 10 = 12`, and then answers 21. | We looked for the right number in the 29 answers before (second printed line). | It was in none of them. |
-# | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | Of the 77 sums without a twin, 43 were right before and 63 after; of the 19 with one, 10 and 14. |
+# | Was 8 + 18 trained as 18 + 8? | We counted the sums whose swapped twin was trained: 19 of the 96. | Without a twin: 43 of 77 right before, 63 after (+20). With one: 10 of 19, then 14 (+4). So twins explain at most 4 of the 24. |
 # | Would a cheaper way do the same, such as more examples in the prompt, or supervised training on the same 84 sums? | Not tested here. | Open. For sums, whose answers we have, supervised training is the natural rival. GRPO is for tasks whose answers you can check but not write. |
 #
 # The missing tag explains the most, 5 of 24. So on three seeds the gain is larger than luck explains. And in this run, neither the missing tag nor

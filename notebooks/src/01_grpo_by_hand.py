@@ -310,7 +310,7 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 #
 # **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ says how much more likely a token is now than when it was sampled. The new model would draw a token with $\rho = 2$ twice as often. We do not draw again, so we count it twice: the **gain** of a token is $\rho A$, and the loss is minus the mean gain.
 #
-# **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more than 20 % (`epsilon`) *in the direction that its advantage asks for*, changing it further gains nothing. A token that has moved the wrong way is never clipped, so it is always pushed back.
+# **Clipping.** Without it, further steps on the same batch would push the same token on and on. Once the probability of a token has changed by more than 20 % (`epsilon`) *in the direction that its advantage asks for*, its gain no longer grows. So the slope is 0, and the token is not pushed any more. A token that has moved the wrong way is never clipped, so it is always pushed back.
 #
 # ![Left: the gain of a token against the ratio. With advantage +1 it rises and is flat above 1.2; with advantage -1 it is flat below 0.8 and falls. Right: the KL cost of a token against d. It is 0 at d = 0 and positive elsewhere.](../docs/loss.png)
 #
@@ -329,7 +329,7 @@ table.style.format(signs, precision=2, escape="html").set_table_styles(left)
 # | the second | 0.2 | −0.92 | 0.58 |
 # | **average** | | **0.19** | **0.19** |
 #
-# Both averages are the *KL divergence* of the two models. But a single $-d$ may be negative, and the cost never is. With eight texts that is steadier: its standard deviation is 0.20 in place of 0.55. `beta` says how much the KL counts: 0 in many recent recipes, 0.04 in the first GRPO paper ([what four values do](../docs/reference/losses.md#what-beta-costs)). With 0.04 this place costs 0.008, against advantages of about 1: it brakes, and does not stop.
+# Both averages are the *KL divergence* of the two models. But a single $-d$ may be negative, and the cost never is. A single draw of the cost spreads by 0.20 (its standard deviation), one of $-d$ by 0.55. So the mean of the cost over eight texts is steadier. `beta` says how much the KL counts: 0 in many recent recipes, 0.04 in the first GRPO paper ([what four values do](../docs/reference/losses.md#what-beta-costs)). With 0.04 this place costs 0.008, against advantages of about 1: it brakes, and does not stop.
 #
 # <details><summary>Why does the code multiply the cost by the ratio?</summary>
 #
@@ -434,7 +434,7 @@ axes.margins(x=0.18)
 # finds the words that matter.**
 #
 # Why does a branch win? At a fork the model shares out 100 %. Take a branch with the probability $p$. Each text on this branch pushes its logit
-# up by $A (1 - p)$, and each text on another branch of the fork pushes it down by $A\,p$. (That is the gradient of a log-softmax: $1 - p$ for
+# up by $A (1 - p)$, and each text on another branch of the fork pushes it down by $A\,p$. With a negative $A$ it is the other way round. (That is the gradient of a log-softmax: $1 - p$ for
 # the drawn token, and $-p$ for each other one.) For the full stop after *Canberra*, with $p$ = 0.51:
 #
 # | texts at this fork | sum of $A$ | times | push on the full stop |
@@ -447,7 +447,7 @@ axes.margins(x=0.18)
 #
 # $$\text{push(branch)} = \text{sum(branch)} - p\text{(branch)} \cdot \text{sum(fork)}$$
 #
-# In short: a branch gains when its mean advantage is above that of its fork. Expect the direction from the rule, not the size, because all branches
+# In short: a branch gains when its mean advantage is above that of its fork (if it was drawn about as often as $p$ says). Expect the direction from the rule, not the size, because all branches
 # share their weights.
 #
 # **Predict before you run:** the comma has $p$ = 0.47 and the sum +0.95, which is above zero. Is it pushed up?
@@ -462,8 +462,7 @@ axes.margins(x=0.18)
 # negative: it would no longer be pushed. *Canberra* has 0.77 / 0.66 = 1.17 and would still be pushed. So clipping is a safety belt. It acts only if a
 # batch is used for more than one step, and the quickstart uses each batch once.
 #
-# The rule has two limits. Its short form (*above the mean of its fork*) holds only if a branch was drawn about as often as $p$ says (exercise 1 shows
-# what happens if not). And it counts each token the same. With the $1/T_i$ of section 4, +0.15 remains on *The*, and at the two later forks no push
+# The rule has two limits. Exercise 1 shows what happens if a branch was not drawn about as often as $p$ says. And the rule counts each token the same. With the $1/T_i$ of section 4, +0.15 remains on *The*, and at the two later forks no push
 # changes its sign.
 # </details>
 
@@ -685,7 +684,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # <details><summary>Answer</summary>
 #
-# The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn a little more often than its probability says, and that is enough. That is noise: more completions average it out. With $1/T_i$ the two short texts count three times as much, and both signs turn. More samples do not remove this: it is a bias towards short texts.
+# The sum at the fork is 3.62. Full stop: 1.45 − 0.51 · 3.62 = −0.40. Comma: 2.17 − 0.47 · 3.62 = +0.47. Nothing rewards a comma. It was drawn a little more often than its probability says, and that is enough. That is noise: more completions average it out. With $1/T_i$ the two short texts count three times as much, and both signs turn. That second effect is no noise: more completions leave it, because it favours short texts. It is a bias.
 # </details>
 #
 # **2. A reward that goes wrong** (ten minutes). Let `reward` return 1.0 for a text with a comma, and 0.0 for any other. Predict the curve and the last group of section 8, restart and run all. Then do the same with the word *kangaroo*.

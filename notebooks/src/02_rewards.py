@@ -297,7 +297,8 @@ for number, step in ((4, 1), (5, STEPS)):
 # <details><summary>What you should see</summary>
 #
 # 30 % of the answers are truncated. *Correct anywhere* fell from 58 % to 12 %, and *correct* from 10 % to 1 %. *In the format* rose from 11 % to
-# 29 %, although no reward was given for it. This run does not show why.
+# 29 %. No reward asked for the format, but tags are characters, and `thinks_long` paid for them (last line of Table 1). This run does not show
+# whether that is the reason.
 #
 # The total shows none of this: it rises. Three things show it: a check of the reward beforehand, the completions themselves, and a held-out
 # measure that was not trained on.
@@ -379,7 +380,8 @@ fixed
 # * With the example: **signal**. The totals differ in all 8 groups. A larger model may know the format without an example.
 #
 # Then read two columns of the table by reward. *Groups with a signal* counts the groups in which the reward differs at all: only 2 of 8 for
-# `gold_in_its_place`. *Std within groups* is the spread inside a group. Times the weight, it says how much this reward decides.
+# `gold_in_its_place`. *Std within groups* is the spread inside a group. Times the weight, it says how much this reward decides. Here: 2 · 0.088
+# = 0.18 for the sum, and 1 · 0.21 = 0.21 and 0.5 · 0.3 = 0.15 for the two format rewards, which rise together. So expect the format first.
 #
 # *0 % of the greedy ones* does not contradict the 10 % of the comparison above. Here none of 8 questions is right, there 8 of 84 were. Eight
 # questions are enough to see if groups differ, and too few to measure a share.
@@ -406,7 +408,7 @@ display(Markdown("#### With the example"), with_example)
 # <details><summary>What you should see</summary>
 #
 # First the format. In steps 1 to 4 its spread is 0.51, that of the sum 0.27; in steps 5 to 8 it is 0.45 against 0.26. Then nearly all
-# completions are in the format, and the sum decides: 0.66 against 0.11, then 0.44 against 0.04. In the figure, `gold_in_its_place` rises last.
+# completions are in the format, and the sum decides: 0.66 against 0.11 of the format in steps 9 to 12, and 0.44 against 0.04 in steps 13 to 16. In the figure, `gold_in_its_place` rises last.
 # </details>
 
 # %%
@@ -443,8 +445,8 @@ comparison
 # changes only where the answer is read.
 #
 # **Before each training:** `check_rewards`, then weight times spread for each reward, then read one group. **After it:** held-out questions, with a
-# measure that was not trained on. Here that is *correct anywhere*, the last number in the text. (*Correct* is such a measure for the first training
-# only: in the second, `gold_in_its_place` is nearly the same function.)
+# measure that was not trained on. Here that is *correct anywhere*, the last number in the text. *Correct* would not do for the second training,
+# because `gold_in_its_place` is nearly the same function.
 
 # %%
 import textwrap

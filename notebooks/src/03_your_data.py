@@ -244,8 +244,8 @@ show("Table 2. Sampled answers, eight in a group", sampled.groupby("mood").sum()
 # the same for all remarks, so the pushes of different groups can add up, as in [Rewards](02_rewards.ipynb). A right label is rarer, and each mood must be
 # learned by itself.
 #
-# **2.** You would expect 8, two fifths of 21. In fact 13 do: under Table 6 you will read that 8 of the 21 have none. Five groups are few to estimate from, and later in the training nearly every answer is between
-# its tags, and only there can it earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
+# **2.** You would expect 8, two fifths of 21. In fact 13 do: under Table 6 you will read that 8 of the 21 have none. There are two reasons. Five groups are too few for an estimate. And later in the
+# training nearly every answer is between its tags, the only place where it can earn the point. So the label is there to be learned. Whether it is, the figure does not show: the section *Before and after* does.
 # </details>
 
 # %%
@@ -347,21 +347,21 @@ print(f"{(~has_right[is_rare]).sum()} of {is_rare.sum()} groups of {rare} have n
 #    become more frequent only if another becomes less frequent. So a label needs more than its share. An example: a label is 10 % of the answers,
 #    and all labels together get a sum of 100. With 15 it gains, with 5 it loses, although 5 is above 0. This is the rule of [GRPO by hand](01_grpo_by_hand.ipynb), where the comma fell with a sum above 0.
 #
-# Table 7 shows the share $p$ of each label among the answers with a label, in each third of the steps. Table 8 shows its share of the sum of
-# their advantages, minus $p$. Above 0 the label gains, below 0 it loses, and each line adds up to 0 (apart from rounding).
+# Table 7 shows the share $p$ of each label among the answers with a label, in each third of the steps. For Table 8, the advantages of all these
+# answers are added up. It shows the share of this sum that a label gets, minus $p$. Above 0 the label gains, below 0 it loses, and each line adds up to 0 (apart from rounding).
 #
-# **Predict before you run:** by chance, 9, 4 and 8 of the 32 groups in the three thirds are neutral. In which third does *neutral* lose?
+# **Predict before you run:** each third has 32 groups; by chance 9, 4 and 8 of them are neutral. In which third does *neutral* lose?
 #
 # <details><summary>What you should see</summary>
 #
 # In the middle third. There *neutral* is 7 % of the answers and gets −9 % of the sum, so it loses 16 points: 28 of the 32 groups have another mood, and
-# they push it down. In the first and the last third it gains a little, +4 points each. Over
-# all steps its share of the sum is 14.2 / (72.4 + 14.2 + 43.5) = 11 %, and its share of the answers is between 7 and 16 %. What it
-# loses in the middle third, it does not win back. So it never becomes the likeliest answer to any remark.
+# they push it down. In the first and the last third it gains a little, +4 points each. (Do not add the points of the three thirds: each is a
+# share of another sum.) Over all steps its share of the sum is 14.2 / (72.4 + 14.2 + 43.5) = 11 %, about its share of the answers, 7 to 16 %.
+# So on average the training hardly moves *neutral*.
 #
-# Table 8 also shows a limit of the rule. *Negative* gains much at the cost of *positive*: +79 points in the last third. With one fork for all
-# remarks, *negative* would take over. It does not (Table 4), because by then the model tells *negative* remarks apart, and pushes *negative* up there
-# only. It has not learned to tell *neutral* from *positive*, so for these two the shared fork is a fair picture.
+# Table 8 also shows a limit of the rule. *Negative* gains much at the cost of *positive*: +79 points in the last third, of the sum of
+# that third alone. With one fork for all remarks, *negative* would take over. It does not (Table 4), because by then the model can tell negative
+# remarks apart, so *negative* rises only in these. It has not learned to tell *neutral* from *positive*, so for these two the shared fork is a fair picture.
 # </details>
 
 # %%
@@ -385,8 +385,8 @@ show("Table 8. Share of the sum, minus p", gain, "{:+.0%}", **two_sides)
 # ## The remedy: more rows of the rare label
 #
 # If this is the reason, more neutral rows should help. The next cell adds 20 of them, with two new phrases: 41 in place of 21, next to 42
-# *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. (Do it yourself: with only one of the
-# two phrases there are ten new rows.) The model is loaded again, without the first training. Steps and seed stay the same, and so do the 42 held-out remarks, which are passed as `holdout=`.
+# *positive* ones. So there are more neutral rows and more neutral phrases, and this run cannot separate the two. (To separate
+# them, add 20 rows with the three old phrases and new things, such as *The pool was as described.*) The model is loaded again, without the first training. Steps and seed stay the same, and so do the 42 held-out remarks, which are passed as `holdout=`.
 #
 # **Predict before you run:** the picture at the top shows that *neutral* is learned, and that *negative* and *positive* lose two answers each. What are
 # these four called now?
