@@ -129,8 +129,9 @@ class correctness(SlotReward):
     These completions score 0.0:
 
     * several answers in the slot, such as `41 or 42`, or a second slot
-    * arithmetic that is left undone (`3 + 4`), or a quotient that is copied from the question, even
-      as `x = 84/2 apples` (a quotient that the question does not have is a number, as above)
+    * arithmetic that is left undone, such as `3 + 4`
+    * a quotient copied from the question, `84/2`, also as `x = 84/2 apples`; other quotients are
+      numbers
     * text after the slot, because it could take the answer back
 
     Args:

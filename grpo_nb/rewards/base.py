@@ -39,7 +39,8 @@ def rows_of(columns: Mapping[str, Any], count: int) -> list[Row]:
     """
     rows = [{} for _ in range(count)]
     for name, values in columns.items():
-        # TRL passes lists. A user may pass a column of numpy, pandas or datasets.
+        # Any sized container is a column: TRL passes lists, and a user may pass a column of numpy,
+        # pandas or datasets. A text and a dict are values.
         is_column = isinstance(values, Sized) and not isinstance(values, (str, Mapping))
         if is_column and len(values) == count:
             for row, value in zip(rows, values, strict=True):
@@ -69,8 +70,8 @@ class Reward:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # `@dataclass` runs later, and keeps a `__repr__` that the class itself defines. So copy the
-        # inherited one into the class: `@dataclass` would write one with every default value.
+        # Give the class a `__repr__` of its own. `@dataclass`, which runs later, keeps that one. An
+        # inherited one would be replaced by one with every default value.
         cls.__repr__ = cls.__repr__
 
     def __post_init__(self) -> None:
@@ -158,7 +159,8 @@ def require_weight(weight: Any, name: str) -> None:
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
     """Return the lowest and highest score that a reward declares as `range`, or None.
 
-    A partial does not have the range of its function, because its arguments may change the scores.
+    A `functools.partial` has no range, even if its function has one: the fixed arguments may change
+    the scores.
     """
     return range_or_none(getattr(reward, "range", None))
 

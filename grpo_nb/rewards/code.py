@@ -57,7 +57,7 @@ def read_tests(cell: Any) -> tuple[CodeTest, ...]:
     >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
     [3]
     """
-    # A cell that is no list counts as one test. If it is no text either, the loop refuses it.
+    # Anything but a list is one test. The loop refuses a test that is no text.
     is_list = isinstance(cell, Iterable) and not isinstance(cell, (str, Mapping))
     tests: list[CodeTest] = []
     for test in cell if is_list else [cell]:

@@ -124,7 +124,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     is_too_long = max(len(given), len(gold)) > _LONGEST_EXPRESSION
     if is_too_long or _NOT_MATHS.fullmatch(gold):
         return is_right_as_text
-    # In a number, capitals do not matter. So the check of capitals below is left out.
+    # A number with a unit may have capitals (5 KM), so it must not reach the check of capitals.
     if is_right_as_text and read_number(gold) is not None:
         return True
     # 2. Normalize.
@@ -174,14 +174,14 @@ def _equals_as_formula(given: str, gold: str) -> bool:
         return False
     if given_answer.readings and gold_answer.readings:
         return _equals_part_by_part(given_answer, gold_answer)
-    # Of two answers with the same left side, the right sides are compared below.
+    # Two answers with the same left side go on to the last line, which compares their right sides.
     if not both_have_left_side and RELATION.search(given) and RELATION.search(gold):
         # `-x > -1` equals `x < 1`, and `x - y = 0` equals `x = y`.
         return _equals_by_math_verify(given, gold)
     if given_answer.readings or gold_answer.readings:
         return False
-    # `y = 2x` equals `x + x`. But `x = x + 1` is an equation for x, and not a name for the value
-    # `x + 1`.
+    # `x = x + 1` is an equation for x, so it does not equal the value `x + 1`. But `y = 2x` equals
+    # `x + x`.
     gold_symbols = re.findall(SYMBOL, split_unit(gold)[0])
     if given_answer.left_side in gold_symbols and not gold_answer.left_side:
         return False
@@ -198,7 +198,7 @@ def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
     if not shared_readings or len(given_parts) != len(gold.parts):
         return False
-    # The index in `x_1 = 1, x_2 = 2` has no meaning if the gold answer is a list of values.
+    # `x_1 = 1, x_2 = 2` may number the values of a list in any order.
     are_indexed = INDEXED in given.readings and ANY_ORDER in gold.readings
     if are_indexed or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
         return _equals_in_any_order(given_parts, gold.parts)

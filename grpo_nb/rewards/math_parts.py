@@ -96,7 +96,8 @@ class AnswerParts:
             elements = _split_outside_brackets(content, "[,;]")
             if len(elements) > 1:
                 return cls({brackets}, elements)
-        # Round brackets around a single element, as in (x + 1), belong to an expression.
+        # Look into the brackets of a set. Round ones around a single element, as in (x + 1), belong
+        # to an expression.
         list_text = text if brackets == _ROUND else content
         if brackets == _SET_BRACKETS:
             # The comma of a set always separates: {100,200} has two elements.
@@ -233,8 +234,8 @@ def _interval_of(text: str) -> tuple[str, str]:
         # the last name in the alphabet is the variable: x in `a < x` and in `x < a`.
         symbols = filter(_LEFT_SIDE.fullmatch, pieces[::2])
         variable = max(symbols, key=lambda symbol: symbol.strip("\\").casefold(), default="")
-        is_below = pieces[0] == variable
-        pieces = [r"-\infty", "<", *pieces] if is_below else [*pieces, "<", r"\infty"]
+        variable_comes_first = pieces[0] == variable
+        pieces = [r"-\infty", "<", *pieces] if variable_comes_first else [*pieces, "<", r"\infty"]
     low, sign_after_low, left_side, sign_before_high, high = pieces
     if not _LEFT_SIDE.fullmatch(left_side):
         return "", ""

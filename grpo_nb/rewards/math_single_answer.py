@@ -58,6 +58,7 @@ def is_single_answer(given: str, gold: str) -> bool:
         return False
     gold_tokens = _TOKEN.findall(gold.casefold())
     gold_letters = set("".join(filter(str.isalpha, gold_tokens)))
+    # Tokens that the answer has more often than the gold answer.
     extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
     # Several letters, such as ab, must all occur in the gold answer: otherwise they are a word.
     return all(

@@ -98,7 +98,8 @@ def _ask_worker(worker: subprocess.Popen[bytes], request: str) -> bytes:
             worker.stdin.write(f"{request}\n".encode())
             reply = worker.stdout.readline()
     finally:
-        # Also after an interrupt: otherwise the late reply would be read as the next pair's reply.
+        # The worker has ended, or the call was interrupted. End it, because a late reply would be
+        # read as that of the next pair.
         if not reply:
             # Leaving the block waits for the end of the process and closes its pipes.
             with worker:

@@ -28,8 +28,7 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
-# An answer before it is normalized: arithmetic needs one of these. Most answers have none, and the
-# steps after this search would take time.
+# A fast test of the raw answer: without one of these there is no arithmetic. Most have none.
 _MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
 # Most answers are a number without a unit, which leaves nothing to compute or to convert.
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
@@ -66,7 +65,7 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     if not _MAY_BE_ARITHMETIC.search(given):
         return False
     given = _bare_value(given)
-    # Quotation marks within an answer are those of JSON, which has no arithmetic.
+    # An answer with quotation marks counts as JSON, which has no arithmetic.
     if '"' in given or not _ARITHMETIC_SIGN.search(given):
         return False
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
@@ -150,7 +149,7 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
         return ""
     # The text of B may go on to option C, which has the same mark. Other letters are part of the
     # text: `B. John F. Kennedy`.
-    next_letter = chr(ord(letter) + 1)
+    next_letter = re.escape(chr(ord(letter) + 1))
     next_option = rf"(?i)(?:^|[\s,;])[(\[]?{next_letter}\s*{re.escape(match['mark'])}"
     return "" if re.search(next_option, text_after) else letter
 

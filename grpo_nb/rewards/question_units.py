@@ -69,14 +69,16 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
         return True
     # 50% is the number 0.5 in another spelling.
     gold_number = read_number(gold)
-    if given_unit == "%" and gold_number and gold_number.value == read_number(given).value:
+    given_number = read_number(given)  # None for a formula, which can have a unit too
+    is_same_number = gold_number and given_number and gold_number.value == given_number.value
+    if given_unit == "%" and is_same_number:
         return False
     question = rewrite(normalize_signs(question), _SPELLINGS)
     if given_unit == "%" and _PERCENTAGE_OF.search(question):
         return True
     # An area in cm^2 fits a question that names cm.
     named_units = _base_units(_units_in(" ".join(_NAMED_UNIT.findall(question))))
-    # The last sentence counts first, because earlier ones may hold data or an example.
+    # The last sentence that asks for a unit decides. Earlier ones may hold data or an example.
     for sentence in reversed(re.split(r"[.?!]\s|\n", question)):
         asked_units = list(filter(None, map(_units_in, _ASKED_UNIT.findall(sentence))))
         if asked_units:
@@ -109,5 +111,5 @@ def _units_in(text: str) -> frozenset[str]:
 
 
 def _base_units(units: frozenset[str]) -> set[str]:
-    """Return units without their powers, and without the stroke of the unit below in a rate."""
+    """Return units without their powers, and without the / before the lower unit of a rate."""
     return {unit.strip("/").partition("^")[0] for unit in units}

@@ -24,7 +24,7 @@ from __future__ import annotations
 import datetime
 import json
 import os.path
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,7 @@ from grpo_nb.core.files import refuse_links, safe_path, sha256_of
 from grpo_nb.core.locks import writer_status
 from grpo_nb.core.tables import Part, ReprMixin, bold
 from grpo_nb.core.words import displayable, short_repr, shorten
+from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import REQUIRED_COLUMNS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
@@ -68,7 +69,7 @@ class Run(ReprMixin):
         *,
         model: Any = None,
         tokenizer: Any = None,
-        rewards: Iterable[Callable[..., Any]] = (),
+        rewards: Iterable[RewardFunction] = (),
     ) -> None:
         self.path = Path(path)
         self.model = model

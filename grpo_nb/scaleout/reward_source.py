@@ -126,7 +126,7 @@ class RewardSource:
             # A constant. `_expression_of` refuses everything else, such as a module of the user.
             self.definitions.append(f"{name} = {self._expression_of(name, value)}")
 
-    def _add_function(self, name: str, function: Callable[..., Any]) -> None:
+    def _add_function(self, name: str, function: Callable) -> None:
         """Collect a function of the user, after everything that it uses."""
         # A decorator such as lru_cache returns an object without source. The source of the function
         # inside has the decorator too.

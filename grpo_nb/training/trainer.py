@@ -270,7 +270,7 @@ class RunTrainer(GRPOTrainer):
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 
-def state_owners_by_key(functions: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+def state_owners_by_key(functions: Iterable[Callable]) -> dict[str, Any]:
     """Return the objects behind rewards or observers that have `state_dict` and `load_state_dict`.
 
     Keys are `<position> <name>`, because two functions can share a name. The position counts only

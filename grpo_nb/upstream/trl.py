@@ -176,7 +176,7 @@ def run_tool_loop(
     prompts: Sequence[Sequence[Mapping[str, Any]]],
     prompt_ids: Sequence[Sequence[int]],
     *,
-    tools: Sequence[Sequence[Callable[..., Any]]],
+    tools: Sequence[Sequence[Callable]],
     sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
 ) -> ToolLoopResult:
     """Run the episodes of a batch of prompts with TRL's own tool loop.

@@ -233,6 +233,20 @@ def test_prompts_of_numpy_and_empty_questions_of_pandas_are_read() -> None:
     assert correctness()(completions=copy, answer=["42"], question=[float("nan")]) == [1.0]
 
 
+def test_percent_sign_that_only_maths_reads_raises_nothing() -> None:
+    completions = [slot(r"50\mathsf{\%}")]
+    scores = rewards.maths()(
+        completions=completions, answer=["50"], prompts=["What is half of 100?"]
+    )
+    assert scores == [1.0]
+
+
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+def test_last_letter_of_the_alphabet_may_be_an_option(make) -> None:
+    question = "Which? Y) wy Z) zed"
+    assert make()(completions=[slot("Z) zed")], answer=["Z"], prompts=[question]) == [1.0]
+
+
 @pytest.mark.parametrize("make", [correctness, rewards.maths])
 def test_initial_in_the_text_of_an_option_is_no_other_option(make) -> None:
     question = "Who? A. Ann Lee B. John F. Kennedy C. Oslo"
