@@ -191,12 +191,14 @@ def _equals_as_formula(given: str, gold: str) -> bool:
 def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
     """Return True if two answers of several parts are equal."""
     shared_readings = given.readings & gold.readings
+    if not shared_readings:
+        return False
     given_parts = given.parts
     if ANY_ORDER in given.readings and len(given_parts) > len(gold.parts):
         # A part that the answer repeats counts once. Spaces are ignored in this comparison only:
         # the parts keep theirs, because `\pi r` is not `\pir`.
         given_parts = list({without_spaces(part): part for part in given_parts}.values())
-    if not shared_readings or len(given_parts) != len(gold.parts):
+    if len(given_parts) != len(gold.parts):
         return False
     # `x_1 = 1, x_2 = 2` may number the values of a list in any order.
     are_indexed = INDEXED in given.readings and ANY_ORDER in gold.readings

@@ -118,19 +118,20 @@ class AnswerParts:
         left_sides = {_split_equation(part)[0] for part in parts}
         # Each part has a left side, and no two are the same.
         is_named = len(parts) > 1 and len(left_sides) == len(parts) and "" not in left_sides
-        readings = {EQUATIONS, IN_ORDER, _ROUND} if is_named else {ANY_ORDER, IN_ORDER}
-        has_indices = is_named and len({side.partition("_")[0] for side in left_sides}) == 1
-        are_statements = is_named or any(map(_INEQUALITY_SIGN.search, parts))
-        if has_indices:
-            readings.add(INDEXED)
-        elif are_statements and re.search(_OR, text):
-            readings = {ALTERNATIVES}
+        has_or = re.search(_OR, text) is not None
         if not is_named:
-            # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
-            parts = list(chain.from_iterable(map(_split_plus_minus, parts)))
-        elif all(len(left_side) == 1 for left_side in left_sides):
-            # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other
-            # left sides have no order that everybody keeps: r and \theta.
+            are_inequalities = any(map(_INEQUALITY_SIGN.search, parts))
+            readings = {ALTERNATIVES} if has_or and are_inequalities else {ANY_ORDER, IN_ORDER}
+            return cls(readings, list(chain.from_iterable(map(_split_plus_minus, parts))))
+        # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
+        readings = {EQUATIONS, IN_ORDER, _ROUND}
+        if len({side.partition("_")[0] for side in left_sides}) == 1:
+            readings.add(INDEXED)
+        elif has_or:
+            readings = {ALTERNATIVES}
+        # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other left
+        # sides have no order that everybody keeps: r and \theta.
+        if all(len(left_side) == 1 for left_side in left_sides):
             parts.sort()
         return cls(readings, parts)
 
