@@ -16,7 +16,7 @@ has `adapter_folder` and `chat_template` (None for the tokenizer's). "gguf" also
 
 import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 #: Check name -> (passed, or None if the check was not made; measurement in words).
 Checks = dict[str, tuple[bool | None, str]]
+#: The check to make, with its folders and prompts (`staged_export.verification_request`).
+Request = dict[str, Any]
 #: Largest relative error that a weight may have. bfloat16 has 7 bits after the leading one, so
 #: rounding to the nearest value errs by at most 2^-8. For float16 the limit is twice the largest
 #: rounding error and for float32 16 times, because B @ A may be summed in another order.
@@ -53,7 +55,7 @@ NOT_COMPARED: Checks = {
 }
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: Request) -> dict[str, Any]:
     """Make the requested checks, and return the verdict and the measurement of each by its name."""
     verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
     checks = verify(request)
@@ -67,7 +69,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def verify_merged(request: dict[str, Any]) -> Checks:
+def verify_merged(request: Request) -> Checks:
     """Check a merged model against base and adapter."""
     merged_folder = Path(request["merged_folder"])
     base_folder = Path(request["base_folder"])
@@ -109,7 +111,7 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     )
 
 
-def verify_gguf(request: dict[str, Any]) -> Checks:
+def verify_gguf(request: Request) -> Checks:
     """Check the answers of llama.cpp in the request against the merged model and the base."""
     merged_folder = Path(request["merged_folder"])
     base_folder = Path(request["base_folder"])
@@ -256,7 +258,7 @@ def read_tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def tokenizer_problems(
-    merged_folder: Path, base_folder: Path, original: Any, request: Mapping[str, Any]
+    merged_folder: Path, base_folder: Path, original: Any, request: Request
 ) -> list[str]:
     """Return a sentence for each difference in how prompts are read and answers end."""
     tokenizer = AutoTokenizer.from_pretrained(merged_folder)
@@ -318,7 +320,7 @@ def load_model(folder: Path, *, in_float32: bool = True) -> Any:
     return model.float() if in_float32 else model
 
 
-def prompt_tokens(tokenizer: Any, request: Mapping[str, Any]) -> list[list[int]]:
+def prompt_tokens(tokenizer: Any, request: Request) -> list[list[int]]:
     """Return the tokens of each prompt as in training, with the generation prompt."""
     encoded = tokenizer.apply_chat_template(
         request["prompts"],

@@ -55,11 +55,12 @@ _LOOKS_LIKE_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
 Others are compared as words. A single capital is not a variable here, because it may be the letter
 of an option.
 """
-_MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:|[A-Z][0-9]")
+_MISREAD_BY_MATH_VERIFY = re.compile(r"[0-9]_\{|:|^[A-Za-z0-9]*[A-Z][0-9][A-Za-z0-9]*$")
 """Gold answers that math-verify misreads, so that only the same spelling is right.
 
 It reads a number in another base, such as 101_{2}, and a chemical formula, such as H2O, as a
-product. It reads the ratio 1:3:2 as a quotient, which equals 1:2:3.
+product. (A formula is any word with a digit after a capital.) It reads the ratio 1:3:2 as a
+quotient, which equals 1:2:3.
 """
 
 

@@ -107,7 +107,7 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
     | ------------------------------------------------ | ---------------------- |
     | letter and text of the gold option               | the letter             |
     | gold letter with any other text                  | "", compared as wrong  |
-    | gold option and the next one, `B) Rome C) Oslo`  | "", compared as wrong  |
+    | gold option and another one, `B) Rome C) Oslo`   | "", compared as wrong  |
     | another letter, a letter alone, or no letter     | the answer as it is    |
     | any answer without a question to search in       | the answer as it is    |
 
@@ -147,11 +147,14 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
     )
     if match is None:
         return ""
-    # The text of B may go on to option C, which has the same mark. Other letters are part of the
-    # text: `B. John F. Kennedy`.
-    next_letter = re.escape(chr(ord(letter) + 1))
-    next_option = rf"(?i)(?:^|[\s,;])[(\[]?{next_letter}\s*{re.escape(match['mark'])}"
-    return "" if re.search(next_option, text_after) else letter
+    # The text may go on to another option, which has the same mark. A letter is an option only if
+    # the letter before it is one too: the F of `B. John F. Kennedy` is not.
+    mark = re.escape(match["mark"])
+    for other in re.findall(rf"(?:^|[\s,;])[(\[]?([A-Za-z])\s*{mark}", text_after):
+        letter_before = re.escape(chr(ord(other.casefold()) - 1))
+        if re.search(rf"(?<!\w){letter_before}{mark}", question):
+            return ""
+    return letter
 
 
 def _question_in(row: Row) -> str:

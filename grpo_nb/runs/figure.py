@@ -209,7 +209,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         axes.locator_params(axis="x", nbins=3, integer=True)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
         # matplotlib's own format can write a factor, such as 1e-5, over the unit.
-        axes.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.3g}")
+        axes.yaxis.set_major_formatter("{x:.0%}" if panel.is_share else "{x:.6g}")
         labels = {}
         for curve_number, curve in enumerate(panel_curves):
             if len(curve.values):

@@ -15,7 +15,7 @@ from grpo_nb.runs.reading import reporting_damage_in
 if TYPE_CHECKING:
     import pandas
 
-#: A row of a run: the metrics of a logged step, by name.
+#: A row as a dict: the metrics of a logged step by name, or a held-out question by column.
 Row = dict[str, Any]
 #: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
 #: whatever their scores were. So a row without this key reused the completions of an earlier step.

@@ -213,7 +213,7 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=
 # | *in the format* (needs no sum) | 19 % | 100 % | 100 % | 100 % |
 # | *correct anywhere* (needs no tags) | 44 % | 50 % | 75 % | 94 % |
 #
-# In these two curves, which do not need each other, the sums are slower as well. (Once all answers are in the format, the curve of *correct* covers that of *correct anywhere*.) The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
+# In these two curves the sums are slower as well. (Once all answers are in the format, the curve of *correct* covers that of *correct anywhere*.) The four tags are the same in all perfect answers, so the pushes of different groups can add up. The right number is
 # another one for each question. (With 16 questions, from 44 to 50 % is one question.)
 # </details>
 #

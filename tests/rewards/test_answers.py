@@ -255,6 +255,20 @@ def test_initial_in_the_text_of_an_option_is_no_other_option(make) -> None:
     assert scores == [1.0, 0.0]
 
 
+@pytest.mark.parametrize("make", [correctness, rewards.maths])
+def test_line_of_options_in_two_columns_is_wrong(make) -> None:
+    question = "Where?\nA) Bern C) Paris\nB) Rome D) Oslo"
+    completions = [slot("B) Rome"), slot("B) Rome D) Oslo")]
+    scores = make()(completions=completions, answer=["B", "B"], prompts=[question] * 2)
+    assert scores == [1.0, 0.0]
+
+
+def test_numbered_constants_are_no_chemical_formula() -> None:
+    gold = "C1 e^x + C2 e^{-x}"
+    completions = [slot("C2 e^{-x} + C1 e^x"), slot("HO2")]
+    assert rewards.maths()(completions=completions, answer=[gold, "H2O"]) == [1.0, 0.0]
+
+
 def test_fraction_shown_in_the_system_prompt_is_no_copy() -> None:
     prompt = [
         {"role": "system", "content": "Write fractions, such as 1/2."},

@@ -299,6 +299,17 @@ def test_live_plot_is_one_display_with_pauses(
     assert data["text/plain"] in metadata["image/png"]["alt"]
 
 
+def test_axis_of_long_completions_has_whole_and_different_numbers() -> None:
+    rows = made_rows(10)
+    for step, row in enumerate(rows):
+        row["completions/mean_length"] = 2001.0 + step
+    axes = panels(rows, choice="all")["Completion length"]
+    axes.figure.canvas.draw()
+    labels = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert len(set(labels)) == len(labels)
+    assert not any("e" in label for label in labels)
+
+
 def test_overlay_draws_no_axes_without_data() -> None:
     rows = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0}]
     assert [title(axis) for axis in overlay_of(one=rows, two=rows).axes] == ["Total reward"]
