@@ -46,12 +46,13 @@ _OPTION_LETTER = re.compile(
     """,
     re.VERBOSE,
 )
-# In "B) A is also right", A is a letter, because of the word after it.
+# In "B) A is also right", A is the letter of an option, because of the word after it.
 _WORDS_AFTER_LETTER_A = "is|was|are|as|seems|looks|also|too|works|fits|can|could|may|might|would"
-# In "B) a dog", it is an article, as before any other word of two letters or more.
+# In "B) a dog", it is an article, as before any other word of two letters or more. (?! excludes
+# those words.
 _WORD_AFTER_ARTICLE = rf"(?!(?:{_WORDS_AFTER_LETTER_A})\b)\w{{2}}"
 # Searched in the text after the letter. A match means that the letter is no clear choice: "B or C",
-# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too.
+# "B, C", "B is wrong". The price is that "B) Romeo and Juliet" is refused too.
 _HEDGE = re.compile(
     rf"""(?i)
     \b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather)\b

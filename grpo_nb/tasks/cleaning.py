@@ -125,8 +125,8 @@ def to_task_rows(
     for row_number, row in enumerate(source.rows):
         try:
             rows[row_number] = _question_and_answer(row, column_of, has_lists_of_answers)
-        except _UnusableRow as reason:
-            reasons[row_number] = str(reason)
+        except _UnusableRow as error:
+            reasons[row_number] = str(error)
     _split_solutions(rows.values(), report)
 
     # 3. Add the other columns. One of them may be `accepted_answers`, which step 4 needs.
@@ -159,10 +159,9 @@ def _choose_columns(source: SourceRows, names: Sequence[str], columns: Columns) 
     A role that `columns` does not name has the column of its own name. Each row needs an answer,
     and a question or a prompt. The prompt's text replaces a missing question.
 
-    A column called `prompt` is an ordinary column in two cases:
-
-    * `columns` names the question but no prompt.
-    * The column holds texts, and there is a column `question`.
+    The column `prompt` is the prompt if `columns` says so. If `columns` names no question, it is
+    the prompt too where it holds chats, or where there is no column `question`. Otherwise it is an
+    ordinary column.
 
     Raises:
         ValueError: An unknown role, or a role without its column, with a map to copy.
@@ -204,7 +203,7 @@ def _are_lists_of_texts(cells: Iterable[Any]) -> bool:
     Some lists may be empty, but not all. None and NaN in a list are ignored.
     """
     lists = [cell for cell in cells if isinstance(cell, (list, tuple))]
-    # A blank text counts as a text; None and NaN are skipped.
+    # None and NaN are skipped. A blank text counts, because it shows that the lists hold texts.
     items = [item for item in itertools.chain(*lists) if isinstance(item, str) or _is_filled(item)]
     return bool(items) and all(isinstance(item, str) for item in items)
 

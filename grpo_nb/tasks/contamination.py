@@ -1,8 +1,8 @@
 """Find held-out questions that were trained on. A score on such questions measures memory.
 
-A task compares questions in three ways. Of the rows of one source, only those are left out that
-certainly repeat another. Rows that may repeat each other are kept in one part, which costs nothing.
-Training rows that may repeat the example, or a held-out row of the user, are left out too.
+A task compares questions in three ways. Within one source, a row is left out only if it certainly
+repeats another. Rows that may repeat each other are kept together in one part, so none is lost.
+Training rows that may repeat the example, or a held-out row of the user, are left out.
 
 | two questions                             | may differ in                                     |
 | ----------------------------------------- | ------------------------------------------------- |
@@ -128,11 +128,11 @@ def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> 
     >>> found.trained_count
     2
     """
-    sources = [trained[digest] for digest in question_hashes(questions) if digest in trained]
-    # If none was trained on, the sentence names everything that was searched.
-    names = dict.fromkeys(sources or trained.values())
+    found_in = [trained[digest] for digest in question_hashes(questions) if digest in trained]
+    # If none was trained on, the sentence names all data that were searched.
+    named_data = found_in or trained.values()
     return Contamination(
         question_count=len(questions),
-        trained_count=len(sources),
-        source=" and ".join(names) or "an empty set of training questions",
+        trained_count=len(found_in),
+        source=" and ".join(dict.fromkeys(named_data)) or "an empty set of training questions",
     )

@@ -1,4 +1,4 @@
-"""The answer format: it knows the tags, writes the prompt, finds the answer and rates completeness.
+"""The answer format: its tags, the prompt that asks for it, and how answers are found and rated.
 
 Data, rewards and evaluation share one object, so that the prompt, the scores and the measurements
 always agree. An answer may have several lines, and white space around it. A chat template may write

@@ -69,9 +69,9 @@ def load_task(
             set on the Hub. Of a `DatasetDict` or the Hub, the split `train` is read.
         settings: Settings to take `seed` and, with `tokenizer`, `max_prompt_length` from.
         columns: The column of each role, `{"question": "Review text", "answer": "label"}`. The
-            roles are `question`, `answer` and `prompt`: chat messages, or a text that is the
-            question. If the source has a column `question`, a column `prompt` of texts is not used
-            as the prompt: it is kept as `source_prompt`. See docs/guide/data.md for more.
+            roles are `question`, `answer` and `prompt`. A prompt is chat messages, or a text that
+            is the question. If the source has a column `question`, a column `prompt` of texts is
+            not used as the prompt: it is kept as `source_prompt`. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. If not given,
             the answers decide. The kind sets what the prompt asks for and which rewards
             `gn.rewards.rewards_for` chooses. It does not change `gn.rewards.correctness`, which
@@ -84,7 +84,7 @@ def load_task(
             episode that you ran by hand,
             `gn.lab.ManualEpisode(task, row_number).example(tokenizer)`. Give one to a small model.
             Without an example, it hardly ever writes the tags, all its completions score the same,
-            and it learns nothing.
+            and it learns nothing. `arithmetic` has one of its own; `()` means none.
         holdout: Rows to keep for evaluation: a share below 1 (0.2 if not given), a number of rows,
             or your own rows from any source (of a `DatasetDict` or the Hub, the split `test`). All
             of your own rows are held out, and training rows that ask the same questions are left
@@ -135,7 +135,7 @@ def load_task(
     is_share_or_count = isinstance(holdout, numbers.Real)  # numpy's numbers too
     held_out_keys = None  # chosen in step 5, unless the user gives held-out rows
     if is_arithmetic:
-        # If the user gives held-out rows, none are generated.
+        # If the user gives held-out rows, none are generated. A share is refused below.
         holdout_size = holdout if is_share_or_count else 0
         require_whole_number("holdout", holdout_size, 0)
         source_rows = SourceRows("arithmetic", arithmetic_rows(seed, holdout_size, **options))
@@ -152,13 +152,13 @@ def load_task(
             name_in_errors="the held-out data",
             row_name="held-out row",
         )
-        own_rows = to_task_rows(held_out_source, report, columns, on_conflict, kind)
-        held_out_keys = {question_key(row["question"]) for row in own_rows}
-        other_rows = _without_questions(
+        held_out_rows = to_task_rows(held_out_source, report, columns, on_conflict, kind)
+        held_out_keys = {question_key(row["question"]) for row in held_out_rows}
+        training_rows = _without_questions(
             rows, held_out_keys, "whose question is held out too", report
         )
         # One list until step 5, because both parts must get the same kind, format and columns.
-        rows = [*other_rows, *own_rows]
+        rows = [*training_rows, *held_out_rows]
         # A column may hold 3 in one source and "3" in the other.
         store_as_text(rows, report)
 
@@ -174,7 +174,8 @@ def load_task(
     rows = with_prompts(rows, format, example_messages)
     _note_problems(rows, answers, format, report)
 
-    # 5. Hold questions out. Each prompt shows the example, so its question would measure nothing.
+    # 5. Hold questions out. Each prompt shows the example, so the example's question would measure
+    # nothing.
     example_keys = {question_key(message["content"]) for message in example_messages}
     rows = _without_questions(rows, example_keys, "that the example shows", report)
     keys = [question_key(row["question"]) for row in rows]

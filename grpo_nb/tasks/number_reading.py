@@ -58,7 +58,7 @@ _NUMBER = re.compile(
     (?:  # a unit
         (?!\s*[\d.,;=])  # not a second number
         (?P<gap>\s*)
-        # One letter that touches the digits is a variable (2x). So 5 m is read, and 5m is not.
+        # One letter without a gap before it is a variable (2x). So 5 m is read, and 5m is not.
         (?!(?<=\S)[A-Za-z]\b)
         (?P<unit>.{{1,40}})
     )?
@@ -113,6 +113,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
     numerator = _decimal(match["numerator"])
     denominator = _decimal(match["denominator"] or "1")
     unit = _unit_of(match)
+    # None is no unit at all, as in `5 or 6`; a number without a unit has "".
     if unit is None or denominator == 0 or (match["sign"] and match["minus"]):
         return None
     # The fraction of a mixed number is below 1: 1 3/4, but not 1 7/4.

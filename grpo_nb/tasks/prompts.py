@@ -1,6 +1,7 @@
 """Make prompts from questions, and check that a tokenizer's chat template can render them."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -39,8 +40,8 @@ def format_for_answers(
 def with_prompts(rows: Rows, format: AnswerFormat, example_messages: Chat = ()) -> Rows:
     """Return the rows with the chat messages that ask their question.
 
-    If a row has messages of its own, the example goes between its system prompt and its other
-    messages. An `instruction` of the format replaces its system prompt.
+    If a row has messages of its own, the example goes between the system messages at its beginning
+    and the others. An `instruction` of the format replaces those system messages.
     """
     format_system = [{"role": "system", "content": format.system_prompt()}]
     prompted = []
@@ -55,9 +56,9 @@ def with_prompts(rows: Rows, format: AnswerFormat, example_messages: Chat = ()) 
 
 
 def split_system(chat: Chat) -> tuple[Chat, Chat]:
-    """Return the messages that instruct the model, and the others."""
-    system = [message for message in chat if message["role"] in _SYSTEM_ROLES]
-    return system, [message for message in chat if message["role"] not in _SYSTEM_ROLES]
+    """Return the messages at the beginning that instruct the model, and the others."""
+    others = list(itertools.dropwhile(lambda message: message["role"] in _SYSTEM_ROLES, chat))
+    return chat[: len(chat) - len(others)], others
 
 
 def messages_of_example(example: Example | None, format: AnswerFormat) -> Chat:
@@ -119,19 +120,19 @@ def require_chat_template(tokenizer: Any, argument_names: Iterable[str] = ()) ->
 
 
 def render_prompt(prompt: Chat, tokenizer: Any, template_kwargs: Mapping[str, Any]) -> str:
-    """Render a prompt with the chat template, and check that its system message is in the text.
+    """Render a prompt with the chat template, and check that its system messages are in the text.
 
     Most templates without a system role refuse such a message. Others leave it out silently.
 
     Raises:
-        ValueError: The template leaves out the system message.
+        ValueError: The template leaves out a system message.
         TemplateError: The template refuses the prompt.
     """
     rendered = tokenizer.apply_chat_template(
         prompt, tokenize=False, add_generation_prompt=True, **template_kwargs
     )
-    for message in split_system(prompt)[0]:
-        if message["content"].strip() not in rendered:
+    for message in prompt:
+        if message["role"] in _SYSTEM_ROLES and message["content"].strip() not in rendered:
             raise ValueError(
                 "the model's chat template leaves out the system prompt. Put the text of "
                 "format.system_prompt() before each question, in a column prompt: "

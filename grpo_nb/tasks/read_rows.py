@@ -195,17 +195,21 @@ def _read_csv(path: Path) -> tuple[Rows, str]:
 
 
 def _read_json(path: Path) -> Rows:
-    """Return the rows of JSON lines, or of one JSON text with a list of rows.
+    """Return the rows of JSON lines, or of one JSON text with a list of rows or a single row.
 
     The content decides, because JSON lines are often in a file that ends in .json.
     """
     text = path.read_text("utf-8-sig")
-    if not text.lstrip().startswith("["):
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        if text.lstrip().startswith("["):
+            raise
         # Put a comma after each line that is not empty, and read all lines as one JSON list. An
         # error then names the line.
         lines = re.sub(r"(?<=\S)(?=\s*\n)", ",", text.rstrip())
-        text = f"[{lines}]"
-    return _rows_of_iterable(json.loads(text))
+        rows = json.loads(f"[{lines}]")
+    return _rows_of_iterable(rows if isinstance(rows, list) else [rows])
 
 
 def _read_hub(name: str, split: str) -> SourceRows:

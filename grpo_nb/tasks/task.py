@@ -100,7 +100,7 @@ class Task(ReprMixin):
                 describes it to a model.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
-        # The first row shows it: a start that is random at all is random for nearly every row.
+        # One row is enough: a start that is random is so for nearly every row.
         tools.require_repeatable(self.train[0])
         return dataclasses.replace(self, tools=tools)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,25 +38,9 @@ class Tools:
     def __post_init__(self) -> None:
         require_whole_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01)
-        if not isinstance(self.environment, type | None):
-            raise TypeError(
-                f"environment = {short_repr(self.environment)} is not a class. Each completion "
-                "needs an object of its own: write environment=Game, not environment=Game()."
-            )
-        # TRL adds the result of `get_reward` after the weighted rewards.
-        if hasattr(self.environment, "get_reward"):
-            raise ValueError(
-                "TRL would add get_reward of the environment to the score, unweighted and "
-                "unlogged. Rename it, for example _won (a public method would be a tool), and "
-                "write a reward: "
-                "def won(environments, **_): return [float(e._won()) for e in environments]."
-            )
-        if self.environment is not None and not hasattr(self.environment, "reset"):
-            raise ValueError(
-                "the environment has no method reset(self, **row), which starts an episode: write "
-                "one, even if it does nothing."
-            )
-        for tool in (*self.functions, *self._methods):
+        if self.environment is not None:
+            _require_environment(self.environment)
+        for tool in (*self.functions, *self._methods.values()):
             if not hasattr(tool, "__name__"):
                 raise TypeError(
                     f"the tool {short_repr(tool)} has no name, by which the model could call it: "
@@ -76,12 +61,9 @@ class Tools:
             )
 
     @property
-    def _methods(self) -> list[Tool]:
-        """The public methods of the environment, as TRL finds them; none without an environment."""
-        if self.environment is None:
-            return []
-        methods = inspect.getmembers(self.environment, inspect.isfunction)
-        return [tool for name, tool in methods if name != "reset" and not name.startswith("_")]
+    def _methods(self) -> dict[str, Tool]:
+        """The environment's tools by name; none without an environment."""
+        return {} if self.environment is None else _public_methods(self.environment)
 
     @functools.cached_property
     def environment_factory(self) -> type | None:
@@ -117,7 +99,7 @@ class Tools:
 
     def for_episode(self, instance: Any = None) -> list[Tool]:
         """Return the tools of one episode, with the methods of its object of the environment."""
-        methods = [getattr(instance, method.__name__) for method in self._methods]
+        methods = [getattr(instance, name) for name in self._methods]
         return [self.as_called_by_model(tool) for tool in (*self.functions, *methods)]
 
     @functools.cached_property
@@ -133,7 +115,7 @@ class Tools:
     @property
     def names(self) -> list[str]:
         """The names that the model calls."""
-        return [tool.__name__ for tool in (*self.functions, *self._methods)]
+        return [*(tool.__name__ for tool in self.functions), *self._methods]
 
     def start_episode(self, row: Row) -> Row:
         """Start an episode, and return its row.
@@ -160,18 +142,58 @@ class Tools:
         """
         if self.environment is None:
             return
-        states = set()
+        states = []
         for _ in range(_TRIAL_STARTS):
             started = self.start_episode(row)
-            attributes = vars(started["environments"]).values()
-            states.add(tuple(map(_pickled_or_empty, (started["prompt"], *attributes))))
-        if len(states) > 1:
+            state = {"the prompt": started["prompt"], **vars(started["environments"])}
+            states.append({name: _pickled_or_empty(value) for name, value in state.items()})
+        names = dict.fromkeys(itertools.chain(*states))
+        different = [name for name in names if len({state.get(name) for state in states}) > 1]
+        if different:
             raise ValueError(
                 f"{self.environment.__name__}.reset started from the same row with different "
-                "prompts or attributes: completions of a group would play different games, and "
-                "advantages would be luck. Take what is random from the row: a column for it, or "
-                "random.Random(row['question'])."
+                f"values of {' and '.join(different)}: completions of a group would play different "
+                "games, and advantages would be luck. Take what is random from the row: a column "
+                "for it, or random.Random(row['question']). Make what is no part of the game, such "
+                "as a temporary folder or the time, when a tool is first called."
             )
+
+
+def _require_environment(environment: Any) -> None:
+    """Raise `TypeError` or `ValueError` unless TRL can use this class as an environment."""
+    if not isinstance(environment, type):
+        raise TypeError(
+            f"environment = {short_repr(environment)} is not a class. Each completion needs an "
+            "object of its own: write environment=Game, not environment=Game()."
+        )
+    # TRL adds the result of `get_reward` after the weighted rewards.
+    if hasattr(environment, "get_reward"):
+        raise ValueError(
+            "TRL would add get_reward of the environment to the score, unweighted and unlogged. "
+            "Rename it, for example _won (a public method would be a tool), and write a reward: "
+            "def won(environments, **_): return [float(e._won()) for e in environments]."
+        )
+    if not hasattr(environment, "reset"):
+        raise ValueError(
+            "the environment has no method reset(self, **row), which starts an episode: write one, "
+            "even if it does nothing."
+        )
+    for name, method in _public_methods(environment).items():
+        # TRL gives the model the name in `__name__`.
+        if method.__name__ != name:
+            raise ValueError(
+                f"the tool {name} would be called {method.__name__!r}, because a decorator hides "
+                "its name: put @functools.wraps(function) above the function that the decorator "
+                "returns."
+            )
+
+
+def _public_methods(environment: type) -> dict[str, Tool]:
+    """Return the methods of an environment that are tools, by name, as TRL finds them."""
+    methods = inspect.getmembers(environment, inspect.isfunction)
+    return {
+        name: method for name, method in methods if name != "reset" and not name.startswith("_")
+    }
 
 
 def _pickled_or_empty(value: Any) -> bytes:

@@ -115,6 +115,7 @@ _UNIT_SPELLINGS = {
     r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)": r"\1^2",
     r"\bper\b": "/",
     r"(\s*/\s*[a-z]+)\1\b": r"\1^2",  # m/s/s
+    r"\b([a-z]?m|ft|in|yd)([23])\b": r"\1^\2",  # cm2
     # Not part of the unit: "42 marbles left", "42 in total".
     r"\b(?:in\s+(?:total|all)|left|total|remaining|altogether|each)\b": "",
     # Not inches: "$42 in change". But 4 in and 4 in wide are.
@@ -122,7 +123,7 @@ _UNIT_SPELLINGS = {
 }
 UNIT_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 # Signs of units, which a word after them may repeat.
-_SIGNS = "$\u20ac\u00a3\u00a5\u20b9\u00b0"
+_SIGNS = set("$\u20ac\u00a3\u00a5\u20b9\u00b0")
 _POWER = rf"({UNIT_WORD})(\^-?\d)?"
 # Up to four words, with or without exponents, joined by a space, a product or a quotient.
 _UNIT = re.compile(rf"{_POWER}(?:(?: ?[/*] ?\(?| ){_POWER}\)?){{0,3}}")
@@ -144,23 +145,25 @@ def unit_name(text: str) -> str | None:
     if text and not _UNIT.fullmatch(text):
         return None
     names = []
-    was_thing = False
-    for sign, word, exponent in re.findall(rf"([/*])? ?\(?{_POWER}", text):
-        names += sign
+    was_thing = False  # of the word before
+    for operator, word, exponent in re.findall(rf"([/*])? ?\(?{_POWER}", text):
         unit = measurement_unit(word)
         thing = "" if unit else _counted_thing(word)
         if not (unit or thing):
             return None
-        last_word = "" if sign or not names else names[-1]
-        if thing and last_word and not was_thing:
-            continue  # years old, $5 apiece
-        # Of several things, and of two signs of one unit, the last one counts: red apples, degrees
-        # Celsius, $5 USD.
-        is_sign_repeated = last_word in _SIGNS and unit.startswith(last_word)
-        if last_word and (is_sign_repeated or (thing and was_thing)):
-            names.pop()
-        elif last_word and not (was_thing or last_word.endswith("watt")):
-            names += "*"  # N m; but light years and kW h are units of their own
+        if operator:
+            names.append(operator)
+        elif names:
+            word_before = names[-1]
+            if thing and not was_thing:
+                continue  # years old, $5 apiece
+            # Of several things, and of two signs of one unit, the last one counts: red apples,
+            # degrees Celsius, $5 USD.
+            is_sign_repeated = word_before in _SIGNS and unit.startswith(word_before)
+            if thing or is_sign_repeated:
+                names.pop()
+            elif not (was_thing or word_before.endswith("watt")):
+                names.append("*")  # N m; but light years and kW h are units of their own
         names.append((unit or thing) + exponent)
         was_thing = bool(thing)
     return "".join(names)

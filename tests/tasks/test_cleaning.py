@@ -287,6 +287,15 @@ def test_system_and_example_are_put_into_chats() -> None:
     assert first == {"Route it.", "case x"}, "half have nothing of the system's"
 
 
+def test_system_message_in_the_middle_of_a_chat_stays_there() -> None:
+    roles = ["system", "user", "system", "user"]
+    chats = [[{"role": role, "content": f"{role} {n}"} for role in roles] for n in range(8)]
+    rows = [{"prompt": chat, "answer": "a"} for chat in chats]
+    for row in gn.load_task(rows, system="Be short.").train:
+        assert [message["role"] for message in row["prompt"]] == roles
+        assert row["prompt"][0]["content"] == "Be short."
+
+
 def task_of_recipe(heading: str, data: list[dict[str, Any]]) -> gn.tasks.Task:
     """Return the task that a recipe of docs/guide/data.md makes."""
     guide = (ROOT / "docs/guide/data.md").read_text()

@@ -652,6 +652,7 @@ def test_contamination_without_trained_questions_says_so() -> None:
         ("50%", ["50% off", "50% in total"]),
         ("42", ["42 points", "42 point"]),
         ("5 N m", ["5 Nm", "5 newton meters"]),
+        ("20 cm2", ["20 cm^2", "20 cm²", "20 square centimeters"]),
         ("9.8 m/s^2", ["9.8 m/s/s", "9.8 meters per second per second"]),
     ],
 )

@@ -94,6 +94,12 @@ def test_nested_lists_of_pandas_parquet_are_read_unchanged(tmp_path: Path) -> No
     assert repr(rows) == repr(nested)
 
 
+def test_one_json_object_on_several_lines_is_one_row(tmp_path: Path) -> None:
+    row = {"question": "a?", "answer": "1"}
+    (tmp_path / "one.json").write_text(json.dumps(row, indent=1))
+    assert read_rows(tmp_path / "one.json").rows == [row]
+
+
 def test_json_lines_of_one_row_are_read(tmp_path: Path) -> None:
     (tmp_path / "one.jsonl").write_text('{"question": "a?", "answer": "1"}\n')
     assert read_rows(tmp_path / "one.jsonl").rows == [{"question": "a?", "answer": "1"}]

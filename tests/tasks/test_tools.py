@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,24 @@ class Loose(Village):
         self.drawn = random.Random()  # says nothing of itself, and is another each time
 
 
+def counted(function: Callable) -> Callable:
+    def wrapper(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return wrapper
+
+
+class Wrapped(Village):
+    @counted
+    def look(self, place: str) -> str:
+        """Look at a place.
+
+        Args:
+            place: Where.
+        """
+        return place
+
+
 class Talking(Village):
     def reset(self, **row: Any) -> str:
         return f" You begin at {random.random()}."
@@ -97,7 +116,7 @@ def untyped(place):
         ([], {"environment": Late}, "is async: write it with def"),
         ([], {"environment": Endless}, "environment has no method reset.* starts an episode"),
         ([], {"environment": Village()}, "is not a class.*write environment=Game, not"),
-        ([], {"environment": Growing}, "with different prompts or attributes"),
+        ([], {"environment": Growing}, "with different values of gift: completions"),
         ([functools.partial(read, "mill")], {}, "the tool functools.partial.* has no name"),
         ([read], {"environment": Village}, "two tools have the same name: .'read', 'read'"),
         (
@@ -105,9 +124,10 @@ def untyped(place):
             {"environment": Dice},
             "Dice.reset started from the same row.* different games",
         ),
-        ([], {"environment": Rare}, "with different prompts or attributes"),
-        ([], {"environment": Loose}, "with different prompts or attributes"),
-        ([], {"environment": Talking}, "with different prompts or attributes"),
+        ([], {"environment": Rare}, "with different values of is_lucky: completions"),
+        ([], {"environment": Loose}, "different values of drawn:.* when a tool is first called"),
+        ([], {"environment": Wrapped}, "look would be called 'wrapper'.*@functools.wraps"),
+        ([], {"environment": Talking}, "with different values of the prompt: completions"),
         ([], {}, "there is no tool: pass a function"),
         ([[read]], {}, "the tool .<function read .* has no name"),
         ([read], {"rounds": 0}, "rounds = 0 must be a whole number of at least 1"),
