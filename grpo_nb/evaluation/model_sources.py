@@ -132,7 +132,7 @@ def default_label(source: ModelSource) -> str:
 
 
 def model_id_of(source: ModelSource) -> str:
-    """Return the id of a run's adapter (`Run.model_id`), empty if the model has none."""
+    """Return the id of a run's adapter (`Run.adapter_id`), empty if the model has none."""
     if not isinstance(source, RunModel):
         return ""
     # The base model has no id, except if the run started from it: then the new adapter changed

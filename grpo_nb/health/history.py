@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.core.statistics import Z_95, mann_whitney_z
 from grpo_nb.runs.measures import ACCURACY_KEY
-from grpo_nb.runs.rows import MEAN_LENGTH_KEY, Row
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, MetricRow
 
 if TYPE_CHECKING:
     import pandas
@@ -84,7 +84,7 @@ Metrics = dict[str, float]
 """Values by the name of a metric."""
 
 
-def read_numbers(row: Row) -> Metrics:
+def read_numbers(row: MetricRow) -> Metrics:
     """Return all numbers of a row by metric, NaN and infinity included.
 
     Text such as "0.5" is read as a number, because transformers prints numbers as text. The ending
@@ -185,7 +185,7 @@ class RunHistory:
     length_at_best: float = 0.0
     """Median length of completions in the same block, 0 if it is not known."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: MetricRow) -> None:
         """Add one logged row."""
         # 1. Separate NaN and infinite values from the others.
         numbers = read_numbers(row)

@@ -17,7 +17,7 @@ from grpo_nb.health.history import ASSUMED_GROUP_SIZE, MIN_ROWS, SHORT_WINDOW, W
 from grpo_nb.health.rules import CHECKS, HealthFinding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import STATES_WORST_FIRST, Alert, alert_table
-from grpo_nb.runs.rows import Row
+from grpo_nb.runs.rows import MetricRow
 from grpo_nb.runs.run_folder import Run, open_run
 
 AlertKey = tuple[str, str]
@@ -52,7 +52,7 @@ class HealthMonitor:
         weights: Mapping[str, float] | None = None,
         ranges: Mapping[str, Sequence[float]] | None = None,
         group_size: int = ASSUMED_GROUP_SIZE,
-        rows: Iterable[Row] = (),
+        rows: Iterable[MetricRow] = (),
     ) -> None:
         self.history = RunHistory(weights=weights or {}, ranges=ranges or {}, group_size=group_size)
         """History of the run, which the rules read."""
@@ -76,7 +76,7 @@ class HealthMonitor:
         """Return the alerts so far as a report, which shows itself in a notebook."""
         return HealthReport(alerts=self.alerts, row_count=self.history.reward_row_count)
 
-    def update(self, row: Row) -> list[Alert]:
+    def update(self, row: MetricRow) -> list[Alert]:
         """Add a row, and return the alerts that are new, changed or withdrawn.
 
         Args:

@@ -1,7 +1,7 @@
 """Read a run from disk and show it: rows, completions, alerts, checkpoints, curves, viewer, card.
 
-Nothing here trains or loads a model. The verdict on a run is in `outcome`. The rules that raise
-alerts are in `health`.
+Nothing here trains or loads a model. `runs.outcome` has the verdict on a run. The rules that raise
+alerts are in `grpo_nb.health`.
 """
 
 from grpo_nb.runs.alert import Alert

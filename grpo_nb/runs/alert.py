@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core.tables import ReprMixin, Table, bold
 from grpo_nb.core.words import require_choice
-from grpo_nb.runs.rows import Row
+from grpo_nb.runs.rows import MetricRow
 
 Severity = Literal["critical", "warning", "info"]
 #: Values of `Alert.state`, the most urgent first.
@@ -75,7 +75,7 @@ def alert_table(alerts: Iterable[Alert]) -> Table:
     return Table(rows, ("status", "step", "what was seen", "what to change"), wide=(2, 3))
 
 
-def alerts_of(rows: Iterable[Row]) -> list[Alert]:
+def alerts_of(rows: Iterable[MetricRow]) -> list[Alert]:
     """Return the alerts as of the last row, in the order of their first reports.
 
     A row holds the alerts that began, changed their severity or were withdrawn at its step. A later

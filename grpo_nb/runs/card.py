@@ -68,14 +68,15 @@ def write_model_card(run: Run) -> None:
 
 def model_card(
     run: Run,
-    kind: Literal["adapter", "merged", "gguf"] = "adapter",
+    kind: Literal["run", "adapter", "merged", "gguf"] = "run",
     verification: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
     Args:
-        run: The run, which may have been exported.
-        kind: What the card describes: the adapter, or a merged export in 16 bit or as GGUF.
+        run: The run.
+        kind: What the card describes: the folder of the run, or an export of its adapter, of the
+            merged model in 16 bit or as GGUF.
         verification: Content of the export's `verification.json`; None for the run itself.
     """
     info = run.info

@@ -1,9 +1,9 @@
 """Write and find checkpoints on disk. A checkpoint counts only if its files match its manifest.
 
 A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256
-of each file, and renamed. The manifest decides, not the name: on a network drive (Google Drive
-in Colab) a folder can arrive before all of its files. Nothing here needs links, locks, or a rename
-from one disk to another, which such drives may lack.
+of each file, and renamed. It is complete if its manifest says so, whatever its name: on a network
+drive (Google Drive in Colab) a folder can arrive before all of its files. Nothing here needs links,
+locks, or a rename from one disk to another, which such drives may lack.
 """
 
 import errno
@@ -64,7 +64,7 @@ def write_checkpoint(root: Path, step: int, write_files: Callable[[Path], None])
             manifest.write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(manifest)
             sync(staged)
-            # Not `put_in_place`, which would replace an earlier checkpoint of the step.
+            # `rename` fails if the step has a checkpoint; `put_in_place` would replace that one.
             staged.rename(target)
             sync(root)
         except Exception as error:
@@ -105,7 +105,7 @@ def find_damage(folder: Path) -> str | None:
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
     except DAMAGE_ERRORS as error:
-        # An errno that is not in the list means a failing drive, not a damaged checkpoint.
+        # Any other error number, or none, means a failing drive and not a damaged checkpoint.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise
         return f"its manifest cannot be read, or a file that it lists ({error})"
@@ -124,7 +124,7 @@ def keep_newest(root: Path, count: int) -> None:
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename checkpoints after the newest complete one to `damaged-N`; replace an earlier one.
+    """Rename checkpoints after the newest complete one to `damaged-N`, replacing an older folder.
 
     With its old name, such a folder would take a place in `keep_newest`, which would delete a
     complete checkpoint instead. It is kept, because its files may still be worth something.

@@ -11,7 +11,7 @@ import io
 import math
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pandas
@@ -26,7 +26,7 @@ from grpo_nb.core.tables import RichText, escaped
 from grpo_nb.core.words import displayable, require_choice
 from grpo_nb.runs.measures import ACCURACY_KEY, HOLDOUT_MEASURES
 from grpo_nb.runs.outcome import describe_run
-from grpo_nb.runs.rows import MEAN_LENGTH_KEY, Row, finite_values
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, MetricRow, finite_values
 
 if TYPE_CHECKING:
     from grpo_nb.runs.run_folder import Run
@@ -108,7 +108,7 @@ class Curve(NamedTuple):
     """Lower and upper ends of the 95 % intervals by step; empty without intervals."""
 
 
-def smoothing_window(value_count: int) -> int:
+def _smoothing_window(value_count: int) -> int:
     """Return the number of values of the trailing mean.
 
     It is small in a short run, because a long mean would hide the start.
@@ -143,7 +143,7 @@ def figure_of_run(run: Run, panels: Literal["main", "all"] = "main") -> Figure:
     return _draw_panels(curves, describe_run(rows, run.reference))
 
 
-def _reward_curves(rows: Sequence[Row], weights: Mapping[str, float]) -> list[Curve]:
+def _reward_curves(rows: Sequence[MetricRow], weights: Mapping[str, float]) -> list[Curve]:
     """Return the mean score of each reward, with name and weight."""
     # One reward alone would repeat the total.
     if len(weights) == 1:
@@ -163,7 +163,7 @@ def _short_name(name: str, longest: int) -> str:
     return f"{name[:half]}\u2026{name[-half:]}"
 
 
-def _holdout_curves(rows: Sequence[Row]) -> list[Curve]:
+def _holdout_curves(rows: Sequence[MetricRow]) -> list[Curve]:
     """Return the held-out measures with their 95 % intervals and their last values."""
     curves = []
     for measure in HOLDOUT_MEASURES:
@@ -213,7 +213,7 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
         labels = {}
         for curve_number, curve in enumerate(panel_curves):
             if len(curve.values):
-                window = smoothing_window(len(curve.values)) if panel.is_smoothed else 1
+                window = _smoothing_window(len(curve.values)) if panel.is_smoothed else 1
                 line = _draw_curve(axes, curve, curve_number, window)
                 labels[line] = curve.label
         # Shares always have the same axis, so that panels and runs can be compared.
@@ -241,16 +241,16 @@ def style_axes(axes: Axes, title: str, grid: str = "y", pad: float = 6) -> None:
     axes.tick_params(colors=INK)
 
 
-def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
+def _draw_curve(axes: Axes, curve: Curve, curve_number: int, window: int) -> Line2D:
     """Draw values pale and thin, their trailing mean strong; return the line of the mean.
 
     Args:
         axes: The panel.
         curve: The curve.
-        number: Number of the curve, which decides colour and line style.
+        curve_number: Number of the curve in its panel, which decides colour and line style.
         window: Number of values of the trailing mean; 1 draws the values alone.
     """
-    colour = COLOURS[number % len(COLOURS)]
+    colour = COLOURS[curve_number % len(COLOURS)]
     values = curve.values
     if window > 1:
         axes.plot(values, color=colour, alpha=0.4, linewidth=0.7)
@@ -259,7 +259,7 @@ def _draw_curve(axes: Axes, curve: Curve, number: int, window: int) -> Line2D:
     (line,) = axes.plot(
         values.rolling(window, min_periods=1).mean(),
         color=colour,
-        linestyle=LINE_STYLES[number % len(LINE_STYLES)],
+        linestyle=LINE_STYLES[curve_number % len(LINE_STYLES)],
         linewidth=2,
         # Each value gets a dot if there are few.
         marker="o" if len(values) <= 12 else None,
@@ -289,7 +289,7 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
         axes.text(
             1.03,
             height,
-            # Names in a run that somebody sent can hold any character.
+            # The names in a file can hold any character.
             displayable(labels[line]),
             transform=axes.transAxes,
             va="center",
@@ -299,7 +299,7 @@ def _label_lines(axes: Axes, labels: Mapping[Line2D, str]) -> None:
 
 
 def figure_of_runs(runs: Sequence[Run]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL."""
+    """Draw several runs in one figure, a line for each: reward, held-out accuracy and KL."""
     # Each file of rows is read once.
     named_rows = [(_short_name(run.name, RUN_NAME_CHARACTERS), run.rows) for run in runs]
     curves = {}
@@ -315,12 +315,14 @@ def base64_png(figure: Figure) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def figure_html(figure: Figure, alt_text: str) -> RichText:
-    """Return a figure as an image. Plain-text frontends show `alt_text`."""
-    source = f"data:image/png;base64,{base64_png(figure)}"
-    return RichText(
-        alt_text, f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">'
-    )
+def figure_html(draw: Callable[[], Figure], alt_text: str) -> RichText:
+    """Return a figure as an image, drawn when HTML is asked for. Plain text shows `alt_text`."""
+
+    def image() -> str:
+        source = f"data:image/png;base64,{base64_png(draw())}"
+        return f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">'
+
+    return RichText(alt_text, image)
 
 
 class LivePlot:

@@ -76,9 +76,9 @@ def completions_table(
     table["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
     for name, values in batch.get("extra", {}).items():
-        if name not in (*table, *RESERVED_COLUMNS):
-            # A reward may log fewer values than there are completions. In a series, the missing
-            # ones become NaN, which the template does not show.
+        # If a reward logs fewer values than there are completions, nobody knows whose they are.
+        if name not in (*table, *RESERVED_COLUMNS) and len(values) == len(table):
+            # `ignore` keeps None and NaN, which the template does not show.
             logged = pandas.Series(values, dtype=object)
             # A judge's reply can hold a lone surrogate, which no parquet file can store.
             table[name] = logged.map(lambda value: displayable(str(value)), na_action="ignore")
@@ -118,9 +118,9 @@ class CompletionGroup:
 
     @property
     def shown_rows(self) -> list[tuple[str, dict[str, Any], str]]:
-        """Rows of the view: number, row of the table and text.
+        """Rows of the view: numbers of the completions, such as `3` or `4 to 6`, row and text.
 
-        Neighbours that are equal in every column are one row, with the numbers `1 to 6`.
+        Neighbours that are equal in every column share a row of the view.
         """
         rows = zip(self.table.to_dict("records"), self.transcripts, strict=True)
         shown = []

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.rows import Row, finite_values, metric_values
+from grpo_nb.runs.rows import MetricRow, finite_values, metric_values
 from grpo_nb.runs.run_info import SavedComparison
 
 #: Significance level: of 100 runs that learn nothing, the test finds a rise in about one.
 SIGNIFICANCE_LEVEL = 0.01
-#: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
-#: steps has p = 1/24, above `SIGNIFICANCE_LEVEL`.
+#: Fewest steps that can show a rise. Four values can be ordered in 24 ways, so even a steady rise
+#: of four steps has p = 1/24, above `SIGNIFICANCE_LEVEL`.
 MIN_STEPS = 5
 #: Characters of a printed line. Notebooks break longer lines in the middle of a word.
 LINE_CHARACTERS = 88
@@ -50,7 +50,7 @@ class Rise:
     def finding(self) -> str:
         """Clause that all texts about the reward of a run share, so that they agree."""
         if self.step_count == 0:
-            return "No step has a finite reward"
+            return "No logged step has a finite reward"
         if self.step_count < MIN_STEPS:
             return (
                 f"The last logged reward is {self.last_mean:.2f} (fewer than {MIN_STEPS} logged "
@@ -80,7 +80,10 @@ class Rise:
                 f"{runs:,} runs."
             )
         if self.step_count == 0:
-            return "gn.check_rewards(rewards, task) shows whether a reward causes this."
+            return (
+                "If steps were logged, gn.check_rewards(rewards, task) shows whether a reward "
+                "causes this."
+            )
         return (
             "run.plot() shows the curves, and run.alerts what the health rules found. More steps "
             "or an easier task make a rise clearer."
@@ -90,7 +93,7 @@ class Rise:
         return self.sentence
 
 
-def reward_rise(rows: Sequence[Row]) -> Rise:
+def reward_rise(rows: Sequence[MetricRow]) -> Rise:
     """Test whether the reward rises over the steps of a run (Mann-Kendall test, one-sided).
 
     Each step of a model that learns nothing samples other prompts and completions, so all orders of
@@ -116,7 +119,7 @@ def reward_rise(rows: Sequence[Row]) -> Rise:
     )
 
 
-def describe_run(rows: Sequence[Row], reference: str) -> str:
+def describe_run(rows: Sequence[MetricRow], reference: str) -> str:
     """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
     KL and the share of truncated completions are means over the last third of the steps.
@@ -159,7 +162,7 @@ class Outcome:
         return " ".join(self.facts)
 
     def __repr__(self) -> str:
-        # The sentences of a comparison that somebody sends can hold control characters.
+        # The sentences of a comparison are read from a file, and can hold control characters.
         return "\n".join(textwrap.fill(displayable(fact), LINE_CHARACTERS) for fact in self.facts)
 
 
@@ -216,7 +219,8 @@ def _reasons_against_a_gain(
     if comparison.after.model_id not in (None, adapter_id):
         yield "the comparison is not of the adapter that this run has now"
     if comparison.before.model_id not in (None, start_id):
-        yield "the comparison does not start with the model that this run started from"
+        # The start may also have been deleted from the folder of the run.
+        yield "the comparison is not known to start with the model that this run started from"
     contamination = comparison.contamination
     if contamination is not None and contamination.trained_count:
         yield f"{contamination.trained_count} of the held-out questions were trained on"

@@ -41,8 +41,8 @@ def reporting_damage_in(place: Path | str) -> Iterator[None]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ValueError(
             f"{place} is damaged, or was written by another version of grpo_nb ({reason}): "
-            "put a copy of it back, or delete what is damaged. If a newer version wrote it, update "
-            "grpo_nb instead."
+            "restore the file from a copy, or delete the damaged part. If a newer version wrote "
+            "it, update grpo_nb instead."
         ) from error
 
 

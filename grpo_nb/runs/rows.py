@@ -15,14 +15,14 @@ from grpo_nb.runs.reading import reporting_damage_in
 if TYPE_CHECKING:
     import pandas
 
-#: A row as a dict: the metrics of a logged step by name, or a held-out question by column.
-Row = dict[str, Any]
-#: Mean number of tokens per completion. TRL logs this key at each step that sampled completions,
-#: whatever their scores were. So a row without this key reused the completions of an earlier step.
+#: The metrics of a logged step, by name.
+MetricRow = dict[str, Any]
+#: Mean number of tokens per completion. TRL logs this key at each step that samples completions,
+#: so a row without it belongs to a step that reused the completions of an earlier one.
 MEAN_LENGTH_KEY = "completions/mean_length"
 
 
-def row_from_logs(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> Row:
+def row_from_logs(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> MetricRow:
     """Return the measured numbers of an entry of the trainer's log as a row."""
     # Rewards may log numbers of numpy, which `float` makes plain.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
@@ -35,12 +35,12 @@ def row_from_logs(logs: Mapping[str, Any], step: int, max_steps: int, beta: floa
     return measured | {"step": step, "max_steps": max_steps}
 
 
-def write_json_lines(path: Path, rows: Iterable[Row]) -> None:
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one line of JSON per row, all or none. Values unknown to JSON are written as texts."""
     write_text(path, "".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
-def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:
+def metric_values(rows: Iterable[MetricRow], key: str) -> pandas.Series:
     """Return the measured values of a metric by step. Infinite values are kept, NaN is dropped.
 
     Raises:
@@ -53,7 +53,7 @@ def metric_values(rows: Iterable[Row], key: str) -> pandas.Series:
         return pandas.Series(measured, dtype=float).dropna()
 
 
-def finite_values(rows: Iterable[Row], key: str) -> pandas.Series:
+def finite_values(rows: Iterable[MetricRow], key: str) -> pandas.Series:
     """Return the finite values of a metric by step."""
     values = metric_values(rows, key)
     return values[values.abs() < math.inf]

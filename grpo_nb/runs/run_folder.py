@@ -39,8 +39,9 @@ from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.groups import REQUIRED_COLUMNS, StepGroups
 from grpo_nb.runs.outcome import Outcome, Rise, decide_outcome, describe_run, reward_rise
 from grpo_nb.runs.reading import read_json_lines, reporting_damage_in
-from grpo_nb.runs.rows import Row
+from grpo_nb.runs.rows import MetricRow
 from grpo_nb.runs.run_info import ROWS_SCHEMA, RunInfo, SavedComparison, read_run_info
+from grpo_nb.tasks.read_rows import Row
 
 if TYPE_CHECKING:
     import pandas
@@ -59,8 +60,8 @@ class Run(ReprMixin):
     `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
     returns one without them. The functions of `runs.writing` write the folder.
 
-    `open_run` refuses a folder with symbolic links. `safe_path` refuses a link that was added
-    since, so that no file elsewhere is read or written.
+    `open_run` refuses a folder with symbolic links. Each method refuses a link that was added since
+    (`safe_path`), so that no file elsewhere is read.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Run(ReprMixin):
         self.model = model
         self.tokenizer = tokenizer
         self.rewards = list(rewards)
-        # Absolute, because `Path(".")` has no name. A folder that somebody sent can have any name.
+        # Absolute, because `Path(".")` has no name. The name of a folder can hold any character.
         self.name = displayable(os.path.basename(os.path.abspath(path)))
         self.adapter_path = self.path / "adapter"
         self.start_path = self.path / "start"
@@ -120,7 +121,7 @@ class Run(ReprMixin):
     def reference(self) -> str:
         """Description of the model that the KL is measured against."""
         text = self.info.get("reference", "the reference model")
-        # A run that somebody sent can hold any text.
+        # The file can hold any text.
         return shorten(displayable(text), 100)
 
     @property
@@ -156,15 +157,15 @@ class Run(ReprMixin):
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
         info = self.info
-        reason = {"failed": info.get("error"), "stopped": info.get("stopped_by")}.get(
-            info["status"]
-        )
-        return f"{info['status']}: {reason}" if reason else self.status
+        status = self.status
+        reasons = {"failed": info.get("error"), "stopped": info.get("stopped_by")}
+        reason = reasons.get(status)
+        return f"{status}: {reason}" if reason else status
 
     # What the run logged
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MetricRow]:
         """One mapping per logged step, with the measured metrics under TRL's names.
 
         Raises:
@@ -274,9 +275,9 @@ class Run(ReprMixin):
         )
 
     def adapter_id(self, part: Literal["adapter", "start"]) -> str | None:
-        """Return the name of an adapter in comparisons (`SavedEvaluation.model_id`).
+        """Return the id under which comparisons record an adapter (`SavedEvaluation.model_id`).
 
-        The name is "adapter" or "start" and the first 16 digits of the hash of the weights, such as
+        The id is "adapter" or "start" and the first 16 digits of the hash of the weights, such as
         `adapter 1f3a5b7c9d2e4f60`; None if the run has no such adapter.
 
         Args:
@@ -344,7 +345,7 @@ class Run(ReprMixin):
         yield self.sentence
         # A run that is finished or is being trained needs no advice.
         if self.status not in ("finished", "running"):
-            # "If", because a run of unknown status may still be training on another machine.
+            # A run of unknown status may still be training on another machine.
             yield (
                 "If nothing trains it any more, resume it: "
                 f"gn.train(..., resume={str(self.path)!r})"

@@ -21,8 +21,8 @@ from grpo_nb.runs.reading import reporting_damage_in
 from grpo_nb.tasks.contamination import Contamination
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: Version of the format of run.json. Increase it here, and in `RunInfo`, when a field changes its
-#: meaning.
+#: Version of the format of run.json. When a field changes its meaning, increase it here and in
+#: `RunInfo.format_version`.
 FORMAT_VERSION = 1
 #: A text, which may hold a lone surrogate: `json.loads` makes one of "\ud800", and pydantic's own
 #: `str` refuses it.
@@ -185,7 +185,8 @@ class SavedEvaluation(OpenModel):
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
     model_id: AnyText | None
-    """Name of the adapter from `Run.adapter_id`; empty for other models; None if unknown."""
+    """Id of the adapter (`Run.adapter_id`); empty for another model; None, which no verdict checks,
+    if it was not recorded."""
 
 
 class SavedTest(OpenModel):
@@ -194,6 +195,7 @@ class SavedTest(OpenModel):
     verdict: AnyText
 
 
+# A dataclass, as `Contamination`: both are made here too, and not only read from a file.
 @dataclass(frozen=True)
 class MajorityBaseline:
     """The most frequent gold answer of the questions, compared with the accuracy of the model."""

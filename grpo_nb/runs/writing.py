@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import safe_path, staged_file, write_json, write_text
-from grpo_nb.runs.rows import Row, write_json_lines
+from grpo_nb.runs.rows import MetricRow, write_json_lines
 from grpo_nb.runs.run_folder import FIGURE_FILE, Run
 from grpo_nb.runs.run_info import FORMAT_VERSION, RunInfo
 from grpo_nb.tasks.contamination import question_hashes
+from grpo_nb.tasks.read_rows import Row
 
 if TYPE_CHECKING:
     import pandas
@@ -21,7 +22,7 @@ def write_run_info(run: Run, info: RunInfo) -> None:
     write_json(safe_path(run.path, "run.json"), {"format_version": FORMAT_VERSION, **info})
 
 
-def write_step(run: Run, row: Row, table: pandas.DataFrame | None) -> None:
+def write_step(run: Run, row: MetricRow, table: pandas.DataFrame | None) -> None:
     """Write the completions of a step, if there are any, and then its row.
 
     In this order, a crash in between leaves completions without a row, never a row without

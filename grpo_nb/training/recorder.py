@@ -36,7 +36,7 @@ from grpo_nb.runs.checkpoints import sync
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import completion_texts, completions_table
 from grpo_nb.runs.measures import HOLDOUT_MEASURES
-from grpo_nb.runs.rows import MEAN_LENGTH_KEY, Row, row_from_logs
+from grpo_nb.runs.rows import MEAN_LENGTH_KEY, MetricRow, row_from_logs
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.writing import write_figure, write_step
 from grpo_nb.scoring.grader import deciding_reward, make_grader
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from grpo_nb.training.prepare import PreparedTraining
     from grpo_nb.training.trainer import RunTrainer
 
-Observer = Callable[[Row, pandas.DataFrame | None], bool | None]
+Observer = Callable[[MetricRow, pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
@@ -174,7 +174,7 @@ class Recorder(TrainerCallback):
             # The rows of a complete checkpoint must be on the disk.
             sync(self.run.path / "metrics.jsonl")
 
-    def _completions_of_step(self, row: Row) -> pandas.DataFrame:
+    def _completions_of_step(self, row: MetricRow) -> pandas.DataFrame:
         """Return the step's completions as a table; add measurements of their text to the row."""
         has_tools = bool(self.trainer.tools)
         logs = last_generation(self.trainer)
@@ -192,7 +192,7 @@ class Recorder(TrainerCallback):
             row["tools/unanswered"] = fmean(bool(turn.get("tool_calls")) for turn in last_turns)
         return table
 
-    def _ask_observers(self, row: Row, table: pandas.DataFrame | None) -> Row:
+    def _ask_observers(self, row: MetricRow, table: pandas.DataFrame | None) -> MetricRow:
         """Return the row with what the observers add.
 
         The row goes through JSON, so that the health rules see what a resumed run will read. If an
@@ -218,7 +218,7 @@ class Recorder(TrainerCallback):
                 break
         return row
 
-    def _show(self, row: Row, new_alerts: Sequence[Alert]) -> None:
+    def _show(self, row: MetricRow, new_alerts: Sequence[Alert]) -> None:
         """Update bar, figure and alerts.
 
         If that fails, warn once and show nothing more: the training goes on.
@@ -287,7 +287,7 @@ class HoldoutObserver:
             start_episode=prepared.task.start_episode,
         )
 
-    def __call__(self, row: Row, _table: Any) -> None:
+    def __call__(self, row: MetricRow, _table: Any) -> None:
         """Answer the questions and add the score to the row, if it is due at this step."""
         prepared = self._prepared
         # The first and the last step are the ends of the curve.

@@ -81,11 +81,12 @@ def test_card_shows_measurements_and_sources(run: gn.runs.Run) -> None:
     assert run.info["versions"]["trl"] in page
 
 
-@pytest.mark.parametrize("kind", ["adapter", "merged", "gguf"])
+@pytest.mark.parametrize("kind", ["run", "adapter", "merged", "gguf"])
 def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
     run = write_private_run(tmp_path / "runs" / "first")
     compare_by_hand(run, sentence="better, as /home/somebody/notes.txt says \x1b[2J\ud800\0")
-    card = model_card(run, kind)
+    verification = {"checks": {}, "measured": {}, "sentence": ""}
+    card = model_card(run, kind, None if kind == "run" else verification)
     assert not [word for word in PRIVATE if word in card]
     assert str(tmp_path) not in card
     assert card.encode()
@@ -287,6 +288,16 @@ def test_local_base_stays_local_in_another_folder(tmp_path: Path) -> None:
     (run.path / "run.json").write_text(json.dumps(run.info | {"is_base_local": True}))
     assert card_metadata(run).base_model is None
     assert "mine (local)" in model_card(run)
+
+
+def test_model_of_unknown_origin_is_not_called_local(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first", model="models/mine")
+    info = run.info
+    del info["is_base_local"]
+    (run.path / "run.json").write_text(json.dumps(info))
+    card = model_card(run)
+    assert "mine trained with GRPO" in card
+    assert "(local)" not in card
 
 
 def test_tokens_of_a_tokenizer_are_no_secret() -> None:

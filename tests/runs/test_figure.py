@@ -128,7 +128,7 @@ def test_figure_leaves_out_what_was_not_measured() -> None:
 def test_figure_without_rows_has_no_panel_and_says_so() -> None:
     figure = figure_of_run(run_of([]))
     assert figure.axes == []
-    assert "No step has a finite reward." in caption_of(figure)
+    assert "No logged step has a finite reward." in caption_of(figure)
     assert base64_png(figure).startswith(PNG_START)
 
 

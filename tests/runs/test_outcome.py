@@ -161,7 +161,7 @@ def test_model_without_its_adapter_is_recorded_as_no_model_of_a_run(tmp_path: Pa
 def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "first", before="").outcome()
     assert not outcome.has_worked
-    assert "does not start with the model that this run started from" in outcome.sentence
+    assert "is not known to start with the model that this run started from" in outcome.sentence
 
 
 def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:

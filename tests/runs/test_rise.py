@@ -80,13 +80,14 @@ def test_rise_after_a_high_outlier_is_not_clear() -> None:
 
 def test_describe_without_a_reward_says_so() -> None:
     assert (
-        describe_run([{"step": 1, "kl": 0.1}], "the base model") == "No step has a finite reward."
+        describe_run([{"step": 1, "kl": 0.1}], "the base model")
+        == "No logged step has a finite reward."
     )
 
 
 def test_sentence_of_an_unmeasured_reward_asks_for_no_steps() -> None:
     sentence = reward_rise([{"step": 1, "kl": 0.1}]).sentence
-    assert sentence.startswith("No step has a finite reward.")
+    assert sentence.startswith("No logged step has a finite reward.")
     assert "More steps" not in sentence
     assert "gn.check_rewards(rewards, task)" in sentence
 

@@ -135,7 +135,7 @@ def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> Non
     assert run.rows == made_rows(5)
     file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     with pytest.raises(
-        ValueError, match=r"metrics.jsonl \(line 2\) is damaged.*delete what is damaged"
+        ValueError, match=r"metrics.jsonl \(line 2\) is damaged.*delete the damaged part"
     ):
         _ = run.rows
 
@@ -214,16 +214,21 @@ def test_logged_text_of_a_reserved_name_is_left_out() -> None:
     assert list(completion_texts(table)) == ["2", "3"]
 
 
+def test_logged_texts_of_some_completions_are_left_out() -> None:
+    """Nobody knows which completion a single text belongs to."""
+    logs = {**BATCH, "extra": {"note": ["of the second completion"]}}
+    assert "note" not in completions_table(logs, 1, 2, {"right": 1.0})
+
+
 def test_missing_logged_text_is_not_shown(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({"right": 1.0}))
-    logs = {**BATCH, "extra": {"reason": [None, "half right"], "note": ["a note"]}}
+    logs = {**BATCH, "extra": {"reason": [None, "half right"]}}
     table = completions_table(logs, 1, 2, {"right": 1.0})
     write_step(run, {"step": 1}, table)
     for groups in (run.step(1), StepGroups.from_table("A dry run", table, {"right": 1.0})):
         html = groups._repr_html_()
-        assert html.count("reason:") == html.count("note:") == 1
+        assert html.count("reason:") == 1
         assert "half right" in html
-        assert "a note" in html
         assert ">None<" not in html
         assert ">nan<" not in html
 

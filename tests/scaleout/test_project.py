@@ -113,7 +113,7 @@ def test_folder_of_another_version_is_refused(run: gn.runs.Run, tmp_path: Path) 
     with pytest.raises(
         ValueError,
         match=r"origin\.json.* another version of grpo_nb \(.*format_version Input should be 1 .*input_value=2.*\): "
-        r"put a copy of it back, or delete what is damaged",
+        r"restore the file from a copy, or delete the damaged part",
     ):
         gn.scaleout.open(folder)
 

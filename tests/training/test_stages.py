@@ -123,7 +123,7 @@ def test_outcome_of_a_stage_takes_its_own_comparison_only(tiny, whole: list[gn.r
     own = gn.compare(second, tiny[2])
     assert "the comparison" not in second.outcome(own).sentence.partition(".")[0]
     from_base = gn.compare(second, tiny[2], against="base")
-    reason = "does not start with the model that this run started from"
+    reason = "is not known to start with the model that this run started from"
     assert reason in second.outcome(from_base).sentence
     reason = "the comparison is not of the adapter that this run has now"
     assert reason in first.outcome(own).sentence
