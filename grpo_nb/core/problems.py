@@ -31,7 +31,7 @@ def warn_user(message: str) -> None:
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, then its cause, then the cause of its cause, and so on."""
-    seen: list[BaseException] = []
+    seen = []
     cause: BaseException | None = error
     # An error can be its own cause: math-verify writes `raise e from e`.
     while cause is not None and cause not in seen:

@@ -68,7 +68,7 @@ def run_command(
         ChildError: The program failed, or took too long and was killed.
         OSError: There is no such program.
     """
-    lines: list[str] = []
+    lines = []
     start = time.monotonic()
     child = subprocess.Popen(
         command,

@@ -6,7 +6,7 @@ their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders
 
 import html
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,8 @@ class RichText:
 
     plain: str
     """Plain-text form; empty for a part that only HTML shows."""
-    markup: str | Callable[[], str] = ""
-    """HTML form, already escaped, or a function that makes it; if empty, the escaped plain text is
-    used."""
+    markup: str = ""
+    """HTML form, already escaped; if empty, the escaped plain text is used."""
 
     def text(self) -> str:
         """Return the plain text, with the characters escaped that a terminal cannot show."""
@@ -33,8 +32,7 @@ class RichText:
 
     def html(self) -> str:
         """Return the HTML form."""
-        markup = self.markup() if callable(self.markup) else self.markup
-        return markup or escaped(self.plain)
+        return self.markup or escaped(self.plain)
 
 
 def escaped(text: Any) -> str:

@@ -156,7 +156,7 @@ def assign_to_lanes(lengths: Sequence[int], prompt_indices: Sequence[int]) -> li
     lane_width = max(lengths)
     row_indices = range(len(lengths))
     longest_first = sorted(row_indices, key=lambda row_index: -lengths[row_index])
-    lanes: list[list[int]] = []
+    lanes = []
     for row_index in longest_first:
         for lane in lanes:
             used_slots = sum(lengths[index_in_lane] for index_in_lane in lane)

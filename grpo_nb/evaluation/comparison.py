@@ -267,7 +267,7 @@ class Comparison(ReprMixin):
         # Imported here, so that the numbers of a comparison load no matplotlib.
         from grpo_nb.runs.figure import figure_html
 
-        figure = figure_html(self.plot, f"Held-out comparison. {self.sentence}")
+        figure = figure_html(self.plot(), f"Held-out comparison. {self.sentence}")
         return html_of([*self._shown_parts(), figure])
 
 

@@ -257,8 +257,11 @@ class Exam:
             source = f"the training questions of the run {run.name}"
             trained |= dict.fromkeys(run.train_question_hashes or (), source)
         contamination = find_contamination([row["question"] for row in self.rows], trained)
-        if not self.allow_contaminated:
-            contamination.require_none()
+        if contamination.trained_count and not self.allow_contaminated:
+            raise ValueError(
+                f"{contamination.sentence} To measure anyway, write allow_contaminated=True; the "
+                "result then reports this number."
+            )
         is_complete = bool(trained) and all(run.train_question_hashes is not None for run in runs)
         return contamination if is_complete or contamination.trained_count else None
 

@@ -144,7 +144,7 @@ def read_lora(adapter_folder: Path, files_by_tensor: Mapping[str, Path]) -> Lora
 
     config = PeftConfig.from_pretrained(str(adapter_folder))
     obstacles = options_beyond_plain_lora(config)
-    matrices: dict[str, dict[str, torch.Tensor]] = {}
+    matrices = {}  # A and B of each weight
     for name, tensor in load_file(adapter_folder / ADAPTER_FILE).items():
         match = LORA_TENSOR.fullmatch(name)
         weight_name = f"{match[1]}.weight" if match else ""
@@ -278,7 +278,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     """
     from safetensors import safe_open
 
-    files: dict[str, Path] = {}
+    files = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             files |= dict.fromkeys(opened.keys(), file)

@@ -121,7 +121,7 @@ def generate(
     # 3. Complete the prompts in batches.
     # Prompts of similar length share a batch, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    completions: dict[int, GeneratedCompletion] = {}  # by the index of the row
+    completions = {}  # by the index of the row
     with restoring_engine_sleep(model):
         for start in range(0, len(order), batch_size):
             batch_indices = order[start : start + batch_size]

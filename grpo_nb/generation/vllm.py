@@ -68,7 +68,7 @@ def vllm_sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         config: Config for `model.generate`, with a list of end tokens. The temperature and the
             parameters of `Settings.sampling_besides_temperature` are passed on; others are ignored.
     """
-    arguments: dict[str, Any] = {
+    arguments = {
         "n": 1,
         "max_tokens": config.max_new_tokens,
         # Exactly these end tokens, as on a CPU: by default vLLM also stops at those of the model.
@@ -107,7 +107,7 @@ def sample_with_vllm(
     from vllm import SamplingParams
 
     arguments = vllm_sampling_arguments(config)
-    seeds: list[int | None] = [None] * len(prompt_ids)
+    seeds = [None] * len(prompt_ids)
     if config.do_sample:
         # One seed per request: with a common seed, all completions of a prompt would be the same.
         seeds = torch.randint(0, 2**31 - 1, (len(prompt_ids),)).tolist()

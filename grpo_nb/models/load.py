@@ -138,7 +138,7 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None) -> dict[s
         source: A folder or Hub id.
         gpu: GPU that trains, or None for a CPU.
     """
-    arguments: dict[str, Any] = {
+    arguments = {
         "model_name": source,
         "max_seq_length": settings.longest_sequence,
         "load_in_4bit": settings.load_in_4bit,

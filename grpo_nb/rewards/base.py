@@ -234,7 +234,7 @@ def weights_by_name(rewards: RewardFunction | Sequence[RewardFunction]) -> dict[
     >>> weights_by_name([correctness(), partial_format()])
     {'correctness': 2.0, 'partial_format': 0.5}
     """
-    weights: dict[str, float] = {}
+    weights = {}
     for reward in reward_list(rewards):
         name = reward_name(reward)
         if name in weights:

@@ -59,7 +59,7 @@ def read_tests(cell: Any) -> tuple[CodeTest, ...]:
     """
     # Anything but a list is one test. The loop refuses a test that is no text.
     is_list = isinstance(cell, Iterable) and not isinstance(cell, (str, Mapping))
-    tests: list[CodeTest] = []
+    tests = []
     for test in cell if is_list else [cell]:
         if not isinstance(test, str):
             raise ValueError(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.core.problems import EnvironmentProblem
+from grpo_nb.core.words import require_whole_number
 from grpo_nb.rewards.base import Completion, Reward, completion_text, range_or_none, rows_of
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.read_rows import Row
@@ -98,7 +99,8 @@ class judge(Reward):
     Raises:
         TypeError: `ask` cannot be called, or the rubric is not a text with words. When a batch is
             scored: `ask` returned something that is not a text, such as a coroutine.
-        ValueError: `scale` is not a tuple of two numbers, the lower one first.
+        ValueError: `scale` is not a tuple of two numbers, the lower one first, or `concurrent` is
+            not a whole number of at least 1.
         EnvironmentProblem: Every call of a batch failed. If only some calls fail, their answers get
             None. A single failed call also gives None if the judge has replied before.
 
@@ -142,6 +144,7 @@ class judge(Reward):
                 f"scale = {self.scale!r:.80} must be a tuple of the worst and the best score, "
                 "such as (1, 5)."
             )
+        require_whole_number("concurrent", self.concurrent, 1)
         self.replies.update(_read_replies(self.cache))
 
     def messages(self, question: str, answer: str) -> Messages:
@@ -250,7 +253,7 @@ class judge(Reward):
         scores = [
             None if reply.score is None else (reply.score - low) / (high - low) for reply in replies
         ]
-        if columns.get("log_extra") is not None:
+        if scores and columns.get("log_extra") is not None:
             share_unscored = scores.count(None) / len(scores)
             columns["log_extra"](f"{self.__name__} says", [reply.text for reply in replies])
             columns["log_metric"](f"{self.__name__}/unscored", share_unscored)
@@ -289,7 +292,7 @@ def question_of(row: Row) -> str:
 
 def _read_replies(cache: str | Path | None) -> dict[str, str]:
     """Return the replies in a file by their keys."""
-    replies: dict[str, str] = {}
+    replies = {}
     if cache and Path(cache).is_file():
         for line in Path(cache).read_text("utf-8", errors="replace").splitlines():
             # A process that was killed leaves an incomplete line, and another file has other lines.

@@ -21,13 +21,13 @@ from grpo_nb.rewards.math_parts import (
     ALTERNATIVES,
     ANY_ORDER,
     EQUATIONS,
-    INDEXED,
     SYMBOL,
     AnswerParts,
 )
 from grpo_nb.rewards.math_single_answer import RELATION, is_single_answer
 from grpo_nb.rewards.math_symbols import (
     LETTERS_READ_AS_PRODUCT,
+    UNIT_OR_VARIABLE,
     capitals_to_indices,
     has_distinct_capitals,
     primes_to_indices,
@@ -131,8 +131,7 @@ def is_same_maths(given: str, gold: str) -> bool:
     # 2. Normalize.
     given = normalize_latex(given)
     gold = normalize_latex(gold)
-    is_formula = _LOOKS_LIKE_MATHS.search(gold) is not None and read_number(gold) is None
-    if is_formula and any(map(has_distinct_capitals, (given, gold))):
+    if _is_formula(gold) and any(map(has_distinct_capitals, (given, gold))):
         # Capitals matter here, so the result of `is_right_answer`, which ignores them, is not used.
         is_right_as_text = False
         given = capitals_to_indices(given)
@@ -141,14 +140,19 @@ def is_same_maths(given: str, gold: str) -> bool:
     return is_right_as_text or _equals_normalized(given, gold)
 
 
+def _is_formula(gold: str) -> bool:
+    """Return True if a normalized gold answer is neither a number nor words."""
+    return _LOOKS_LIKE_MATHS.search(gold) is not None and read_number(gold) is None
+
+
 def _equals_normalized(given: str, gold: str) -> bool:
     """Return True if two normalized answers, or parts of them, are equal."""
     if without_spaces(given) == without_spaces(gold):
         return True
+    if _is_formula(gold):
+        return _equals_as_formula(given, gold)
     if read_number(gold) is not None:
         return is_right_answer(given, gold)
-    if _LOOKS_LIKE_MATHS.search(gold):
-        return _equals_as_formula(given, gold)
     # Words. math-verify would read them as products of letters, so that "on" equals "no".
     if LETTERS_READ_AS_PRODUCT.fullmatch(gold):
         # The product `ab` may also be written `a*b`. `ba` is refused: `ab` may still be a word.
@@ -175,10 +179,10 @@ def _equals_as_formula(given: str, gold: str) -> bool:
         return False
     if given_answer.readings and gold_answer.readings:
         return _equals_part_by_part(given_answer, gold_answer)
-    # Two answers with the same left side go on to the last line, which compares their right sides.
     if not both_have_left_side and RELATION.search(given) and RELATION.search(gold):
         # `-x > -1` equals `x < 1`, and `x - y = 0` equals `x = y`.
         return _equals_by_math_verify(given, gold)
+    # Two answers with the same left side are compared without it.
     if given_answer.readings or gold_answer.readings:
         return False
     # `x = x + 1` is an equation for x, so it does not equal the value `x + 1`. But `y = 2x` equals
@@ -202,8 +206,8 @@ def _equals_part_by_part(given: AnswerParts, gold: AnswerParts) -> bool:
     if len(given_parts) != len(gold.parts):
         return False
     # `x_1 = 1, x_2 = 2` may number the values of a list in any order.
-    are_indexed = INDEXED in given.readings and ANY_ORDER in gold.readings
-    if are_indexed or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
+    numbers_a_list = given.is_indexed and ANY_ORDER in gold.readings
+    if numbers_a_list or shared_readings & {ANY_ORDER, EQUATIONS, ALTERNATIVES}:
         return _equals_in_any_order(given_parts, gold.parts)
     return all(map(_equals_normalized, given_parts, gold.parts))
 
@@ -225,17 +229,12 @@ def _equals_in_any_order(given_parts: Sequence[str], gold_parts: Sequence[str]) 
 
 
 def _equals_by_math_verify(given: str, gold: str) -> bool:
-    """Return True if two expressions are equal.
-
-    A unit that only one of them has contradicts nothing.
-    """
+    """Return True if two expressions are equal. One of them may lack the unit."""
     given, given_unit = split_unit(given)
     gold_without_unit, gold_unit = split_unit(gold)
     if given_unit and gold_unit and given_unit != gold_unit:
         return False
-    # The h of the gold answer 2\pi h may be hours or a variable. It is dropped only if the answer
-    # has a unit.
-    if given_unit or not re.search(" [A-Za-z]$", gold):
+    if given_unit or not UNIT_OR_VARIABLE.search(gold):
         gold = gold_without_unit
     if _MISREAD_BY_MATH_VERIFY.search(gold) or not is_single_answer(given, gold):
         return False

@@ -43,10 +43,9 @@ _SEPARATOR = (
 ANY_ORDER = "list in any order"
 IN_ORDER = "list in order"
 EQUATIONS = "equations"
-INDEXED = "numbered variables"
 ALTERNATIVES = "alternatives"
-_ROUND = "()"
-_BRACKET_PAIRS = (_ROUND, "[]", "[)", "(]")
+_ROUND_BRACKETS = "()"
+_BRACKET_PAIRS = (_ROUND_BRACKETS, "[]", "[)", "(]")
 _SET_BRACKETS = r"\{\}"
 
 
@@ -57,15 +56,14 @@ class AnswerParts:
     An answer and a gold answer are compared part by part if they share a reading. A tuple or an
     interval is read as its pair of brackets:
 
-    | answer             | readings                                           |
-    | ------------------ | -------------------------------------------------- |
-    | `x + 1`            | none: one expression                               |
-    | `1, 2`             | list in any order, list in order                   |
-    | `(1, 2)`           | `()`                                               |
-    | `(1, 2]`           | `(]`                                               |
-    | `x = 1, y = 2`     | equations, list in order, `()`                     |
-    | `x_1 = 1, x_2 = 2` | equations, list in order, `()`, numbered variables |
-    | `x = 1 or y = 2`   | alternatives                                       |
+    | answer             | readings                         |
+    | ------------------ | -------------------------------- |
+    | `x + 1`            | none: one expression             |
+    | `1, 2`             | list in any order, list in order |
+    | `(1, 2)`           | `()`                             |
+    | `(1, 2]`           | `(]`                             |
+    | `x = 1, y = 2`     | equations, list in order, `()`   |
+    | `x = 1 or y = 2`   | alternatives                     |
 
     Equations are also read as the tuple of their values: `x = 1, y = 2` equals `(1, 2)`.
     The word `or` makes alternatives only of equations for several variables, and of inequalities.
@@ -78,6 +76,8 @@ class AnswerParts:
     """The parts; those of `x = 1, y = 2` are whole equations. An expression is its only part."""
     left_side: str = ""
     """The left side that all parts share: `x` in `x = 1` and in `x = (1, 2)`."""
+    is_indexed: bool = False
+    """True if the left sides are one variable with indices: `x_1 = 1, x_2 = 2`."""
 
     @classmethod
     def of(cls, text: str) -> AnswerParts:
@@ -96,9 +96,9 @@ class AnswerParts:
             elements = _split_outside_brackets(content, "[,;]")
             if len(elements) > 1:
                 return cls({brackets}, elements)
-        # Look into the brackets of a set. Round ones around a single element, as in (x + 1), belong
-        # to an expression.
-        list_text = text if brackets == _ROUND else content
+        # The brackets of a set are taken away. Round ones around a single element belong to it, as
+        # in (x + 1). Without brackets, `content` is the text.
+        list_text = text if brackets == _ROUND_BRACKETS else content
         if brackets == _SET_BRACKETS:
             # The comma of a set always separates: {100,200} has two elements.
             list_text = list_text.replace(",", ", ")
@@ -123,17 +123,16 @@ class AnswerParts:
             are_inequalities = any(map(_INEQUALITY_SIGN.search, parts))
             readings = {ALTERNATIVES} if has_or and are_inequalities else {ANY_ORDER, IN_ORDER}
             return cls(readings, list(chain.from_iterable(map(_split_plus_minus, parts))))
-        # Named parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
-        readings = {EQUATIONS, IN_ORDER, _ROUND}
-        if len({side.partition("_")[0] for side in left_sides}) == 1:
-            readings.add(INDEXED)
-        elif has_or:
+        is_indexed = len({side.partition("_")[0] for side in left_sides}) == 1
+        readings = {EQUATIONS, IN_ORDER, _ROUND_BRACKETS}
+        if has_or and not is_indexed:
             readings = {ALTERNATIVES}
         # In the order of the alphabet, so that `y = 2, x = 1` equals the tuple (1, 2). Other left
         # sides have no order that everybody keeps: r and \theta.
         if all(len(left_side) == 1 for left_side in left_sides):
             parts.sort()
-        return cls(readings, parts)
+        # The parts stay whole: in `x = \pm 1, y = \pm 2`, the signs belong together.
+        return cls(readings, parts, is_indexed=is_indexed)
 
 
 def _split_equation(text: str) -> tuple[str, str]:

@@ -31,8 +31,8 @@ _HARMLESS_TOKEN = re.compile(
     r"|upsilon|phi|chi|psi|omega)"
 )
 """Tokens that an answer may contain more often than the gold answer: operators, brackets, single
-digits and letters, functions and Greek letters. Relations are here too, because `is_single_answer`
-counts them before. The backslash of a name may be missing.
+digits and letters, functions and Greek letters. Relations are harmless here, because
+`is_single_answer` has counted them already. The backslash of a name may be missing.
 """
 
 
@@ -60,7 +60,7 @@ def is_single_answer(given: str, gold: str) -> bool:
     gold_letters = set("".join(filter(str.isalpha, gold_tokens)))
     # Tokens that the answer has more often than the gold answer.
     extra_tokens = Counter(_TOKEN.findall(given.casefold())) - Counter(gold_tokens)
-    # Several letters, such as ab, must all occur in the gold answer: otherwise they are a word.
+    # Letters side by side, as in ab, must all occur in the gold answer: otherwise they are a word.
     return all(
         _HARMLESS_TOKEN.fullmatch(token) or gold_letters.issuperset(token) for token in extra_tokens
     )

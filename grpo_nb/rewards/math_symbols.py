@@ -17,8 +17,8 @@ LETTERS_READ_AS_PRODUCT = re.compile(
 """Letters that are read as a product of symbols, and not as a word.
 
 Two letters are a product, such as `ab`, unless they are a listed word. Three letters are a product,
-such as `mgh`, if none is e, i, o or u. `cat` is read as a product too, which changes nothing: its
-letters are compared in their order.
+such as `mgh`, if none is e, i, o or u. `cat` is read as a product too, which does no harm: the
+letters of a product without another sign are compared in their order (`_equals_normalized`).
 """
 _SYMBOL_OR_PRODUCT = re.compile(rf"[a-z]|{LETTERS_READ_AS_PRODUCT.pattern}", re.IGNORECASE)
 # Letters, a command, or one of these commands with the text in its braces: \text{cm}, \mathbb{R},
@@ -39,6 +39,10 @@ _UNIT_AT_END = re.compile(
 )
 # A letter after a number may be a unit, as in 2\pi m. After a variable, it is a variable too.
 _LETTER_AFTER_NUMBER = re.compile(r"(?P<expression>(?:\\[a-z]+|[^\\A-Za-z])+) (?P<unit>[A-Za-z])")
+
+
+UNIT_OR_VARIABLE = re.compile(" [A-Za-z]$")
+r"""A letter at the end that may be a unit or a variable: the h of `2\pi h` may be hours."""
 
 
 def has_distinct_capitals(expression: str) -> bool:

@@ -50,7 +50,7 @@ def are_equal_expressions(given: str, gold: str) -> bool:
     with _lock:
         if _worker is None or _worker.poll() is not None:
             _worker = _start_worker()
-        # The limit is sent with each pair, so that a change also holds for a running worker.
+        # The limit is sent with each pair: a test may change it while a worker is running.
         reply = _ask_worker(_worker, json.dumps([given, gold, PAIR_SECONDS]))
     # No reply if the worker has ended, and null if its memory was used up.
     verdict = json.loads(reply or "null")
@@ -98,8 +98,8 @@ def _ask_worker(worker: subprocess.Popen[bytes], request: str) -> bytes:
             worker.stdin.write(f"{request}\n".encode())
             reply = worker.stdout.readline()
     finally:
-        # The worker has ended, or the call was interrupted. End it, because a late reply would be
-        # read as that of the next pair.
+        # Without a reply, the worker has ended or the call was interrupted. Then end it, because a
+        # late reply would be read as that of the next pair.
         if not reply:
             # Leaving the block waits for the end of the process and closes its pipes.
             with worker:

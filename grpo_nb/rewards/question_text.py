@@ -28,7 +28,7 @@ _WORD_EDGE = r"(?:(?<!\w)|(?!\w))"
 _NO_NUMBER_BEFORE = r"(?<!\d)(?<!\d[. ])"
 # ... nor from 3/40 or 3/4.5. And 1+x is not copied from 1+x^2.
 _NO_NUMBER_AFTER = r"(?!\.?\d|\^)"
-# A fast test of the raw answer: without one of these there is no arithmetic. Most have none.
+# A fast test before an answer is normalized. Most answers have none of these, and so no arithmetic.
 _MAY_BE_ARITHMETIC = re.compile(r"[-/^*%\\+]|\d[e\s]|[^\x00-\x7f]")
 # Most answers are a number without a unit, which leaves nothing to compute or to convert.
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]+")
@@ -65,7 +65,7 @@ def is_copied_from_question(given: str, gold: str, question: str) -> bool:
     if not _MAY_BE_ARITHMETIC.search(given):
         return False
     given = _bare_value(given)
-    # An answer with quotation marks counts as JSON, which has no arithmetic.
+    # Quotation marks belong to JSON or a quoted text, which have no arithmetic.
     if '"' in given or not _ARITHMETIC_SIGN.search(given):
         return False
     # The same number with another unit, such as 50% for 50, leaves nothing to compute.
@@ -129,9 +129,9 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
         return given
     # `read_letter` also removes ** from the answer.
     question = _normalize_for_search(question.replace("**", ""))
-    # The letter must have a mark: alone it may be the article in "not a dog". A dash is a mark only
-    # if no `B)`, `B]`, `B.` or `B:` comes after it: in "If b - 3 = 2, b is? A) 3 B) 5", it is a
-    # minus.
+    # The letter must have a mark: alone it may be the article in "not a dog". In "If b - 3 = 2, b
+    # is? A) 3 B) 5", the dash is a minus. So it is a mark only if no `B)`, `B]`, `B.` or `B:` comes
+    # after it.
     letter_pattern = rf"(?<!\w){letter.casefold()}"
     clear_mark = r"[)\].:]"
     mark = rf"{clear_mark}|-(?!.*{letter_pattern}{clear_mark})"
@@ -140,9 +140,9 @@ def resolve_option(given: str, gold: str, row: Row) -> str:
         rf"{letter_pattern}(?P<mark>{mark})"
         rf"\W{{0,5}}{option_text}"  # more signs may follow the mark: B). "Rome"
         rf"(?:\.0+)?{_WORD_EDGE}"  # 5 is also the option 5.0
-        # The text must not be the beginning of a formula: 1 is not the option 1/2, 1.5 or 1 + x.
-        # But another option may follow at once: `a-1-b-2`.
-        r"(?![., ]?\d|[-+*/^=](?!\w(?P=mark)))",
+        # The text must not be the beginning of another number or formula: 1 is not the option 1.5,
+        # 1/2 or 1 + x. But the dash before the next option may follow: `a-1-b-2`.
+        r"(?![., ]?\d)(?![-+*/^=](?!\w(?P=mark)))",
         question,
     )
     if match is None:

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 from grpo_nb.rewards.math_latex import normalize_latex
-from grpo_nb.rewards.math_symbols import split_unit
+from grpo_nb.rewards.math_symbols import UNIT_OR_VARIABLE, split_unit
 from grpo_nb.tasks.markup import normalize_signs, rewrite
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.units import UNIT_WORD, measurement_unit
@@ -47,10 +47,10 @@ def has_another_unit(given: str, gold: str, question: str) -> bool:
     r"""Return True if an answer has a unit of measurement that does not fit the question.
 
     A gold answer without a unit says nothing about it. So the answer must have a unit that the
-    question asks for, with its power. If it has one unit more (L/min after "How many liters?"), the
-    question must name that one too. If the question asks for no unit, the unit must be one that it
-    names. If it names none either, any unit fits. But an angle in degrees is never a multiple of
-    \pi.
+    question asks for, with its power. The last sentence that asks for a unit decides. If the answer
+    has one unit more (L/min after "How many liters?"), the question must name that one too. If the
+    question asks for no unit, the unit must be one that it names. If it names none either, any unit
+    fits. But an angle in degrees is never a multiple of \pi.
 
     >>> question = "A car drives 120 km in 2 hours. What is its speed in km/h?"
     >>> has_another_unit("60 km/h", "60", question), has_another_unit("60 m/s", "60", question)
@@ -95,8 +95,7 @@ def _unit_of(answer: str) -> str:
     if number is not None:
         return number.unit
     formula = normalize_latex(answer)
-    # The h of 2\pi h may be a variable.
-    return "" if re.search(" [A-Za-z]$", formula) else split_unit(formula)[1]
+    return "" if UNIT_OR_VARIABLE.search(formula) else split_unit(formula)[1]
 
 
 # Cached, because the answers of a group have the same question and few units.

@@ -85,7 +85,7 @@ def alerts_of(rows: Iterable[MetricRow]) -> list[Alert]:
         TypeError: A field is missing or unknown.
         ValueError: A severity is unknown.
     """
-    latest: dict[tuple[str, str], Alert] = {}
+    latest = {}
     for row in rows:
         for fields in row.get("alerts", ()):
             alert = Alert(**fields)

@@ -11,7 +11,7 @@ import io
 import math
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pandas
@@ -315,14 +315,12 @@ def base64_png(figure: Figure) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def figure_html(draw: Callable[[], Figure], alt_text: str) -> RichText:
-    """Return a figure as an image, drawn when HTML is asked for. Plain text shows `alt_text`."""
-
-    def image() -> str:
-        source = f"data:image/png;base64,{base64_png(draw())}"
-        return f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">'
-
-    return RichText(alt_text, image)
+def figure_html(figure: Figure, alt_text: str) -> RichText:
+    """Return a figure as an image. Plain-text frontends show `alt_text`."""
+    source = f"data:image/png;base64,{base64_png(figure)}"
+    return RichText(
+        alt_text, f'<img alt="{escaped(alt_text)}" src="{source}" style="max-width:100%">'
+    )
 
 
 class LivePlot:

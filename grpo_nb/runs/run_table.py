@@ -66,7 +66,7 @@ class RunTable(ReprMixin, Sequence):
         if self.shows_curves:
             from grpo_nb.runs.figure import figure_html
 
-            yield figure_html(self.plot, "The curves of these runs: .plot() draws them.")
+            yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         # A value that all runs have is no difference, so it is left out.
         counts = Counter(itertools.chain(*(summary.traits for summary in self.summaries)))
         rows = []

@@ -138,7 +138,7 @@ def _require_few_keys_of_one_hash(keys: list[object]) -> None:
     have (-1, 5) and (-2, 5).
     """
     # The dict holds hashes, not keys, so this check itself takes linear time.
-    counts: dict[int, int] = {}
+    counts = {}
     for key_hash in map(hash, keys):
         counts[key_hash] = counts.get(key_hash, 0) + 1
         if counts[key_hash] > _MAX_KEYS_OF_ONE_HASH:

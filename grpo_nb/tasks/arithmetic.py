@@ -65,7 +65,7 @@ def arithmetic_rows(
     numbers = range(low, high + 1)
 
     # A dict without values, because a set has no fixed order: a seed must give the same questions.
-    texts: dict[str, None] = {}
+    texts = {}
     if terms == 2 and len(numbers) <= _MAX_NUMBERS_FOR_ALL_PAIRS:
         pairs = itertools.product(operators, numbers, numbers)
         texts = dict.fromkeys(f"{a} {operator} {b}" for operator, a, b in pairs)

@@ -315,7 +315,7 @@ def _repeated_rows(
         ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
     reasons: _Reasons = {}
-    first_row_with: dict[str, int] = {}
+    first_row_with = {}
     for row_number, row in rows.items():
         words = row["question"].split()
         if "prompt" in row:

@@ -107,14 +107,6 @@ class Contamination:
             f"{self.source}: a score on them measures memory."
         )
 
-    def require_none(self) -> None:
-        """Raise `ValueError` if a question was trained on."""
-        if self.trained_count:
-            raise ValueError(
-                f"{self.sentence} To measure anyway, write allow_contaminated=True; the result "
-                "then reports this number."
-            )
-
 
 def find_contamination(questions: Sequence[Any], trained: Mapping[str, str]) -> Contamination:
     """Count the questions that were trained on.

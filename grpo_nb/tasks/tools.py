@@ -38,8 +38,24 @@ class Tools:
     def __post_init__(self) -> None:
         require_whole_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01)
-        if self.environment is not None:
-            _require_environment(self.environment)
+        if not isinstance(self.environment, type | None):
+            raise TypeError(
+                f"environment = {short_repr(self.environment)} is not a class. Each completion "
+                "needs an object of its own: write environment=Game, not environment=Game()."
+            )
+        # TRL adds the result of `get_reward` after the weighted rewards.
+        if hasattr(self.environment, "get_reward"):
+            raise ValueError(
+                "TRL would add get_reward of the environment to the score, unweighted and "
+                "unlogged. Rename it, for example _won (a public method would be a tool), and "
+                "write a reward: "
+                "def won(environments, **_): return [float(e._won()) for e in environments]."
+            )
+        if self.environment is not None and not hasattr(self.environment, "reset"):
+            raise ValueError(
+                "the environment has no method reset(self, **row), which starts an episode: write "
+                "one, even if it does nothing."
+            )
         for tool in (*self.functions, *self._methods.values()):
             if not hasattr(tool, "__name__"):
                 raise TypeError(
@@ -62,8 +78,11 @@ class Tools:
 
     @property
     def _methods(self) -> dict[str, Tool]:
-        """The environment's tools by name; none without an environment."""
-        return {} if self.environment is None else _public_methods(self.environment)
+        """The environment's public methods, as TRL finds them; none without an environment."""
+        if self.environment is None:
+            return {}
+        methods = dict(inspect.getmembers(self.environment, inspect.isfunction))
+        return {name: methods[name] for name in methods if name != "reset" and name[0] != "_"}
 
     @functools.cached_property
     def environment_factory(self) -> type | None:
@@ -115,7 +134,7 @@ class Tools:
     @property
     def names(self) -> list[str]:
         """The names that the model calls."""
-        return [*(tool.__name__ for tool in self.functions), *self._methods]
+        return [tool.__name__ for tool in (*self.functions, *self._methods.values())]
 
     def start_episode(self, row: Row) -> Row:
         """Start an episode, and return its row.
@@ -157,43 +176,6 @@ class Tools:
                 "for it, or random.Random(row['question']). Make what is no part of the game, such "
                 "as a temporary folder or the time, when a tool is first called."
             )
-
-
-def _require_environment(environment: Any) -> None:
-    """Raise `TypeError` or `ValueError` unless TRL can use this class as an environment."""
-    if not isinstance(environment, type):
-        raise TypeError(
-            f"environment = {short_repr(environment)} is not a class. Each completion needs an "
-            "object of its own: write environment=Game, not environment=Game()."
-        )
-    # TRL adds the result of `get_reward` after the weighted rewards.
-    if hasattr(environment, "get_reward"):
-        raise ValueError(
-            "TRL would add get_reward of the environment to the score, unweighted and unlogged. "
-            "Rename it, for example _won (a public method would be a tool), and write a reward: "
-            "def won(environments, **_): return [float(e._won()) for e in environments]."
-        )
-    if not hasattr(environment, "reset"):
-        raise ValueError(
-            "the environment has no method reset(self, **row), which starts an episode: write one, "
-            "even if it does nothing."
-        )
-    for name, method in _public_methods(environment).items():
-        # TRL gives the model the name in `__name__`.
-        if method.__name__ != name:
-            raise ValueError(
-                f"the tool {name} would be called {method.__name__!r}, because a decorator hides "
-                "its name: put @functools.wraps(function) above the function that the decorator "
-                "returns."
-            )
-
-
-def _public_methods(environment: type) -> dict[str, Tool]:
-    """Return the methods of an environment that are tools, by name, as TRL finds them."""
-    methods = inspect.getmembers(environment, inspect.isfunction)
-    return {
-        name: method for name, method in methods if name != "reset" and not name.startswith("_")
-    }
 
 
 def _pickled_or_empty(value: Any) -> bytes:

@@ -307,6 +307,7 @@ def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:
         {"scale": ("1", "5")},
         {"scale": "15"},
         {"scale": (1, float("inf"))},
+        {"concurrent": 0},
     ],
     ids=str,
 )

@@ -602,7 +602,7 @@ def test_left_out_row_names_the_part_that_it_is_in() -> None:
     assert task.report.examples["with an empty answer"].startswith("held-out row 1: ")
 
 
-def test_trained_questions_error_names_their_source() -> None:
+def test_sentence_on_trained_questions_names_their_source() -> None:
     source = "the training questions of the run tiny"
     trained = dict.fromkeys(question_hashes(["1 + 1?"]), source)
     contamination = find_contamination(["1+1?"], trained)
@@ -610,8 +610,6 @@ def test_trained_questions_error_names_their_source() -> None:
         "1 of 1 held-out questions are also in the training questions of the run tiny: "
         "a score on them measures memory."
     )
-    with pytest.raises(ValueError, match="also in the training questions of the run tiny: a score"):
-        contamination.require_none()
 
 
 def test_contamination_leaves_out_sources_without_a_match() -> None:
