@@ -95,9 +95,9 @@ def golds_in_cell(cell: Any) -> list[str]:
     from pandas.api.types import is_list_like
 
     # Lists, tuples and numpy arrays are list-like, and so is a dict.
-    has_several = is_list_like(cell) and not isinstance(cell, dict)
+    is_list = is_list_like(cell) and not isinstance(cell, dict)
     texts = []
-    for answer in cell if has_several else [cell]:
+    for answer in cell if is_list else [cell]:
         if is_list_like(answer):
             texts.append(json.dumps(answer, default=_json_or_text, ensure_ascii=False))
         elif not isna(answer):

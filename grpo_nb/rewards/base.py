@@ -17,7 +17,7 @@ from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
-_HIGHEST_WEIGHT = 1_000_000
+_LARGEST_WEIGHT = 1_000_000
 """Largest weight that is accepted. It is far above any in use, so a larger one is a mistake."""
 
 
@@ -153,7 +153,7 @@ def require_weight(weight: Any, name: str) -> None:
     Raises:
         ValueError: The weight is not a number from -1,000,000 to 1,000,000.
     """
-    require_number(f"weight of {name}", weight, -_HIGHEST_WEIGHT, _HIGHEST_WEIGHT)
+    require_number(f"weight of {name}", weight, -_LARGEST_WEIGHT, _HIGHEST_WEIGHT)
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:

@@ -498,14 +498,16 @@ print(f"Signal without an example: {without_example.verdict}. With one: {with_ex
 # With at most one point for length, the totals are 3, six times 1, and 0.5. Their mean is 1.19, and the right answer gets +2.41.
 # </details>
 #
-# **3. Be the model** (five minutes). Write three completions to *What is 4 + 3?* that earn 10 points or more from `with_loopholes` without the right sum
-# in the answer tags. Score them with `gn.score(with_loopholes, texts, {"answer": "7"})`. What do the same three earn from `repaired`?
+# **3. Write one, and attack it** (a quarter of an hour; put each step into a cell of its own). Write a reward `shows_work` that gives 1 point if the right
+# sum stands after a `=` anywhere in the completion. Run `gn.check_rewards([*rewards, shows_work], task)`. Then be the model: find two texts that get
+# the point without the right sum (`gn.score(shows_work, texts, {"answer": "7"})`). Repair the reward, and score your texts again.
 #
 # <details><summary>Answer</summary>
 #
-# `"7 " * 100` earns 2 + 200 / 20 = 12 there and 0 here. Even without a 7, `"x" * 200` earns 10 there and 0 here. And
-# `"<reasoning>" + "4 + 3 = 7. " * 16 + "</reasoning><answer>seven</answer>"` earns 13.05 there, and 1.5 here: that is for the four tags. Inventing
-# such texts is the best test of a reward that you have, next to the check.
+# Written like `gold_somewhere`, with `f"= {gold}" in text`, it passes: the check finds nothing. But for *What is 4 + 3?* it pays `4 + 3 = 71`, which
+# begins with `= 7`, and it pays the list `= 1 = 2 = 3 = 4 = 5 = 6 = 7 = 8 = 9`. Read only the last number after a `=`, up to its end:
+# `re.findall(r"= (\d+)\b", text)[-1:] == [gold]`. Then both texts get 0, and `4 + 3 = 7` still gets 1.
+# *Nothing found* never means that a reward is safe: it means that no trick of the list works. Inventing your own is the best test of a reward.
 # </details>
 #
 # ## Next
