@@ -153,7 +153,7 @@ def require_weight(weight: Any, name: str) -> None:
     Raises:
         ValueError: The weight is not a number from -1,000,000 to 1,000,000.
     """
-    require_number(f"weight of {name}", weight, -_LARGEST_WEIGHT, _HIGHEST_WEIGHT)
+    require_number(f"weight of {name}", weight, -_LARGEST_WEIGHT, _LARGEST_WEIGHT)
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
