@@ -156,11 +156,6 @@ class Outcome:
     """Paragraphs on the run. The first one has the verdict, the objections to a gain, and how the
     reward went. The others have the held-out results."""
 
-    @property
-    def sentence(self) -> str:
-        """All facts in one line."""
-        return " ".join(self.facts)
-
     def __repr__(self) -> str:
         # The sentences of a comparison are read from a file, and can hold control characters.
         return "\n".join(textwrap.fill(displayable(fact), LINE_CHARACTERS) for fact in self.facts)

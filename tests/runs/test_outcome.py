@@ -38,7 +38,7 @@ def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None)
     assert outcome.has_worked
     assert str(outcome).startswith("It worked. The reward rose from 0.20")
     assert repr(outcome) == str(outcome)
-    assert "Held-out: Better: the answers." in outcome.sentence
+    assert "Held-out: Better: the answers." in " ".join(outcome.facts)
 
 
 def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
@@ -46,7 +46,7 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
     lines = str(outcome).splitlines()
     assert max(len(line) for line in lines) <= 88
     assert " ".join(lines).endswith("Better: the answers.")
-    assert " ".join(str(outcome).split()) == " ".join(outcome.sentence.split())
+    assert str(outcome).split() == " ".join(outcome.facts).split()
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
 def test_outcome_names_missing_evidence(rise, comparison, missing: str) -> None:
     outcome = decide_outcome(rise, comparison)
     assert not outcome.has_worked
-    assert outcome.sentence.startswith(missing)
-    assert "It worked" not in outcome.sentence
+    assert " ".join(outcome.facts).startswith(missing)
+    assert "It worked" not in " ".join(outcome.facts)
 
 
 @pytest.mark.parametrize("comparison", [None, BETTER])
@@ -92,7 +92,7 @@ def test_outcome_of_a_comparison_with_trained_questions_shows_no_gain() -> None:
     trained = SimpleNamespace(trained_count=5)
     outcome = decide_outcome(ROSE, compared("better", "Better.", contamination=trained))
     assert not outcome.has_worked
-    assert outcome.sentence.startswith(
+    assert " ".join(outcome.facts).startswith(
         "No gain is shown: 5 of the held-out questions were trained on."
     )
 
@@ -113,7 +113,9 @@ def test_run_outcome_needs_the_saved_baseline_cleared(tmp_path: Path) -> None:
 def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
     outcome = decide_outcome(ROSE, compared("better", "Better.", anywhere_verdict="worse"))
     assert not outcome.has_worked
-    assert "right answers were found less often anywhere in the completion" in outcome.sentence
+    assert "right answers were found less often anywhere in the completion" in " ".join(
+        outcome.facts
+    )
 
 
 def compared_run(folder: Path, **sides: str) -> Run:
@@ -133,7 +135,7 @@ def test_outcome_of_the_runs_own_models_worked(tmp_path: Path) -> None:
 def test_outcome_of_another_adapter_did_not_work(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "first", after="adapter 0123456789abcdef").outcome()
     assert not outcome.has_worked
-    assert "the comparison is not of the adapter that this run has now" in outcome.sentence
+    assert "the comparison is not of the adapter that this run has now" in " ".join(outcome.facts)
 
 
 def test_outcome_of_an_older_adapter_did_not_work(tmp_path: Path) -> None:
@@ -161,7 +163,9 @@ def test_model_without_its_adapter_is_recorded_as_no_model_of_a_run(tmp_path: Pa
 def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "first", before="").outcome()
     assert not outcome.has_worked
-    assert "is not known to start with the model that this run started from" in outcome.sentence
+    assert "is not known to start with the model that this run started from" in " ".join(
+        outcome.facts
+    )
 
 
 def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
@@ -170,17 +174,17 @@ def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
     compare_by_hand(run, contamination=trained)
     outcome = run.outcome()
     assert not outcome.has_worked
-    assert "3 of the held-out questions were trained on" in outcome.sentence
+    assert "3 of the held-out questions were trained on" in " ".join(outcome.facts)
 
 
 def test_outcome_says_when_training_questions_are_unknown(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "a").outcome()
     assert outcome.has_worked
-    assert "Not all training questions are known" in outcome.sentence
-    assert "not known" not in decide_outcome(ROSE, BETTER).sentence
+    assert "Not all training questions are known" in " ".join(outcome.facts)
+    assert "not known" not in " ".join(decide_outcome(ROSE, BETTER).facts)
 
 
 def test_outcome_without_comparison_names_the_calls() -> None:
-    sentence = decide_outcome(ROSE, None).sentence
+    sentence = " ".join(decide_outcome(ROSE, None).facts)
     assert "gn.compare(run, task) compares the held-out answers." in sentence
     assert "needs gn.load_task(..., holdout=0.2)." in sentence

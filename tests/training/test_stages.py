@@ -121,12 +121,12 @@ def test_interrupted_stage_resumes_after_a_restart(
 def test_outcome_of_a_stage_takes_its_own_comparison_only(tiny, whole: list[gn.runs.Run]) -> None:
     first, second = (gn.open_run(run.path) for run in whole)
     own = gn.compare(second, tiny[2])
-    assert "the comparison" not in second.outcome(own).sentence.partition(".")[0]
+    assert "the comparison" not in second.outcome(own).facts[0].partition(".")[0]
     from_base = gn.compare(second, tiny[2], against="base")
     reason = "is not known to start with the model that this run started from"
-    assert reason in second.outcome(from_base).sentence
+    assert reason in second.outcome(from_base).facts[0]
     reason = "the comparison is not of the adapter that this run has now"
-    assert reason in first.outcome(own).sentence
+    assert reason in first.outcome(own).facts[0]
 
 
 def seen(completions: list, completion_ids: list, answer: list, **columns: object) -> list[float]:
