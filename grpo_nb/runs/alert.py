@@ -27,7 +27,6 @@ class Alert(ReprMixin):
     """
 
     rule: str
-    """Name of the health rule."""
     severity: Severity
     """Urgency. "critical": the run learns nothing or loses what it has learned, so stop it.
     "warning": the run wastes time or learns the wrong thing. "info": good to know, or a warning

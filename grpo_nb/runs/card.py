@@ -36,9 +36,9 @@ SECRET_NAME = re.compile(
     # Another word can come first, with a separator ("hf_token") or in camel case ("clientSecret").
     (?:.*[_-] | (?-i:.*[a-z](?=[A-Z])))?
     (?:api|access|auth|hub)?
-    # Not "tokens" alone: `max_tokens` is a number of tokens.
+    # Tokens are secret in `api_tokens` and `hf_tokens`. In `max_tokens` they are counted.
     (?:token | (?<=api_)tokens | (?<=hf_)tokens
-      | (?:pass(?:word|wd|phrase)|pwd|secret|key|credential)s?)
+      | (?:pass(?:word|wd|phrase)|pwd|secret|key|credential|authorization)s?)
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -50,12 +50,13 @@ PRIVATE_PART = re.compile(
     # A key: "api_key=5" in "?api_key=5", also after an escaped "&amp;".
     | (?<=[?&;])[\w-]*(?i:token|key|passw(?:or)?d|secret)[\w-]*=[^&\s'"]+
     # A user's home folder on Windows: "C:\Users\me", or "/mnt/c/Users/me" in Linux on Windows.
-    # Source code doubles the slashes. A name can have spaces if a slash follows it: "Jane Doe\x".
+    # Source code doubles the backslashes. A name can have spaces if a slash follows: "Jane Doe\x".
     | (?<![\w.])(?:[A-Za-z]:|/mnt/[a-z])[/\\]+(?i:Users)[/\\]+
       [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=[/\\]))?
     # A user's home folder or drive elsewhere. A path in the address of a website stays:
     # "https://example.org/home/index.html".
-    | (?<![\w.])(?:/home|/nfs/home|/Users|/media|/run/media)[/\\]+[\w.@-]+
+    | (?<![\w.])(?:/home|/nfs/home|/Users|/media|/run/media)[/\\]+
+      [\w.@-]+(?:(?:[ ][\w.@-]+){1,2}(?=[/\\]))?
     """,
     re.VERBOSE,
 )
@@ -82,7 +83,8 @@ def model_card(
     info = run.info
     settings = run.settings
     shown_settings = {**settings.to_dict(), **settings.extra}
-    # `run_root` is a path of one machine. The first line of the card names the model.
+    # Left out: `extra` was merged above, `model` is in the first line, and `run_root` is a path of
+    # one machine.
     for name in ("extra", "model", "run_root"):
         shown_settings.pop(name, None)
     card = render(
@@ -99,7 +101,7 @@ def model_card(
         comparison=run.comparison,
         measures=HOLDOUT_MEASURES,
         percent_text=percent_text,
-        verification=verification,
+        verification=verification or {},
         figure=FIGURE_FILE if (run.path / FIGURE_FILE).is_file() else None,
         answer_format=AnswerFormat(**info["task"]["format"]),
         settings=without_private_parts(shown_settings),

@@ -1,9 +1,9 @@
 """Write and find checkpoints on disk. A checkpoint counts only if its files match its manifest.
 
 A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256
-of each file, and renamed. It is complete if its manifest says so, whatever its name: on a network
-drive (Google Drive in Colab) a folder can arrive before all of its files. Nothing here needs links,
-locks, or a rename from one disk to another, which such drives may lack.
+of each file, and renamed. A folder with the right name is not enough: on a network drive (Google
+Drive in Colab) it can arrive before all of its files. Nothing here needs links, locks, or a rename
+from one disk to another, which such drives may lack.
 """
 
 import errno
@@ -105,17 +105,18 @@ def find_damage(folder: Path) -> str | None:
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
     except DAMAGE_ERRORS as error:
-        # Any other error number, or none, means a failing drive and not a damaged checkpoint.
+        # Any other error number, or none, means that the drive fails.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise
-        return f"its manifest cannot be read, or a file that it lists ({error})"
+        return f"its manifest or a file that it lists cannot be read ({error})"
     return None
 
 
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints; `count` is at least 1.
 
-    A damaged checkpoint takes one of the `count` places. Therefore call `set_aside_damaged` first.
+    Damaged ones are counted too, because hashing all files at each step would take too long. So
+    call `set_aside_damaged` before a training goes on.
     """
     for _, folder in checkpoint_folders(root)[:-count]:
         # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
@@ -124,10 +125,11 @@ def keep_newest(root: Path, count: int) -> None:
 
 
 def set_aside_damaged(root: Path, newest: NewestCheckpoint) -> None:
-    """Rename checkpoints after the newest complete one to `damaged-N`, replacing an older folder.
+    """Rename checkpoints after the newest complete one to `damaged-N`.
 
-    With its old name, such a folder would take a place in `keep_newest`, which would delete a
-    complete checkpoint instead. It is kept, because its files may still be worth something.
+    An older folder of that name is replaced. With its old name, the checkpoint would take a place
+    in `keep_newest`, which would delete a complete one instead. It is kept, because its files may
+    still be worth something.
     """
     for step, folder in checkpoint_folders(root):
         if step > newest.step:

@@ -45,8 +45,8 @@ PANEL_INCHES = 2.7
 #: Height that the caption below the panels adds to the figure. It usually has two lines.
 CAPTION_INCHES = 0.7
 PANELS_PER_ROW = 3
-#: Smallest distance between two labels of lines, as a share of the panel's height. It is smaller if
-#: there are many labels.
+#: Distance between neighbouring labels of lines, as a share of the panel's height; less if many
+#: labels must fit.
 LABEL_DISTANCE = 0.08
 #: Pixels per inch of an image. More pixels are sharper, and take longer to draw.
 IMAGE_DPI = 120
@@ -58,9 +58,8 @@ class CurvePanel(NamedTuple):
     """One panel of the figure."""
 
     title: str
-    """Title of the panel."""
-    unit: str
-    """Text under the title, usually the unit."""
+    subtitle: str
+    """Unit of the values, or how they are drawn."""
     is_share: bool = False
     """True if the values lie between 0 and 1, and are written in percent."""
     is_smoothed: bool = True
@@ -88,7 +87,7 @@ OTHER_PANELS = {
 #: Panels of several runs, which have a curve for each run, by the key of their metric.
 PANELS_OF_RUNS = {
     "reward": TOTAL_PANEL,
-    ACCURACY_KEY: HOLDOUT_PANEL._replace(unit="share correct"),
+    ACCURACY_KEY: HOLDOUT_PANEL._replace(subtitle="share correct"),
     "kl": KL_PANEL,
 }
 
@@ -181,7 +180,7 @@ def _holdout_curves(rows: Sequence[MetricRow]) -> list[Curve]:
 
 
 def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = "") -> Figure:
-    """Draw the panels that have a curve, in this order.
+    """Draw the panels that have a curve, in the order of `curves`.
 
     Args:
         curves: The curves of each panel.
@@ -194,17 +193,16 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
     row_count = math.ceil(len(shown) / PANELS_PER_ROW)
     column_count = min(PANELS_PER_ROW, len(shown))
     height = PANEL_INCHES * row_count + CAPTION_INCHES
-    size = (WIDTH_INCHES, height)
-    figure = Figure(size, facecolor="none", layout="constrained")
+    figure = Figure((WIDTH_INCHES, height), facecolor="none", layout="constrained")
     # matplotlib does not wrap text at words.
     wrapped_caption = textwrap.fill(caption, CAPTION_LINE_CHARACTERS)
     # `supxlabel`, because the layout reserves space for it.
     figure.supxlabel(wrapped_caption, x=0.012, ha="left", fontsize=10, color=INK, parse_math=False)
     for number, (panel, panel_curves) in enumerate(shown.items(), 1):
         axes = figure.add_subplot(row_count, column_count, number, facecolor="none", xmargin=0)
-        # The unit is written between the title and the axes.
+        # The subtitle is written between the title and the axes.
         style_axes(axes, panel.title, pad=20)
-        axes.text(0, 1.05, panel.unit, transform=axes.transAxes, color=INK)
+        axes.text(0, 1.05, panel.subtitle, transform=axes.transAxes, color=INK)
         axes.set_xlabel("optimizer step", color=INK)
         axes.locator_params(axis="x", nbins=3, integer=True)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10,000 as 10k
@@ -225,8 +223,6 @@ def _draw_panels(curves: Mapping[CurvePanel, Sequence[Curve]], caption: str = ""
 
 def style_axes(axes: Axes, title: str, grid: str = "y", pad: float = 6) -> None:
     """Give axes the look that all figures share: title at the left, no box, a pale grid.
-
-    Texts keep matplotlib's 10 points, which a notebook shows about 12 pixels high.
 
     Args:
         axes: The axes.

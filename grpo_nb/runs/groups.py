@@ -71,7 +71,7 @@ def completions_table(
         table["turns"] = [json.dumps(turns, default=str) for turns in batch["completion"]]
     table = table.join(scores)
     # pandas aligns the weights by the names of the rewards. As in TRL, scores that are None or NaN
-    # do not count. A completion without any score has the total NaN.
+    # do not count; a completion without any score has the total NaN.
     table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
     table["advantage"] = list(batch["advantages"])
     # Rewards can log a value for each completion (TRL's `log_extra`), such as a judge's reason.
@@ -94,7 +94,6 @@ class CompletionGroup:
     table: pandas.DataFrame
     """One row per completion as in `Run.completions`, from the highest advantage to the lowest."""
     weights: Mapping[str, float]
-    """Weight of each reward by name."""
 
     @property
     def transcripts(self) -> pandas.Series:
@@ -167,7 +166,6 @@ class StepGroups:
     """The groups of one step, of a run or of a dry run. Shows itself as tables."""
 
     title: str
-    """Title above the groups."""
     groups: tuple[CompletionGroup, ...]
     """The groups, in the order of their numbers."""
 

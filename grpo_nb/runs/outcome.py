@@ -42,7 +42,8 @@ class Rise:
     def is_clear(self) -> bool:
         """True if `p_value` is below `SIGNIFICANCE_LEVEL`, and the last steps have the higher mean.
 
-        The test uses only ranks, so after a high outlier at the start the last mean can be lower.
+        The test uses only ranks. So it can find a rise although a high outlier at the start makes
+        the last mean the lower one.
         """
         return self.p_value < SIGNIFICANCE_LEVEL and self.last_mean > self.first_mean
 
@@ -82,7 +83,7 @@ class Rise:
         if self.step_count == 0:
             return (
                 "If steps were logged, gn.check_rewards(rewards, task) shows whether a reward "
-                "causes this."
+                "returns no finite score."
             )
         return (
             "run.plot() shows the curves, and run.alerts what the health rules found. More steps "
@@ -131,7 +132,7 @@ def describe_run(rows: Sequence[MetricRow], reference: str) -> str:
     rise = reward_rise(rows)
     if not rise.step_count:
         return f"{rise.finding}."
-    # Unlike in `reward_rise`, rows without a finite reward count too.
+    # All rows, because a step without a finite reward has a KL and truncated completions too.
     last = rows[-max(1, len(rows) // 3) :]
     # Not `finite_values`, because an infinite KL must be visible.
     kl = metric_values(last, "kl")
@@ -175,8 +176,8 @@ def decide_outcome(
     - The two models of the comparison are the start of this run and the adapter that the run has
       now. This is not checked if the comparison did not record its models.
     - None of the held-out questions is known to have been trained on.
-    - If the right answer is searched anywhere in the completion, the model does not find it less
-      often than before. Otherwise the format alone may have improved.
+    - Right answers anywhere in the completion did not become rarer. Otherwise the format alone may
+      have improved.
     - The model beats the majority-class baseline, if there is one.
     - The reward rose.
 

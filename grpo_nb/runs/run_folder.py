@@ -95,8 +95,8 @@ class Run(ReprMixin):
     @property
     def started(self) -> datetime.datetime:
         """Time of the start, which orders the runs of a folder."""
-        # The recorded time has a UTC offset, so runs of machines in different time zones are
-        # ordered correctly.
+        # Times of different time zones can be ordered by their offsets. `astimezone` adds the local
+        # one where it is missing, because Python refuses to compare times with and without.
         text = self.info["started"]
         with reporting_damage_in(self.path / "run.json"):
             return datetime.datetime.fromisoformat(text).astimezone()

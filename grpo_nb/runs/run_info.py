@@ -167,7 +167,8 @@ def read_run_info(path: Path) -> RunInfo:
 class OpenModel(BaseModel, extra="allow", protected_namespaces=()):
     """Base class of the objects in comparison.json. Fields that are not listed are kept.
 
-    Their fields are read as attributes, those of run.json by their keys.
+    Unlike those of run.json, which a training fills in as a dict, they are read as attributes:
+    texts about a comparison also take the `Comparison` of an evaluation.
     """
 
 
@@ -185,8 +186,8 @@ class SavedEvaluation(OpenModel):
     is_graded_by_slot: bool
     """True if an answer must be in the answer slot, the place that the format has for it."""
     model_id: AnyText | None
-    """Id of the adapter (`Run.adapter_id`); empty for another model; None, which no verdict checks,
-    if it was not recorded."""
+    """Id of the adapter (`Run.adapter_id`), or "" for another model. None: it was not recorded, and
+    no verdict checks it."""
 
 
 class SavedTest(OpenModel):
@@ -195,7 +196,7 @@ class SavedTest(OpenModel):
     verdict: AnyText
 
 
-# A dataclass, as `Contamination`: both are made here too, and not only read from a file.
+# A dataclass like `Contamination`, because an evaluation makes both. The classes above only read.
 @dataclass(frozen=True)
 class MajorityBaseline:
     """The most frequent gold answer of the questions, compared with the accuracy of the model."""

@@ -24,7 +24,6 @@ class RunSummary(NamedTuple):
     """A run with what the table shows of it."""
 
     run: Run
-    """The run."""
     cells: tuple[str, ...]
     """Name, status, steps, reward and held-out answers."""
     traits: list[str]
@@ -40,9 +39,7 @@ class RunTable(ReprMixin, Sequence):
     """
 
     title: str
-    """Title of the table."""
     summaries: Sequence[RunSummary]
-    """The runs with their cells."""
     shows_curves: bool
     """True if the curves are shown above the table."""
     unreadable: Mapping[str, str]
@@ -104,7 +101,7 @@ def list_runs(root: str | Path | None = None) -> RunTable:
             unreadable[file.parent.name] = str(error)
     # Sorted by the recorded start, because a network drive or a copy changes the times of files.
     summaries = [summary for _, _, summary in sorted(dated_summaries)]
-    title = f"Runs in {root}: {len(summaries)}"
+    title = f"Runs in {root}: {len(summaries) if root.is_dir() else 'no such folder'}"
     return RunTable(title, summaries, shows_curves=False, unreadable=unreadable)
 
 

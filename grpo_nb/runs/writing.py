@@ -1,4 +1,4 @@
-"""Write the files of a run, which `Run` reads: after a training here or in a `scaleout` project."""
+"""Write the files that `Run` reads, in a training here or from one in a `scaleout` project."""
 
 from __future__ import annotations
 

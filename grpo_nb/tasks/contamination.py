@@ -91,9 +91,7 @@ class Contamination:
     """The number of held-out questions that were trained on."""
 
     question_count: int
-    """Number of held-out questions."""
     trained_count: int
-    """Number of held-out questions that were trained on."""
     source: str
     """Name of the training data."""
 

@@ -132,6 +132,8 @@ def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
         (r"open('C:\\Users\\Jane Doe\\q.csv')", r"open('[removed]\\q.csv')"),
         ("C:\\Users\\jane and then a/b", "[removed] and then a/b"),
         ("/mnt/c/Users/Jane Doe/q.csv", "[removed]/q.csv"),
+        ("/Users/Jane Doe/q.csv", "[removed]/q.csv"),
+        ("/home/jane and then", "[removed] and then"),
         ("/home/jane@corp.com/q.csv", "[removed]/q.csv"),
         ("cd /nfs/home/me/x", "cd [removed]/x"),
         ("https://example.org:80/v1/home/x", None),
@@ -247,9 +249,9 @@ def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     compare_by_hand(run, after=COMPARISON["after"] | {"is_graded_by_slot": False})
-    assert "Correct: as a reward function decides." in model_card(run)
+    assert "An answer is correct if a reward function says so." in model_card(run)
     compare_by_hand(run)
-    assert "Correct: right, and in the format." in model_card(run)
+    assert "An answer is correct if it is right and in the format." in model_card(run)
 
 
 def test_card_of_a_run_trained_elsewhere_names_its_device(run: gn.runs.Run) -> None:
@@ -259,7 +261,7 @@ def test_card_of_a_run_trained_elsewhere_names_its_device(run: gn.runs.Run) -> N
 
 
 def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
-    assert "The system prompt of the questions that have none of their own" in model_card(run)
+    assert "Questions without a system prompt of their own get this one" in model_card(run)
 
 
 @pytest.mark.parametrize(
@@ -276,6 +278,7 @@ def test_card_says_whose_system_prompt_it_shows(run: gn.runs.Run) -> None:
         "clientSecret",
         "api_tokens",
         "my_hf_tokens",
+        "Authorization",
     ],
 )
 def test_secret_names_are_left_out_in_any_case(name: str) -> None:
@@ -288,6 +291,12 @@ def test_local_base_stays_local_in_another_folder(tmp_path: Path) -> None:
     (run.path / "run.json").write_text(json.dumps(run.info | {"is_base_local": True}))
     assert card_metadata(run).base_model is None
     assert "mine (local)" in model_card(run)
+
+
+def test_card_of_an_adapter_without_a_verification_is_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first", model="models/mine")
+    (run.path / "run.json").write_text(json.dumps(run.info | {"is_base_local": True}))
+    assert "base_weights_hash" not in model_card(run, "adapter")
 
 
 def test_model_of_unknown_origin_is_not_called_local(tmp_path: Path) -> None:

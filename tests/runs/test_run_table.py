@@ -57,7 +57,8 @@ def test_list_shows_status_and_differences(root: Path) -> None:
     assert "lora_rank" not in other, "what is the same is not said"
     assert "cut cannot be read" in shown
     assert "<table>" in listed._repr_html_()
-    assert repr(gn.runs.list(root / "nowhere")).startswith(f"Runs in {root / 'nowhere'}: 0")
+    title = f"Runs in {root / 'nowhere'}: no such folder"
+    assert repr(gn.runs.list(root / "nowhere")).startswith(title)
 
 
 def test_list_without_curves_loads_no_figure(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -373,12 +373,18 @@ def test_resumed_record_keeps_facts_on_files_that_stay(root: Path) -> None:
     [
         (
             lambda folder: (folder / "manifest.json").write_text('{"files"'),
-            "its manifest cannot be read",
+            "its manifest or a file that it lists cannot be read",
         ),
-        (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
+        (
+            lambda folder: (folder / "manifest.json").write_text("[]"),
+            "its manifest or a file that it lists cannot be read",
+        ),
         (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),
         (lambda folder: (folder / "a").unlink(), "a is not what was written"),
-        (lambda folder: shutil.rmtree(folder) or folder.touch(), "its manifest cannot be read"),
+        (
+            lambda folder: shutil.rmtree(folder) or folder.touch(),
+            "its manifest or a file that it lists cannot be read",
+        ),
     ],
 )
 def test_newest_checkpoint_passes_over_damage(tmp_path: Path, damage: Callable, told: str) -> None:
@@ -412,7 +418,7 @@ def test_interrupted_deletion_leaves_no_complete_checkpoint(
         patch.setattr(checkpoints.shutil, "rmtree", cut_short)
         checkpoints.keep_newest(tmp_path, 2)
     assert checkpoints.find_damage(tmp_path / "checkpoint-2").startswith(
-        "its manifest cannot be read"
+        "its manifest or a file that it lists cannot be read"
     )
     checkpoints.keep_newest(tmp_path, 2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-3"]
@@ -484,7 +490,7 @@ def test_damaged_manifest_is_passed_over(tmp_path: Path, manifest: str) -> None:
     (tmp_path / "checkpoint-4" / "manifest.json").write_text(manifest)
     newest = checkpoints.newest_checkpoint(tmp_path)
     assert newest.path == complete
-    assert newest.skip_reasons[0].startswith("checkpoint-4: its manifest cannot be read")
+    assert newest.skip_reasons[0].startswith("checkpoint-4: its manifest or a file")
 
 
 def test_manifest_that_is_a_folder_is_passed_over(tmp_path: Path) -> None:
