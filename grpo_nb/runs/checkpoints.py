@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_nb.core.files import put_in_place, safe_path, sha256_of, staged_folder
-from grpo_nb.runs.reading import DAMAGE_ERRORS
 
 MANIFEST_FILE = "manifest.json"
 #: Error numbers that a damaged checkpoint can cause: a path is missing, of another kind, too long,
@@ -104,7 +103,8 @@ def find_damage(folder: Path) -> str | None:
         # A copy of a checkpoint can have the name of another step.
         if folder.name != f"checkpoint-{manifest['step']}":
             return f"it is the checkpoint of step {manifest['step']}"
-    except DAMAGE_ERRORS as error:
+    # A damaged manifest can cause nearly any error.
+    except Exception as error:
         # Any other error number, or none, means that the drive fails.
         if isinstance(error, OSError) and error.errno not in DAMAGE_ERRNOS:
             raise

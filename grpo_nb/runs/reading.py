@@ -8,18 +8,6 @@ from typing import Any
 
 from grpo_nb.core.words import short_repr
 
-#: Errors that a damaged file can cause when it is read, parsed and checked. Lookup and attribute
-#: errors are among them, because valid JSON can have any shape.
-DAMAGE_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    OSError,
-)
-
 
 @contextlib.contextmanager
 def reporting_damage_in(place: Path | str) -> Iterator[None]:
@@ -33,7 +21,10 @@ def reporting_damage_in(place: Path | str) -> Iterator[None]:
     """
     try:
         yield
-    except DAMAGE_ERRORS as error:
+    except (ImportError, MemoryError):
+        raise
+    # Any other error, because valid JSON can have any shape.
+    except Exception as error:
         # pyarrow reports a damaged file as an OSError without an errno. An OSError with an errno
         # comes from the drive.
         if isinstance(error, OSError) and error.errno is not None:
@@ -50,7 +41,7 @@ def read_json_lines(file: Path, *, drop_partial_line: bool = False) -> list[dict
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
     Args:
-        file: The file.
+        file: The file, which need not exist.
         drop_partial_line: True leaves out a last line without a line break. A crash can truncate
             the last line of a file that is written line by line.
 

@@ -59,8 +59,6 @@ class SavedTask(OpenDict):
 
 
 class SavedReward(OpenDict):
-    """Description of a reward."""
-
     name: AnyText
     weight: Number
     call: AnyText
@@ -71,14 +69,10 @@ class SavedReward(OpenDict):
 
 
 class SavedGpu(OpenDict):
-    """Description of a GPU."""
-
     name: AnyText
 
 
 class SavedMachine(OpenDict):
-    """Description of the machine."""
-
     gpu: SavedGpu | None
 
 
